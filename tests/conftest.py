@@ -17,14 +17,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ballast.host.gpu import why_unusable
-from support.servers import prefork
-from support.servers.command import Command
-from support.servers.process import ServerProcess
+from devkit.servers import prefork
+from devkit.servers.command import Command
+from devkit.servers.process import ServerProcess
 
 sys.dont_write_bytecode = False
 # Until the tests run: imports leave hardly any garbage, and looking for it takes a fifth of their time.
 gc.disable()
-pytest_plugins = ("support.file_times", "support.workers")
+pytest_plugins = ("devkit.file_times", "devkit.workers")
 
 # Workers share the machine's cores, and OpenMP's threads spin while they wait for one that has none. Read when torch is
 # imported.

@@ -32,7 +32,7 @@ from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors
 from ballast.weights.gguf import open_gguf
-from support.generate import generate
+from devkit.generate import generate
 
 NEAR_TIE = 5e-3
 """Largest difference of two logits, relative to the largest of their position, that rounding explains."""

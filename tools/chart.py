@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tools.dashboards import DASHBOARDS, to_json
-from tools.pages import NOTE, is_file_with, table
 
 from ballast.version import __version__
 from ballast_operator.rbac import CLUSTER_RULES, HOME_RULES, WATCHED_RULES
+from tools.dashboards import DASHBOARDS, to_json
+from tools.pages import NOTE, is_file_with, table
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "ballast"

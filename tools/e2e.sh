@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-export PYTHONPATH=$PWD/tests
+export PYTHONPATH=$PWD
 export BALLAST_E2E_VARIANT
 
 say() { # prints the next step and the time until now
@@ -17,7 +17,7 @@ tested() { # the runtime's variant, then arguments for pytest
   BALLAST_E2E_VARIANT=$1
   shift
   say "images ($BALLAST_E2E_VARIANT); minutes when they are built for the first time"
-  .venv/bin/python -m support.cluster.nodes.images
+  .venv/bin/python -m devkit.cluster.nodes.images
   for part in controlplane node charts; do
     say "programs of the cluster: $part"
     tools/cluster-binaries.sh $part > /dev/null

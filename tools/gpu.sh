@@ -50,7 +50,7 @@ python=${PYTHON:-python3}
 out=${OUT:-build/gpu}
 site=$PWD/build/gpu-site
 mkdir -p "$out" "$site"
-export PYTHONPATH="$PWD/runtime:$PWD/tests:$site${PYTHONPATH:+:$PYTHONPATH}" PATH="$site/bin:$PATH" PYTHONUNBUFFERED=1
+export PYTHONPATH="$PWD/runtime:$PWD:$site${PYTHONPATH:+:$PYTHONPATH}" PATH="$site/bin:$PATH" PYTHONUNBUFFERED=1
 
 # Everything but torch: the server's packages, then what builds and tests need.
 packages() {

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-export PYTHONPATH=$PWD/tests
+export PYTHONPATH=$PWD
 
 say() { # prints the next step and the time until now
   printf '%5d s  %s\n' "$SECONDS" "$*"
@@ -16,7 +16,7 @@ for part in controlplane node; do
   tools/cluster-binaries.sh $part > /dev/null
 done
 say "the machine's disk; minutes when it is built for the first time"
-.venv/bin/python -m support.vm.disk
+.venv/bin/python -m devkit.vm.disk
 say "tests"
 trap 'rm -rf build/numa' EXIT
 tools/node-namespaces.sh .venv/bin/pytest --timeout 1200 --verbose -s --basetemp build/numa/tests tests/numa_vm "$@"

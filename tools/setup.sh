@@ -55,8 +55,8 @@ if [ "$(cat .venv/.requirements 2>/dev/null)" != "$want" ]; then
   rm -f .venv/.package
 fi
 
-# The tests' helpers, `import support`, are used by tools and benchmarks too; no wheel holds them.
-echo "$PWD/tests" > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ballast-tests.pth"
+# The tests' helpers, `import devkit`, are used by tools and benchmarks too; no wheel holds them.
+echo "$PWD" > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ballast-devkit.pth"
 
 # The editable install knows each Python file by name, so a moved one needs it again.
 want=$({ find csrc pyproject.toml -type f | LC_ALL=C sort | xargs -d '\n' sha256sum; find runtime operator -name '*.py' | LC_ALL=C sort; } | stamp -)

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from ballast.model.spec import ModelSpec
 from ballast.tiny.quant_mix import fitting_type
 from ballast.weights.gguf import block_of
-from support.models.changed_spec import changed
-from support.models.gguf_files import add_metadata, common_types, metadata_of, shapes_of
-from support.models.random_blocks import QUANTIZED, random_blocks
-from support.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC, V32_671B_SPEC
-from support.models.specs.qwen3 import QWEN3_30B_SPEC
-from support.models.vocabulary import byte_metadata
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import add_metadata, common_types, metadata_of, shapes_of
+from devkit.models.random_blocks import QUANTIZED, random_blocks
+from devkit.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC, V32_671B_SPEC
+from devkit.models.specs.qwen3 import QWEN3_30B_SPEC
+from devkit.models.vocabulary import byte_metadata
 
 V2_LITE = changed(
     V2_LITE_SPEC,

@@ -35,17 +35,17 @@ import torch.nn.functional as F
 from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
-from tools.tiny_model.batches import encode
-from tools.tiny_model.corpus.conversation import pieces
-from tools.tiny_model.corpus.mixture import corpus
-from tools.tiny_model.shape import SHAPE
 from torch import Tensor
 
 from ballast.tiny.quant_mix import types_for
 from ballast.tiny.shape import TinyShape
 from ballast.tiny.spec import spec_of
 from ballast.weights.quantize import quantize
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
+from tools.tiny_model.batches import encode
+from tools.tiny_model.corpus.conversation import pieces
+from tools.tiny_model.corpus.mixture import corpus
+from tools.tiny_model.shape import SHAPE
 
 Floats = NDArray[np.float32]
 Rounding = Callable[[Tensor], Tensor]

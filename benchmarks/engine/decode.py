@@ -33,7 +33,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 SAMPLINGS = {  # by the suffix of a case's name
     "": SamplingParams(max_tokens=1, temperature=0.0),

@@ -23,7 +23,7 @@ from ballast.engine.engine import Engine
 from ballast.engine.request import Request
 from ballast.engine.request import SamplingParams as EngineParams
 from ballast.host.isa import chosen_isa
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 
 def main() -> None:

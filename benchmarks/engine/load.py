@@ -38,7 +38,7 @@ from ballast.model.weights import load_weights
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from ballast.weights.packed_dir import open_packed_dir
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.plan import plan_for, planned
 from ballast.weights.gguf import open_gguf
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 MIB = 1 << 20
 

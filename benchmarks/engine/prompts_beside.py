@@ -27,7 +27,7 @@ from ballast.engine.startup.loading import load_runner
 from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 SHORT = 200
 CONTEXT = 64

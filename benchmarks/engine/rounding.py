@@ -16,8 +16,8 @@ from pathlib import Path
 from ballast.host.isa import chosen_isa
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
-from support.bench_record import bench_record
-from support.oracles.divergence import greedy_run, mean_divergence, random_prompts
+from devkit.bench_record import bench_record
+from devkit.oracles.divergence import greedy_run, mean_divergence, random_prompts
 
 MODELS = (("v2lite", "q4_k"), ("v2", "q6_k"), ("v3", "q8_0"))
 NEW_TOKENS = 64

@@ -18,8 +18,8 @@ from ballast._core import kernels
 from ballast.engine.request import SamplingParams
 from ballast.engine.sampling.sampler import SampledRow, ScoredRow, StepSampler, sequence_sampler
 from ballast.host.isa import chosen_isa
-from support.bench_record import bench_record
-from support.oracles.numpy_sampler import NumpySampler, token_logprobs
+from devkit.bench_record import bench_record
+from devkit.oracles.numpy_sampler import NumpySampler, token_logprobs
 
 VOCABULARY = 129280
 CALLS = 60

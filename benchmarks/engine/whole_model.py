@@ -43,8 +43,8 @@ from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.plan import MemoryPlan, plan_for, planned
 from ballast.weights.gguf import GgufModel, block_of, open_gguf
-from support.bench_record import bench_record
-from support.timing import decode_times, median_decode_s
+from devkit.bench_record import bench_record
+from devkit.timing import decode_times, median_decode_s
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLED = SamplingParams(max_tokens=1, temperature=0.6, top_p=0.95)

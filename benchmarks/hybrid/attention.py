@@ -22,9 +22,9 @@ from ballast.model.hybrid.attention.flashinfer_grouped import FlashinferGrouped
 from ballast.model.hybrid.attention.gpu import compiled_flashinfer, paged_attention
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from ballast.model.switched_off import SwitchedOff
-from support.bench_record import bench_record
-from support.gpu_times import median_us
-from support.kernels.attention_cases import AttentionCase, attention_case
+from devkit.bench_record import bench_record
+from devkit.gpu_times import median_us
+from devkit.kernels.attention_cases import AttentionCase, attention_case
 
 DEVICE = torch.device("cuda:0")
 COLD_BYTES = 256 << 20

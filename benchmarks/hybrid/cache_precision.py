@@ -39,11 +39,11 @@ from ballast.model.runner import Runner
 from ballast.tiny import BUILT_IN, write_built_in, write_tiny_model
 from ballast.tiny.quant_mix import QUANTS
 from ballast.weights.gguf import open_gguf
-from support.bench_record import bench_record
-from support.generate import generate
-from support.models.float_hybrid import load_hybrid
-from support.oracles.divergence import divergences, log_probabilities
-from support.oracles.forced_routing import ForcedRouting
+from devkit.bench_record import bench_record
+from devkit.generate import generate
+from devkit.models.float_hybrid import load_hybrid
+from devkit.oracles.divergence import divergences, log_probabilities
+from devkit.oracles.forced_routing import ForcedRouting
 
 PROMPT_TOKENS = 250
 SETTINGS = EngineSettings(

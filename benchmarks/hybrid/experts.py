@@ -32,8 +32,8 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.bench_record import bench_record
-from support.timing import median_decode_s
+from devkit.bench_record import bench_record
+from devkit.timing import median_decode_s
 
 PROMPT_TOKENS = 32
 

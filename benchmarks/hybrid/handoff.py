@@ -22,10 +22,10 @@ from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.backends import backend_of
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.spec import ModelSpec
-from support.bench_record import bench_record
-from support.models.changed_spec import changed
-from support.models.random_blocks import random_blocks
-from support.models.specs.deepseek import R1_SPEC
+from devkit.bench_record import bench_record
+from devkit.models.changed_spec import changed
+from devkit.models.random_blocks import random_blocks
+from devkit.models.specs.deepseek import R1_SPEC
 
 EXPERTS, WIDTH = 8, 32
 

@@ -29,7 +29,7 @@ from ballast.model.packed_tensors import Packing
 from ballast.model.spec import ModelSpec
 from ballast.model.weights import load_weights
 from ballast.weights.gguf import open_gguf
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 WARM_ROUNDS = 3
 READ_BYTES = 1 << 31

@@ -24,9 +24,9 @@ from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack
 from ballast.model.hybrid.panels.matmul import MIN_CUBLAS_TOKENS
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
-from support.bench_record import bench_record
-from support.gpu_times import captured_us
-from support.models.random_blocks import dequantized, random_blocks
+from devkit.bench_record import bench_record
+from devkit.gpu_times import captured_us
+from devkit.models.random_blocks import dequantized, random_blocks
 
 LINEARS = {
     "query down": (T.Q4_K, 1536, 7168),

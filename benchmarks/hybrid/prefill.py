@@ -31,8 +31,8 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
-from support.bench_record import bench_record
-from support.oracles.divergence import log_probabilities, mean_divergence
+from devkit.bench_record import bench_record
+from devkit.oracles.divergence import log_probabilities, mean_divergence
 
 BLOCK_TOKENS = 64
 COPY_BYTES = 1 << 30

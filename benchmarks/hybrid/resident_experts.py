@@ -24,9 +24,9 @@ from ballast._core import kernels
 from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.panels.stack import PanelStack, scales_on
-from support.bench_record import bench_record
-from support.gpu_times import captured_us
-from support.models.random_blocks import dequantized, random_blocks, random_scales, scaled
+from devkit.bench_record import bench_record
+from devkit.gpu_times import captured_us
+from devkit.models.random_blocks import dequantized, random_blocks, random_scales, scaled
 
 SHAPES = {
     "r1": (256, 8, 7168, 2048, T.Q4_K, T.Q6_K),

@@ -26,10 +26,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from support.bench_record import bench_record
-from support.servers.process import SERVE, ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import SERVE, ServerProcess
 
-HYBRID = ("support.servers.hybrid_server",)
+HYBRID = ("devkit.servers.hybrid_server",)
 Leaving = Literal["never", "immediately", "before the first token", "after some tokens"]
 LIMIT_S = 120.0
 """Seconds for any reply."""

@@ -25,9 +25,9 @@ from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse.gpu import sparse_kernels
 from ballast.model.hybrid.sparse.sizes import IndexSizes, tokens_at_once
 from ballast.model.switched_off import SwitchedOff
-from support.bench_record import bench_record
-from support.gpu_times import median_us
-from support.kernels.attention_cases import attention_case
+from devkit.bench_record import bench_record
+from devkit.gpu_times import median_us
+from devkit.kernels.attention_cases import attention_case
 
 DEVICE = torch.device("cuda:0")
 SIZES = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)

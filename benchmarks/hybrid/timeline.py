@@ -30,7 +30,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import open_gguf
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 BLOCK_TOKENS = 32
 WARM_STEPS, STEPS = 10, 15

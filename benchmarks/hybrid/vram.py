@@ -32,7 +32,7 @@ from ballast.plan import MemoryPlan, plan_for, planned
 from ballast.plan.device import computes_on_gpu, hybrid_bytes
 from ballast.plan.hybrid import whole_modules
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 MIB = 1 << 20
 

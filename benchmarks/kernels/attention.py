@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ballast._core import kernels
-from support.bench_record import bench_record
-from support.timing import best_of
+from devkit.bench_record import bench_record
+from devkit.timing import best_of
 
 RANK, ROPE, BLOCK_TOKENS = 512, 64, 32
 CASES = [  # heads, requests, tokens of each, positions that each one attends to

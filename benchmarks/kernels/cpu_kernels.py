@@ -13,9 +13,9 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from ballast._core import kernels
-from support.bench_record import bench_record
-from support.models.random_blocks import random_blocks
-from support.timing import best_of
+from devkit.bench_record import bench_record
+from devkit.models.random_blocks import random_blocks
+from devkit.timing import best_of
 
 RNG = np.random.default_rng(0)
 

@@ -18,8 +18,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
-from support.bench_record import bench_record
-from support.kernels.cases import matrix_of, seconds_per_call
+from devkit.bench_record import bench_record
+from devkit.kernels.cases import matrix_of, seconds_per_call
 
 NUM_EXPERTS = 64
 

@@ -12,7 +12,7 @@ import argparse
 import os
 
 from ballast._core import kernels
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from support.bench_record import bench_record
-from support.timing import best_of
+from devkit.bench_record import bench_record
+from devkit.timing import best_of
 
 I32 = NDArray[np.int32]
 

@@ -30,7 +30,7 @@ def main() -> None:
     if len(sys.argv) == 3 and sys.argv[1] == "--serve":
         serve(sys.argv[2])
         return
-    from support.bench_record import bench_record
+    from devkit.bench_record import bench_record
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("builds", nargs=2)
@@ -98,7 +98,7 @@ def serve(build: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["ballast._core"] = module
     spec.loader.exec_module(module)
-    from support.kernels.cases import matrix_of
+    from devkit.kernels.cases import matrix_of
 
     kernels = module.kernels
     pool = kernels.ThreadPool(1)

@@ -19,14 +19,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
 
-from support.bench_record import bench_record
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube
-from support.cluster.service.live_service import LiveService
-from support.cluster.service.operator import USER, OperatorProcess, install
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import service
-from support.cluster.waiting import wait_for
+from devkit.bench_record import bench_record
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Kube
+from devkit.cluster.service.live_service import LiveService
+from devkit.cluster.service.operator import USER, OperatorProcess, install
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import service
+from devkit.cluster.waiting import wait_for
 
 NAMESPACE = "bench"
 RESYNC_S = 30

@@ -17,13 +17,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
 
-from support.bench_record import bench_record
-from support.cluster.cluster import Cluster
-from support.cluster.faults.catalogue import FAULTS, Scene, time_to_converge
-from support.cluster.faults.invariants import Invariants
-from support.cluster.service.live_service import LiveService
-from support.cluster.service.operator import OperatorProcess, install
-from support.cluster.service.pod_answers import PodAnswers
+from devkit.bench_record import bench_record
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.faults.catalogue import FAULTS, Scene, time_to_converge
+from devkit.cluster.faults.invariants import Invariants
+from devkit.cluster.service.live_service import LiveService
+from devkit.cluster.service.operator import OperatorProcess, install
+from devkit.cluster.service.pod_answers import PodAnswers
 
 NAMESPACE = "bench"
 CONVERGE_TIMEOUT_S = 600

@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from support.bench_record import bench_record
-from support.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE
-from support.cluster.nodes.installed import InstalledNode
-from support.cluster.nodes.pulled import asked, empty_claim, hub_of_the_node, pulled_service, wait_pulled
-from support.cluster.nodes.served import client_pod, served
+from devkit.bench_record import bench_record
+from devkit.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE
+from devkit.cluster.nodes.installed import InstalledNode
+from devkit.cluster.nodes.pulled import asked, empty_claim, hub_of_the_node, pulled_service, wait_pulled
+from devkit.cluster.nodes.served import client_pod, served
 
 
 def main() -> None:

@@ -27,14 +27,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
 
-from support.bench_record import bench_record
-from support.cluster.audit import AuditLog, Call
-from support.cluster.cluster import Cluster
-from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.service.operator import USER, OperatorProcess, install
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import service, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.bench_record import bench_record
+from devkit.cluster.audit import AuditLog, Call
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.service.operator import USER, OperatorProcess, install
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import service, wait_ready
+from devkit.cluster.waiting import wait_for
 
 NAMESPACE = "interfered"
 LABEL = "serving.ballast.dev/service"
@@ -200,7 +200,7 @@ def main() -> int:
         clock = Path(folder) / "skew"
         clock.write_text("0")
         operator = OperatorProcess(cluster, "operator", answers.url, "--resync-seconds", "30")
-        operator.argv[operator.argv.index("ballast_operator")] = "support.cluster.service.skewed"
+        operator.argv[operator.argv.index("ballast_operator")] = "devkit.cluster.service.skewed"
         operator.env = {**(operator.env or {}), "CLOCK_SKEW_FILE": str(clock)}
         try:
             operator.start()

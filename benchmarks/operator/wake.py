@@ -24,17 +24,17 @@ from pathlib import Path
 import httpx
 
 from ballast_operator.folders import MODEL_DIRECTORY, PACKED_DIRECTORY
-from support.bench_record import bench_record
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Object, documents
-from support.cluster.nodes.engines import Engines
-from support.cluster.nodes.made_up import BEHAVIOUR
-from support.cluster.service import keda
-from support.cluster.service.claims import bound_claim
-from support.cluster.service.keda import INTERCEPTOR_ADDRESS, Keda
-from support.cluster.service.operator import OperatorProcess, install
-from support.cluster.service.specs import wait_condition
-from support.cluster.waiting import wait_for
+from devkit.bench_record import bench_record
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Object, documents
+from devkit.cluster.nodes.engines import Engines
+from devkit.cluster.nodes.made_up import BEHAVIOUR
+from devkit.cluster.service import keda
+from devkit.cluster.service.claims import bound_claim
+from devkit.cluster.service.keda import INTERCEPTOR_ADDRESS, Keda
+from devkit.cluster.service.operator import OperatorProcess, install
+from devkit.cluster.service.specs import wait_condition
+from devkit.cluster.waiting import wait_for
 
 SAMPLE = Path(__file__).parents[2] / "manifests" / "samples" / "scale-to-zero.yaml"
 NAMESPACE = "bench"

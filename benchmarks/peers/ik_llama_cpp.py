@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from support.bench_record import bench_record
-from support.peer_build import build_options, output_of, version_of
+from devkit.bench_record import bench_record
+from devkit.peer_build import build_options, output_of, version_of
 
 PREFILL = "prefill 512"
 SINGLE = "decode B=1"

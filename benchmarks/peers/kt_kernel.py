@@ -27,9 +27,9 @@ import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
-from support.bench_record import bench_record
-from support.kernels.cases import matrix_of, seconds_per_call
-from support.peer_build import output_of
+from devkit.bench_record import bench_record
+from devkit.kernels.cases import matrix_of, seconds_per_call
+from devkit.peer_build import output_of
 
 LAYER = Path(__file__).with_name("kt_kernel_layer.py")
 NUM_EXPERTS, CHOSEN, HIDDEN, WIDTH = 64, 8, 7168, 2048

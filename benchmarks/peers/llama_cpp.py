@@ -37,8 +37,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from support.bench_record import bench_record
-from support.peer_build import build_options, version_of
+from devkit.bench_record import bench_record
+from devkit.peer_build import build_options, version_of
 
 CONTEXT = 64
 """Tokens of each request before decoding."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ballast._core import sched
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 NUM_RUNNING = 256
 NUM_STEPS = 1000

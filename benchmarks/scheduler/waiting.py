@@ -13,7 +13,7 @@ import numpy as np
 
 from ballast._core import sched
 from ballast.engine.publishing import MAX_DESCRIBED
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 HEAD_TOKENS = 174_000
 BLOCK_TOKENS = 32

@@ -32,8 +32,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from support.bench_record import bench_record
-from support.servers.process import ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import ServerProcess
 
 Server = Literal["ballast", "llama"]
 

@@ -15,8 +15,8 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from support.bench_record import bench_record
-from support.servers.process import ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import ServerProcess
 
 TIMEOUT_S = 120
 GOAL_FIRST_REPLY_S, GOAL_TOKENS_PER_S = 10, 200

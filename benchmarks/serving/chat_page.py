@@ -21,8 +21,8 @@ from importlib import resources
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 from ballast.server.routes.chat_page import FILES
-from support.bench_record import bench_record
-from support.servers.process import FAKE, ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import FAKE, ServerProcess
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 GOAL_BYTES, GOAL_PAINT_S, GOAL_FRAMES_PER_S = 600_000, 1.0, 30

@@ -28,8 +28,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from support.bench_record import bench_record
-from support.servers.process import JSON, ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import JSON, ServerProcess
 
 FIRST_TOKENS = 200
 """Number of token ids that prompts use. Every vocabulary has them, and none of them ends a text."""

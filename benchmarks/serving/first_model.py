@@ -23,9 +23,9 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from support.bench_record import bench_record
-from support.servers.process import JSON, ServerProcess
-from support.stores.hub_server import BUILT_IN_NAME, built_in_files, hub_server
+from devkit.bench_record import bench_record
+from devkit.servers.process import JSON, ServerProcess
+from devkit.stores.hub_server import BUILT_IN_NAME, built_in_files, hub_server
 
 
 def main() -> None:

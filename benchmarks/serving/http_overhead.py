@@ -13,8 +13,8 @@ import asyncio
 import json
 import time
 
-from support.bench_record import bench_record
-from support.servers.process import FAKE, ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import FAKE, ServerProcess
 
 STREAM_COUNTS = (1, 4, 16)
 GOAL_TOKENS_PER_S = 2000  # over 16 streams on 2 cores

@@ -12,8 +12,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from support.bench_record import bench_record
-from support.servers.process import JSON, ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import JSON, ServerProcess
 
 GOAL_SHARE = 0.01
 

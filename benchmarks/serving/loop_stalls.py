@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
-from support.bench_record import bench_record
-from support.servers.process import ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import ServerProcess
 
 TEXT = "hello wörld " * 70_000
 PAUSE_S = 0.005

@@ -28,8 +28,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.bench_record import bench_record
-from support.servers.process import FAKE, SERVE, ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import FAKE, SERVE, ServerProcess
 
 GOOD_S = 2.0
 PATIENCE_S = 20.0

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import httpx
 import openai
 
-from support.bench_record import bench_record
-from support.servers.process import FAKE, SERVE, ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import FAKE, SERVE, ServerProcess
 
 NUM_REQUESTS, IN_FLIGHT = 80, 10
 MAX_TOKENS = 200

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 
 from ballast.tiny import write_tiny_model
-from support.bench_record import bench_record
-from support.servers.process import ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import ServerProcess
 
 DECODE = Path(__file__).resolve().parent.parent / "engine" / "decode.py"
 PROMPT_TOKENS = 64

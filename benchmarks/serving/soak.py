@@ -21,8 +21,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from support.bench_record import bench_record
-from support.servers.process import ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import ServerProcess
 
 LEAVE_SHARE = 0.35
 LIMIT_S = 120.0

@@ -20,8 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from support.bench_record import bench_record
-from support.servers.process import ServerProcess
+from devkit.bench_record import bench_record
+from devkit.servers.process import ServerProcess
 
 WAITING = "other kernels compute prompts until these are compiled"
 COMPILED = "compiler ended"

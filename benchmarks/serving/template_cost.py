@@ -13,7 +13,7 @@ from importlib.resources import files
 from statistics import median
 
 from ballast.text.chat_template import ChatTemplate
-from support.bench_record import bench_record
+from devkit.bench_record import bench_record
 
 RENDERINGS = 200
 MESSAGE = "Is this the shortest way, or is there one that leaves the river on the other side? " * 6

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ballast._core import kernels, sampling
 from ballast.engine.request import SamplingParams
 from ballast.engine.sampling.sampler import SampledRow, ScoredRow, StepSampler, sequence_sampler
-from support.compiled_sampler import CompiledSampler, compiled_logprobs
-from support.kernels.isas import FAST_ISAS, isa_params
-from support.oracles.numpy_sampler import NumpySampler, token_logprobs
+from devkit.compiled_sampler import CompiledSampler, compiled_logprobs
+from devkit.kernels.isas import FAST_ISAS, isa_params
+from devkit.oracles.numpy_sampler import NumpySampler, token_logprobs
 
 Logits = NDArray[np.float32]
 VOCABULARIES = (1, 2, 9, 511, 512, 513, 3000)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.helm import Helm
+from devkit.cluster.helm import Helm
 
 
 @pytest.fixture

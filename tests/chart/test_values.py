@@ -11,9 +11,9 @@ import yaml
 
 from ballast_operator.cli import _parser
 from ballast_operator.version import __version__ as VERSION
-from support.cluster.helm import CHART, Helm, HelmError
-from support.cluster.kube import Object
-from support.manifests import objects_of
+from devkit.cluster.helm import CHART, Helm, HelmError
+from devkit.cluster.kube import Object
+from devkit.manifests import objects_of
 
 MONITORING = (
     "--api-versions=monitoring.coreos.com/v1/PodMonitor",

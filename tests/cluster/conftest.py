@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.faults.proxy import FaultProxy
-from support.cluster.kube import Kube
-from support.cluster.service.operator import OperatorProcess, install
-from support.cluster.service.pod_answers import PodAnswers
-from support.servers import prefork
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.faults.proxy import FaultProxy
+from devkit.cluster.kube import Kube
+from devkit.cluster.service.operator import OperatorProcess, install
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.servers import prefork
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube, Object
-from support.cluster.nodes.made_up import BEHAVIOUR
-from support.cluster.service.operator import OperatorProcess, install
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import service, wait_condition, wait_ready
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.nodes.made_up import BEHAVIOUR
+from devkit.cluster.service.operator import OperatorProcess, install
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import service, wait_condition, wait_ready
 
 LISTS = (
     "--allowed-image=registry.test/team",

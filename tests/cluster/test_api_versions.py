@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.cluster.binaries import program
-from support.cluster.cluster import Cluster
-from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.service.api_versions import (
+from devkit.cluster.binaries import program
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.service.api_versions import (
     KINDS,
     NEW,
     OLD,
@@ -25,10 +25,10 @@ from support.cluster.service.api_versions import (
     serves,
     stored_versions,
 )
-from support.cluster.service.caching import model, model_cache
-from support.cluster.service.operator import USER, OperatorProcess
-from support.cluster.service.specs import service, true_conditions, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.service.caching import model, model_cache
+from devkit.cluster.service.operator import USER, OperatorProcess
+from devkit.cluster.service.specs import service, true_conditions, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 GROUP = "serving.ballast.dev"
 VERSIONS = ("v1beta1", "v1alpha1")

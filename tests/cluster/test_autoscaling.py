@@ -12,11 +12,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube, Object, documents
-from support.cluster.server_thread import ServerThread
-from support.cluster.service.specs import wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Kube, Object, documents
+from devkit.cluster.server_thread import ServerThread
+from devkit.cluster.service.specs import wait_ready
+from devkit.cluster.waiting import wait_for
 
 SAMPLE = Path(__file__).parents[2] / "manifests" / "samples" / "hpa.yaml"
 GROUP, VERSION = "custom.metrics.k8s.io", "v1beta2"

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.definitions import HTTP_ROUTE
-from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.service.operator import OperatorProcess
-from support.cluster.service.specs import service, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.definitions import HTTP_ROUTE
+from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.service.operator import OperatorProcess
+from devkit.cluster.service.specs import service, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

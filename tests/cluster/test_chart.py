@@ -10,17 +10,17 @@ import pytest
 import yaml
 
 from ballast_operator.version import __version__ as VERSION
-from support.cluster.chart import ACCOUNT, RELEASE, operator_of
-from support.cluster.cluster import Cluster
-from support.cluster.definitions import POD_MONITOR, PROMETHEUS_RULE
-from support.cluster.helm import CHART, Helm
-from support.cluster.kube import Kube, Object
-from support.cluster.service.api_versions import of_the_release_before, serves
-from support.cluster.service.operator import CRDS
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import service, true_conditions, wait_ready
-from support.cluster.waiting import wait_for
-from support.manifests import objects_of, text_of
+from devkit.cluster.chart import ACCOUNT, RELEASE, operator_of
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.definitions import POD_MONITOR, PROMETHEUS_RULE
+from devkit.cluster.helm import CHART, Helm
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.service.api_versions import of_the_release_before, serves
+from devkit.cluster.service.operator import CRDS
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import service, true_conditions, wait_ready
+from devkit.cluster.waiting import wait_for
+from devkit.manifests import objects_of, text_of
 
 DEFINITION = "inferenceservices.serving.ballast.dev"
 DEFINITIONS = (DEFINITION, "modelcaches.serving.ballast.dev")

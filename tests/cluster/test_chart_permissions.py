@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.audit import AuditLog
-from support.cluster.chart import ACCOUNT, RELEASE, operator_of
-from support.cluster.cluster import Cluster
-from support.cluster.definitions import HTTP_ROUTE, INFERENCE_POOL, NODE_RESOURCE_TOPOLOGY, POD_MONITOR, PROMETHEUS_RULE
-from support.cluster.helm import CHART, Helm
-from support.cluster.kube import Kube
-from support.cluster.service.caching import finish, model, model_cache, wait_cache
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.pulling import make_claim, pulled, pulling_pod, said, set_status
-from support.cluster.service.specs import service, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.audit import AuditLog
+from devkit.cluster.chart import ACCOUNT, RELEASE, operator_of
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.definitions import HTTP_ROUTE, INFERENCE_POOL, NODE_RESOURCE_TOPOLOGY, POD_MONITOR, PROMETHEUS_RULE
+from devkit.cluster.helm import CHART, Helm
+from devkit.cluster.kube import Kube
+from devkit.cluster.service.caching import finish, model, model_cache, wait_cache
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.pulling import make_claim, pulled, pulling_pod, said, set_status
+from devkit.cluster.service.specs import service, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 Permission = tuple[str, str]
 """Resource and verb."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from support.cluster.binaries import program
-from support.cluster.cluster import Cluster
-from support.cluster.definitions import KSERVE, LLMKUBE, OME
-from support.cluster.kube import Kube
-from support.cluster.service.operator import OperatorProcess
-from support.cluster.service.specs import service, wait_ready
+from devkit.cluster.binaries import program
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.definitions import KSERVE, LLMKUBE, OME
+from devkit.cluster.kube import Kube
+from devkit.cluster.service.operator import OperatorProcess
+from devkit.cluster.service.specs import service, wait_ready
 
 
 def test_bisvc_is_ours_and_isvc_is_not(

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.faults.proxy import Fault, FaultProxy, everything, mutations, nth_mutation, watches
-from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.nodes.made_up import BEHAVIOUR
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.faults.proxy import Fault, FaultProxy, everything, mutations, nth_mutation, watches
+from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.nodes.made_up import BEHAVIOUR
+from devkit.cluster.waiting import wait_for
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster.kube import Kube, Object
-from support.cluster.service.specs import service, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.service.specs import service, wait_ready
+from devkit.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

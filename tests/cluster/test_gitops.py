@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.service.operator import CRD
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.short_lists import SHORT_LISTS
-from support.cluster.service.specs import service, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
-from support.manifests import objects_of
+from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.service.operator import CRD
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.short_lists import SHORT_LISTS
+from devkit.cluster.service.specs import service, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
+from devkit.manifests import objects_of
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.binaries import program
-from support.cluster.kube import Kube, Object
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import service, wait_condition, wait_ready
+from devkit.cluster.binaries import program
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import service, wait_condition, wait_ready
 
 pytestmark = pytest.mark.usefixtures("operator")
 

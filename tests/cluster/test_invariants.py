@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.faults.invariants import Invariants
-from support.cluster.service.operator import install
-from support.cluster.service.specs import service
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.faults.invariants import Invariants
+from devkit.cluster.service.operator import install
+from devkit.cluster.service.specs import service
+from devkit.cluster.waiting import wait_for
 
 
 def change(cluster: Cluster, namespace: str, *statuses: str) -> None:

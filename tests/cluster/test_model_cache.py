@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.nodes.made_up import add_node, made_up_node
-from support.cluster.service.caching import (
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.nodes.made_up import add_node, made_up_node
+from devkit.cluster.service.caching import (
     OF_CACHE,
     cache_jobs,
     cached_source,
@@ -20,10 +20,10 @@ from support.cluster.service.caching import (
     states,
     wait_cache,
 )
-from support.cluster.service.operator import OperatorProcess
-from support.cluster.service.pulling import make_claim, said, set_status
-from support.cluster.service.specs import service, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.service.operator import OperatorProcess
+from devkit.cluster.service.pulling import make_claim, said, set_status
+from devkit.cluster.service.specs import service, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

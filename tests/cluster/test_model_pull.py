@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster.kube import Kube
-from support.cluster.nodes.made_up import BEHAVIOUR
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.pulling import PULL, make_claim, pulled, pulling_pod, said, set_status
-from support.cluster.service.specs import condition, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.kube import Kube
+from devkit.cluster.nodes.made_up import BEHAVIOUR
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.pulling import PULL, make_claim, pulled, pulling_pod, said, set_status
+from devkit.cluster.service.specs import condition, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.helm import Helm
+from devkit.cluster.kube import Kube, Object, documents
+from devkit.cluster.prometheus import Prometheus
+from devkit.cluster.service.operator import OperatorProcess
+from devkit.cluster.service.specs import service, wait_ready
+from devkit.cluster.waiting import wait_for
+from devkit.servers.at_work import at_work
+from devkit.servers.process import ServerProcess
 from tools.dashboards.answers import Choices, Window, answers, filled_in, marks
 from tools.dashboards.pictures import boards
-
-from support.cluster.cluster import Cluster
-from support.cluster.helm import Helm
-from support.cluster.kube import Kube, Object, documents
-from support.cluster.prometheus import Prometheus
-from support.cluster.service.operator import OperatorProcess
-from support.cluster.service.specs import service, wait_ready
-from support.cluster.waiting import wait_for
-from support.servers.at_work import at_work
-from support.servers.process import ServerProcess
 
 MONITORING = "--api-versions=monitoring.coreos.com/v1/PrometheusRule"
 NAME = re.compile(r"\b(?:ballast|process|vllm)[a-z_:]*[a-z]\b")

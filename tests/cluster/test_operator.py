@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube, Object
-from support.cluster.service.pod_answers import PINNED, PodAnswers
-from support.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.service.pod_answers import PINNED, PodAnswers
+from devkit.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

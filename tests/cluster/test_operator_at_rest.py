@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from support.cluster.audit import AuditLog, Call
-from support.cluster.cluster import Cluster
-from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.service.operator import USER, OperatorProcess
-from support.cluster.service.specs import service, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.audit import AuditLog, Call
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.service.operator import USER, OperatorProcess
+from devkit.cluster.service.specs import service, wait_ready
+from devkit.cluster.waiting import wait_for
 
 NUM_SERVICES = 200
 MAX_MEMORY_BYTES = 150 * 2**20

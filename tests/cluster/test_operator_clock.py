@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube
-from support.cluster.service.operator import OperatorProcess, install
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import service, wait_condition
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Kube
+from devkit.cluster.service.operator import OperatorProcess, install
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import service, wait_condition
+from devkit.cluster.waiting import wait_for
 
 HOUR_S = 3600
 WATCHED_S = 4
@@ -25,7 +25,7 @@ def skewed(cluster: Cluster, answers: PodAnswers, request: pytest.FixtureRequest
     install(cluster)
     name = f"skewed{request.param}"
     operator = OperatorProcess(cluster, name, answers.url, "--resync-seconds", "5", "--lease-name", name)
-    operator.argv[operator.argv.index("ballast_operator")] = "support.cluster.service.skewed"
+    operator.argv[operator.argv.index("ballast_operator")] = "devkit.cluster.service.skewed"
     operator.env = {**(operator.env or {}), "CLOCK_SKEW_S": str(request.param)}
     operator.start()
     operator.wait_leading()

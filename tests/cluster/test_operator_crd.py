@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.service.operator import CRD
-from support.cluster.service.specs import service
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.service.operator import CRD
+from devkit.cluster.service.specs import service
 
 CONTRACTS = Path(__file__).parents[1] / "contracts"
 CASES = yaml.safe_load((CONTRACTS / "cache_rule.yaml").read_text())

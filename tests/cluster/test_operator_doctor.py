@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from ballast_operator.commands.doctor import judge_kubelet
-from support.cluster.cluster import Cluster
-from support.cluster.helm import CHART, Helm
-from support.cluster.service.api_versions import KINDS, define, of_the_release_before, of_this_release
-from support.cluster.service.operator import CRDS, install
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.helm import CHART, Helm
+from devkit.cluster.service.api_versions import KINDS, define, of_the_release_before, of_this_release
+from devkit.cluster.service.operator import CRDS, install
 
 
 def doctor(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.faults.invariants import Invariants
-from support.cluster.faults.proxy import Fault, FaultProxy, Seen, everything, mutations, watches
-from support.cluster.kube import Kube, Object
-from support.cluster.service.operator import OperatorProcess, install
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import CONVERGED_S, service, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.faults.invariants import Invariants
+from devkit.cluster.faults.proxy import Fault, FaultProxy, Seen, everything, mutations, watches
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.service.operator import OperatorProcess, install
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import CONVERGED_S, service, wait_ready
+from devkit.cluster.waiting import wait_for
 
 CHILDREN = ("pods", "services", "poddisruptionbudgets", "networkpolicies", "configmaps")
 

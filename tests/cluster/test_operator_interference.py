@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.nodes.made_up import add_node, made_up_node, wait_lost, wait_schedulable
-from support.cluster.service.endpoints import ready_services
-from support.cluster.service.operator import OperatorProcess
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.nodes.made_up import add_node, made_up_node, wait_lost, wait_schedulable
+from devkit.cluster.service.endpoints import ready_services
+from devkit.cluster.service.operator import OperatorProcess
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

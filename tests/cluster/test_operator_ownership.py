@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.definitions import KSERVE
-from support.cluster.kube import Kube, Object
-from support.cluster.service.operator import OperatorProcess
-from support.cluster.service.specs import service, status_of, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.definitions import KSERVE
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.service.operator import OperatorProcess
+from devkit.cluster.service.specs import service, status_of, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

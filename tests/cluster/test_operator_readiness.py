@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube
-from support.cluster.service.operator import CRD, OperatorProcess, install
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import service, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Kube
+from devkit.cluster.service.operator import CRD, OperatorProcess, install
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import service, wait_ready
+from devkit.cluster.waiting import wait_for
 
 DEFINITION = "inferenceservices.serving.ballast.dev"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from support.cluster.binaries import program
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube
-from support.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.binaries import program
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Kube
+from devkit.cluster.service.specs import condition, service, status_of, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.definitions import INFERENCE_POOL, NODE_RESOURCE_TOPOLOGY, POD_MONITOR
-from support.cluster.faults.injector import SIDECAR, Injector
-from support.cluster.kube import Kube, Object
-from support.cluster.service.operator import OperatorProcess
-from support.cluster.service.specs import service, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.definitions import INFERENCE_POOL, NODE_RESOURCE_TOPOLOGY, POD_MONITOR
+from devkit.cluster.faults.injector import SIDECAR, Injector
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.service.operator import OperatorProcess
+from devkit.cluster.service.specs import service, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

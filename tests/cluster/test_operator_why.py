@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube
-from support.cluster.service.operator import OperatorProcess
-from support.cluster.service.specs import service, wait_condition, wait_ready
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Kube
+from devkit.cluster.service.operator import OperatorProcess
+from devkit.cluster.service.specs import service, wait_condition, wait_ready
 
 
 def why(cluster: Cluster, namespace: str, name: str) -> subprocess.CompletedProcess[str]:

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import support.cluster.process
-from support.cluster.waiting import wait_for
+import devkit.cluster.process
+from devkit.cluster.waiting import wait_for
 
 STARTER = """
 import sys, time
 from pathlib import Path
-from support.cluster.process import Process
+from devkit.cluster.process import Process
 process = Process("sleeper", ["sleep", "600"], Path(sys.argv[1]))
 process.start()
 print(process.pid, flush=True)
@@ -28,7 +28,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_killing_the_starter_ends_its_processes(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(support.cluster.process.__file__).parents[1])}
+    env = {**os.environ, "PYTHONPATH": str(Path(devkit.cluster.process.__file__).parents[2])}
     argv = [sys.executable, "-c", STARTER, str(tmp_path)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as starter:
         assert starter.stdout is not None

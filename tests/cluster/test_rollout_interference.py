@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import ApiError, Kube, Object
-from support.cluster.service.specs import service, wait_ready
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.service.specs import service, wait_ready
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -10,11 +10,11 @@ import time
 import pytest
 
 from ballast_operator.control.deciding.take_down import SETTLE_S
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube, Object
-from support.cluster.nodes.made_up import add_node, made_up_node
-from support.cluster.service.specs import service, status_of, wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.nodes.made_up import add_node, made_up_node
+from devkit.cluster.service.specs import service, status_of, wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("operator")
 

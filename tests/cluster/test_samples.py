@@ -11,19 +11,19 @@ import pytest
 import yaml
 
 from ballast_operator.commands.doctor import judge_kubelet
-from support.cluster.cluster import Cluster
-from support.cluster.definitions import (
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.definitions import (
     HTTP_ROUTE,
     INFERENCE_POOL,
     INTERCEPTOR_ROUTE,
     POD_MONITOR,
     SCALED_OBJECT,
 )
-from support.cluster.kube import Kube, Object, documents
-from support.cluster.service.claims import bound_claim
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import wait_condition, wait_ready
-from support.cluster.waiting import wait_for
+from devkit.cluster.kube import Kube, Object, documents
+from devkit.cluster.service.claims import bound_claim
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import wait_condition, wait_ready
+from devkit.cluster.waiting import wait_for
 
 SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
 NEEDED = (INFERENCE_POOL, HTTP_ROUTE, SCALED_OBJECT, INTERCEPTOR_ROUTE, POD_MONITOR)

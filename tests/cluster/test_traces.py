@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from support.cluster.cluster import Cluster
-from support.cluster.service.operator import OperatorProcess, install
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import service, wait_ready
-from support.servers.collector import Collector, Object, attributes
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.service.operator import OperatorProcess, install
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import service, wait_ready
+from devkit.servers.collector import Collector, Object, attributes
 
 
 def test_each_pass_is_a_span_that_names_its_service(cluster: Cluster, answers: PodAnswers, namespace: str) -> None:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.cluster.waiting import wait_for
-from support.servers.process import FAKE, ServerProcess
+from devkit.cluster.waiting import wait_for
+from devkit.servers.process import FAKE, ServerProcess
 
 QUEUED, RUNNING, USED = "vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
 MODEL = "the-model"

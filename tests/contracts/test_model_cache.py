@@ -16,10 +16,10 @@ from ballast_operator.folders import MODEL_DIRECTORY
 from ballast_operator.resources.pod import build_pod
 from ballast_operator.resources.pulling.cache_job import build_cache_pull, build_removal, folder_of, found_model
 from ballast_operator.resources.pulling.source import REPORT
-from support.servers.command import ballast
-from support.stores.hub_server import hub_server
-from support.stores.oci_registry import TITLE, oci_registry
-from support.stores.s3_server import s3_server
+from devkit.servers.command import ballast
+from devkit.stores.hub_server import hub_server
+from devkit.stores.oci_registry import TITLE, oci_registry
+from devkit.stores.s3_server import s3_server
 
 OPTIONS = ChildOptions()
 

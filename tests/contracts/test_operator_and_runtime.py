@@ -26,7 +26,7 @@ from ballast_operator.control.reporting.numa_findings import judge_pinning, read
 from ballast_operator.control.reporting.status import read_effective
 from ballast_operator.resources.command import engine_options
 from ballast_operator.resources.pod import Attempt, build_pod
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
 GOLDEN = sorted((Path(__file__).parents[1] / "operator/golden").glob("*.yaml"))
 FLAGS = {option.name for option in OPTIONS if option.kind.flag}

@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from support.oracles.published_schemas import event_schema, follows, stream_events
-from support.servers.process import ServerProcess
+from devkit.oracles.published_schemas import event_schema, follows, stream_events
+from devkit.servers.process import ServerProcess
 
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
 NAMED_TOOL = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": False}

@@ -17,10 +17,10 @@ from ballast_operator.folders import MODEL_DIRECTORY, SCRATCH_DIRECTORY
 from ballast_operator.resources.pod import build_pod
 from ballast_operator.resources.pulling.pull_job import build_pull_job
 from ballast_operator.resources.pulling.source import REPORT
-from support.servers.command import ballast
-from support.stores.hub_server import COMMIT, hub_server
-from support.stores.oci_registry import TITLE, docker_config, oci_registry
-from support.stores.s3_server import ACCESS_KEY, REGION, SECRET_KEY, s3_server
+from devkit.servers.command import ballast
+from devkit.stores.hub_server import COMMIT, hub_server
+from devkit.stores.oci_registry import TITLE, docker_config, oci_registry
+from devkit.stores.s3_server import ACCESS_KEY, REGION, SECRET_KEY, s3_server
 
 
 def test_the_operator_has_a_fix_for_every_reason():

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from support.layers import drawn_layers
+from devkit.layers import drawn_layers
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from support.layers import drawn_layers
+from devkit.layers import drawn_layers
 
 CSRC = Path(__file__).parents[2] / "csrc"
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)

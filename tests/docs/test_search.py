@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Error, Page, expect, sync_playwright
+
 from tools.page.pictures import chromium
 
 RESULT_MS = 3000

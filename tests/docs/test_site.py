@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
-from tools.page.pictures import chromium
 
 from ballast import __version__
 from ballast._core import kernels
+from tools.page.pictures import chromium
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")

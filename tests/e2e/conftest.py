@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cluster.kube import Kube
-from support.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE
-from support.cluster.nodes.installed import InstalledNode
-from support.cluster.nodes.served import client_pod
+from devkit.cluster.kube import Kube
+from devkit.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE
+from devkit.cluster.nodes.installed import InstalledNode
+from devkit.cluster.nodes.served import client_pod
 
 
 @pytest.fixture(scope="session")

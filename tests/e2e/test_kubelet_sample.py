@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.binaries import ROOT, program
+from devkit.cluster.binaries import ROOT, program
 
 SAMPLE = ROOT / "manifests/samples/nodes/kubelet.yaml"
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cluster.kube import Kube
-from support.cluster.nodes.installed import InstalledNode
-from support.cluster.nodes.pulled import (
+from devkit.cluster.kube import Kube
+from devkit.cluster.nodes.installed import InstalledNode
+from devkit.cluster.nodes.pulled import (
     asked,
     empty_claim,
     hub_of_the_node,
@@ -17,9 +17,9 @@ from support.cluster.nodes.pulled import (
     pulling_pods,
     wait_pulled,
 )
-from support.cluster.nodes.served import NAMESPACE, engine_pods, remove, served
-from support.cluster.waiting import wait_for
-from support.stores.hub_server import BUILT_IN_NAME, COMMIT, HubServer
+from devkit.cluster.nodes.served import NAMESPACE, engine_pods, remove, served
+from devkit.cluster.waiting import wait_for
+from devkit.stores.hub_server import BUILT_IN_NAME, COMMIT, HubServer
 
 
 @pytest.fixture

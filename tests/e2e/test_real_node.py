@@ -17,11 +17,11 @@ from types import TracebackType
 import httpx
 import pytest
 
-from support.cluster.binaries import ROOT, program
-from support.cluster.kube import Kube, Object
-from support.cluster.nodes.installed import InstalledNode
-from support.cluster.nodes.served import CHAT, NAMESPACE, address_of, chat, engine_pods, remove, sample, served
-from support.cluster.waiting import wait_for
+from devkit.cluster.binaries import ROOT, program
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.nodes.installed import InstalledNode
+from devkit.cluster.nodes.served import CHAT, NAMESPACE, address_of, chat, engine_pods, remove, sample, served
+from devkit.cluster.waiting import wait_for
 
 BUILT_IN_MODEL = ROOT / "runtime" / "ballast" / "tiny" / "trained"
 

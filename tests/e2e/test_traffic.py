@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from support.cluster.kube import Kube
-from support.cluster.nodes.installed import InstalledNode
-from support.cluster.nodes.real import Node
-from support.cluster.nodes.served import NAMESPACE, address_of, engine_pods, sample, served
-from support.cluster.nodes.traffic import KINDS, Traffic, traffic
-from support.cluster.waiting import wait_for
+from devkit.cluster.kube import Kube
+from devkit.cluster.nodes.installed import InstalledNode
+from devkit.cluster.nodes.real import Node
+from devkit.cluster.nodes.served import NAMESPACE, address_of, engine_pods, sample, served
+from devkit.cluster.nodes.traffic import KINDS, Traffic, traffic
+from devkit.cluster.waiting import wait_for
 
 NAME = "tiny-cpu"
 ROLLOUT_TIMEOUT_S = 240

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from ballast_operator.version import __version__ as VERSION
-from support.cluster.binaries import ROOT, program
-from support.cluster.kube import Object
-from support.cluster.nodes.images import ARCHIVES, OPERATOR_IMAGE, RUNTIME_IMAGE
-from support.cluster.nodes.installed import CRDS, OPERATOR_NAMESPACE, InstalledNode
-from support.cluster.waiting import wait_for
+from devkit.cluster.binaries import ROOT, program
+from devkit.cluster.kube import Object
+from devkit.cluster.nodes.images import ARCHIVES, OPERATOR_IMAGE, RUNTIME_IMAGE
+from devkit.cluster.nodes.installed import CRDS, OPERATOR_NAMESPACE, InstalledNode
+from devkit.cluster.waiting import wait_for
 
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND_TIMEOUT_S = 400

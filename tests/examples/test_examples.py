@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS_WHAT_BALLAST_IS = "mixture-of-experts"

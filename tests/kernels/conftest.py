@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from support.models import cpu_platform as cpu_platform  # kernels on the CPU have a platform
-from support.models.random_blocks import dequantized, random_blocks
+from devkit.models import cpu_platform as cpu_platform  # kernels on the CPU have a platform
+from devkit.models.random_blocks import dequantized, random_blocks
 
 MakeMatrix = Callable[[int, int, int], tuple[kernels.Matrix, NDArray[np.float64]]]
 

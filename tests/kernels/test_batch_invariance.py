@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from support.kernels.isas import FAST_ISAS, isa_params
+from devkit.kernels.isas import FAST_ISAS, isa_params
 
 T = GGMLQuantizationType
 F32 = NDArray[np.float32]

@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
-from support.models.random_blocks import random_blocks
+from devkit.models.random_blocks import random_blocks
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 ROWS, COLS = 4096, 1024

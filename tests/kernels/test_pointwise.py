@@ -20,8 +20,8 @@ from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
-from support.kernels.interpreted import interpreted
-from support.kernels.torch_pointwise import TorchPointwise
+from devkit.kernels.interpreted import interpreted
+from devkit.kernels.torch_pointwise import TorchPointwise
 
 ROPE = 24
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

@@ -10,8 +10,8 @@ import pytest
 from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
-from support.kernels.isas import FAST_ISAS, isa_params
-from support.models.random_blocks import random_blocks
+from devkit.kernels.isas import FAST_ISAS, isa_params
+from devkit.models.random_blocks import random_blocks
 
 every_isa = pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
 every_kind = pytest.mark.parametrize("kind", [T.Q8_0, T.F32], ids=lambda kind: kind.name)

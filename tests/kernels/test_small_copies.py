@@ -10,7 +10,7 @@ import torch
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import BLOCK_WORDS, SmallCopy, carried
 from ballast.model.hybrid.startup.parallel_compile import parallel_compile
-from support.kernels.interpreted import interpreted
+from devkit.kernels.interpreted import interpreted
 
 LARGE_BYTES = 256 << 20
 

@@ -11,8 +11,8 @@ import pytest
 
 from ballast import _core
 from ballast._core import kernels
-from support.kernels import isa_objects
-from support.kernels.isas import FAST_ISAS
+from devkit.kernels import isa_objects
+from devkit.kernels.isas import FAST_ISAS
 
 REPOSITORY = Path(__file__).parents[2]
 

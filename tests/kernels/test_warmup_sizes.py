@@ -24,7 +24,7 @@ from ballast.model.hybrid.panels.matmul import MIN_CUBLAS_TOKENS
 from ballast.model.hybrid.panels.panel_linear import TUNED_TOKENS, PanelLinear
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.startup.warmup_sizes import sizes_for_experts, sizes_for_steps
-from support.models.random_blocks import random_blocks
+from devkit.models.random_blocks import random_blocks
 
 CPU = torch.device("cpu")
 HIDDEN, EXPERTS = 256, 12

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.cluster.helm import Helm
-from support.cluster.kube import Object
+from devkit.cluster.helm import Helm
+from devkit.cluster.kube import Object
 
 
 @pytest.fixture(scope="session")

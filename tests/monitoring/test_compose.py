@@ -10,9 +10,9 @@ import compose_spec
 import yaml
 
 from ballast.config.options import ServerConfig
-from support.cluster.binaries import ROOT
-from support.cluster.kube import Object
-from support.cluster.prometheus import promtool
+from devkit.cluster.binaries import ROOT
+from devkit.cluster.kube import Object
+from devkit.cluster.prometheus import promtool
 
 FOLDER = ROOT / "examples/observability"
 

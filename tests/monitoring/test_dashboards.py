@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+
 from tools.dashboards import DASHBOARDS, to_json
 
 BOARDS = {name: to_json(board) for name, board in DASHBOARDS.items()}

@@ -8,6 +8,7 @@ import math
 import xml.etree.ElementTree as ET
 
 import pytest
+
 from tools.dashboards.answers import Choices, Series, Window, answers, filled_in, marks
 from tools.dashboards.drawing import draw
 from tools.dashboards.pictures import PICTURES, boards

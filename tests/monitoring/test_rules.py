@@ -8,10 +8,10 @@ from pathlib import Path
 
 import yaml
 
-from support.cluster.binaries import ROOT
-from support.cluster.helm import Helm
-from support.cluster.kube import Object
-from support.cluster.prometheus import promtool
+from devkit.cluster.binaries import ROOT
+from devkit.cluster.helm import Helm
+from devkit.cluster.kube import Object
+from devkit.cluster.prometheus import promtool
 
 SCENARIOS = Path(__file__).with_name("rules_test.yaml")
 

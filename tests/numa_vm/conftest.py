@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.vm.cluster import GuestCluster
-from support.vm.disk import boot_files
-from support.vm.guest import Guest
-from support.vm.table import Table
+from devkit.vm.cluster import GuestCluster
+from devkit.vm.disk import boot_files
+from devkit.vm.guest import Guest
+from devkit.vm.table import Table
 
 
 @pytest.fixture(scope="module")

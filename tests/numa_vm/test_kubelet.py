@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from ballast_operator.control.reporting.numa_findings import parse_list
-from support.cluster.kube import Object
-from support.cluster.waiting import wait_for
-from support.vm.cluster import GuestCluster
-from support.vm.guest import Guest
-from support.vm.node import CPUS_PER_NODE, NAME
-from support.vm.table import Table
+from devkit.cluster.kube import Object
+from devkit.cluster.waiting import wait_for
+from devkit.vm.cluster import GuestCluster
+from devkit.vm.guest import Guest
+from devkit.vm.node import CPUS_PER_NODE, NAME
+from devkit.vm.table import Table
 
 __all__ = ["CPUS_PER_NODE"]
 

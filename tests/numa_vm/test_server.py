@@ -15,11 +15,11 @@ import httpx
 import numpy as np
 import pytest
 
-from support.cluster.binaries import ROOT
-from support.cluster.waiting import wait_for
-from support.models.gguf_files import Tensors, copy_model
-from support.vm.guest import ADDRESS, Guest
-from support.vm.table import Table
+from devkit.cluster.binaries import ROOT
+from devkit.cluster.waiting import wait_for
+from devkit.models.gguf_files import Tensors, copy_model
+from devkit.vm.guest import ADDRESS, Guest
+from devkit.vm.table import Table
 
 API, ADMIN = f"http://{ADDRESS}:10002", f"http://{ADDRESS}:10003"
 BUILT_IN = ROOT / "runtime" / "ballast" / "tiny" / "trained"

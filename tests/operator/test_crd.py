@@ -12,7 +12,7 @@ from ballast_operator.child_options import ChildOptions
 from ballast_operator.crd import to_yaml
 from ballast_operator.definitions import DEFINITIONS, model_cache_definition, service_definition
 from ballast_operator.resources.pod import Attempt, build_pod
-from support.cluster.service.short_lists import SHORT_LISTS
+from devkit.cluster.service.short_lists import SHORT_LISTS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "charts/ballast/files/crd"

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
-from support.models.call_forms import FORMS, tool
+from devkit.models.call_forms import FORMS, tool
 
 STRING = {"type": "string"}
 PARAMETERS: dict[str, Any] = {

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.oracles.published_schemas import follows, stream_events
-from support.servers.process import ServerProcess
-from support.servers.script_server import SCRIPTS
+from devkit.oracles.published_schemas import follows, stream_events
+from devkit.servers.process import ServerProcess
+from devkit.servers.script_server import SCRIPTS
 
 PARAMETERS = {
     "type": "object",
@@ -72,7 +72,7 @@ bodies = st.builds(lambda *parts: {key: value for part in parts for key, value i
 @pytest.fixture(scope="module", params=["deepseek-r1", "deepseek-v3.1"])
 def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     options = ("--chat_template", request.param, "--max_batch_size", "8")
-    with ServerProcess(*options, module=("support.servers.script_server",)) as process:
+    with ServerProcess(*options, module=("devkit.servers.script_server",)) as process:
         yield process
         process.wait_until_empty()
 

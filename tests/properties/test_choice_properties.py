@@ -8,7 +8,7 @@ from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.generation.choice import Choice, Piece
 from ballast.generation.job import Job, Prompt
 from ballast.text.detokenizer import Detokenizer
-from support.models.vocabulary import byte_tokenizer
+from devkit.models.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer(
     merges=[(b"a", b"b"), ("中".encode()[:1], "中".encode()[1:2]), (b"a", "👍".encode()[:1])],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast.text.detokenizer import Detokenizer
-from support.models.vocabulary import byte_tokenizer
+from devkit.models.vocabulary import byte_tokenizer
 
 # A few merges so that tokens begin and end inside characters: ab, bc-halves of 中 and 👍.
 TOKENIZER = byte_tokenizer(

@@ -11,7 +11,7 @@ from ballast.text.detokenizer import Detokenizer
 from ballast.text.marks import Start, marks_of
 from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Message, Part, Reasoning
-from support.models.vocabulary import byte_tokenizer
+from devkit.models.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer(
     merges=[("中".encode()[:1], "中".encode()[1:2]), (b"`", b"`"), (b"\n", b"\n")],

@@ -29,8 +29,8 @@ from ballast.wire.ollama import request as ollama
 from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
 from ballast.wire.parsing import StrictModel
 from ballast.wire.responses import request as responses
-from support.models.vocabulary import byte_metadata
-from support.servers.script_server import TAGS
+from devkit.models.vocabulary import byte_metadata
+from devkit.servers.script_server import TAGS
 
 CONTEXT = 4096
 FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")

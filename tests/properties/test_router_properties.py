@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ballast._core import kernels
 from ballast.model.layers.feed_forward import RoutingSpec
-from support.kernels.plain_routing import Router
-from support.models.specs.deepseek import R1_SPEC
+from devkit.kernels.plain_routing import Router
+from devkit.models.specs.deepseek import R1_SPEC
 
 
 @st.composite

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from ballast.engine.request import SamplingParams
-from support.compiled_sampler import CompiledSampler
-from support.oracles.numpy_sampler import BLOCK, _index_at, _nucleus
+from devkit.compiled_sampler import CompiledSampler
+from devkit.oracles.numpy_sampler import BLOCK, _index_at, _nucleus
 
 # Eighths add up exactly, so that a plain walk is an oracle to the last bit.
 weights_of = st.lists(st.integers(0, 40).map(lambda n: n / 8), min_size=1, max_size=60).map(

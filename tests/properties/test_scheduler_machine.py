@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ballast._core import sched
-from support.oracles.reference_scheduler import ReferenceScheduler
+from devkit.oracles.reference_scheduler import ReferenceScheduler
 
 # Few tokens and short blocks, so that prefixes are shared and blocks are short all the time.
 STOP = 3

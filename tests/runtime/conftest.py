@@ -12,7 +12,7 @@ from ballast.tiny.shape import PRESETS
 from ballast.tiny.tokenizer import make_tokenizer
 
 # Each client of httpx reads the certificates of every authority, which takes 20 ms; no test asks a host outside.
-os.environ["SSL_CERT_FILE"] = str(Path(__file__).parents[1] / "support/servers/one_authority.pem")
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parents[2] / "devkit/servers/one_authority.pem")
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 from ballast._core import sched
-from support.oracles.reference_scheduler import Expected, ReferenceScheduler
+from devkit.oracles.reference_scheduler import Expected, ReferenceScheduler
 
 STOP = 0
 CONFIG: dict[str, Any] = {

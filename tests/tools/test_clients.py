@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tools.clients.__main__ import main
 
 RUN = Path(__file__).resolve().parents[1] / "clients" / "run.py"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tools.fuzz import targets, workers
 from tools.fuzz.targets import TARGETS, Target
 from tools.fuzz.workers import Outcome, make_case, run_all

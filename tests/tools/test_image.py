@@ -10,10 +10,10 @@ import venv
 from pathlib import Path
 
 import pytest
-from tools.image import trim
 
 from ballast.version import __version__ as VERSION
 from ballast_operator.child_options import ChildOptions
+from tools.image import trim
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from ballast.server.routes.chat_page import FILES
-from support.manifests import objects_of
-from support.servers.process import ServerProcess
+from devkit.manifests import objects_of
+from devkit.servers.process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 250

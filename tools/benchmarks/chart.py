@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 
 from matplotlib import pyplot as plt
+
 from tools.svg_theme import GRID, INK, INK_AND_GRID, STYLE, themed
 
 _SERIES = ("#030303", "#040404", "#050505")

@@ -3,7 +3,7 @@
     python -m tools.clients [NAME ...]
 
 One server has the built-in model, which follows grammars but does not act as an agent. The other server's model follows
-a script (tests/support/servers/script_server.py). Clients can connect only to loopback.
+a script (devkit/servers/script_server.py). Clients can connect only to loopback.
 
 Their requirements are pinned in requirements/clients/ in separate files, because they conflict with each other. Clients
 for Node are in node.py.
@@ -21,9 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from devkit.servers.process import ServerProcess
 from tools.clients import node
-
-from support.servers.process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements" / "clients"
@@ -34,7 +33,7 @@ AT_ONCE = 2
 """Most of the time is spent on installation and import."""
 # The template of this model supports tools.
 SERVER = ("--chat_template", "deepseek-v3.1", "--max_batch_size", "8")
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 KEY = "a-key"
 """Headers that the scripted server requires, so that it rejects clients that do not send them."""
 NOWHERE = "http://127.0.0.1:9"

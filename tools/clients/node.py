@@ -42,7 +42,7 @@ def check(name: str) -> bool:
     except (UnavailableError, subprocess.SubprocessError) as error:
         print(f"{name}: {error}", file=sys.stderr, flush=True)
         return False
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, timeout=TIMEOUT_S, check=False, env=environment).returncode == 0
 
 

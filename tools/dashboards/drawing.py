@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, Wedge
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+
 from tools.dashboards.answers import Json, Mark, Series, Window
 from tools.dashboards.units import shown
 from tools.svg_theme import GRID, INK, INK_AND_GRID, STYLE, themed

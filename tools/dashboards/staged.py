@@ -16,14 +16,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from support.cluster.cluster import Cluster
-from support.cluster.prometheus import Prometheus
-from support.cluster.service.operator import OperatorProcess, install
-from support.cluster.service.pod_answers import PodAnswers
-from support.cluster.service.specs import service, wait_ready
-from support.cluster.waiting import wait_for
-from support.servers.at_work import at_work
-from support.servers.process import JSON, ServerProcess
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.prometheus import Prometheus
+from devkit.cluster.service.operator import OperatorProcess, install
+from devkit.cluster.service.pod_answers import PodAnswers
+from devkit.cluster.service.specs import service, wait_ready
+from devkit.cluster.waiting import wait_for
+from devkit.servers.at_work import at_work
+from devkit.servers.process import JSON, ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "charts/ballast/files/rules.yaml"

@@ -12,19 +12,19 @@ from typing import Any
 
 from gguf import GGMLQuantizationType as GgmlType
 from gguf import GGUFReader, GGUFValueType
-from tools.fuzz import hostile
 
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import ROPE_FACTORS
-from support.models.changed_spec import changed
-from support.models.gguf_files import write_model
-from support.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC, V32_SPEC
-from support.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
-from support.models.specs.gpt_oss import GPT_OSS_SPEC
-from support.models.specs.mimo import MIMO_SPEC
-from support.models.specs.qwen3 import QWEN3_SPEC
-from support.models.specs.step import STEP_SPEC
-from support.models.vocabulary import byte_metadata
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import write_model
+from devkit.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC, V32_SPEC
+from devkit.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
+from devkit.models.specs.gpt_oss import GPT_OSS_SPEC
+from devkit.models.specs.mimo import MIMO_SPEC
+from devkit.models.specs.qwen3 import QWEN3_SPEC
+from devkit.models.specs.step import STEP_SPEC
+from devkit.models.vocabulary import byte_metadata
+from tools.fuzz import hostile
 
 _ALIGNMENT = 32
 _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}{% endfor %}"

@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tools.fuzz import gguf_cases, text_cases
-
 from ballast import cli, plan
 from ballast.config.options import Config, ServerConfig
 from ballast.engine.startup.build import engine_settings
@@ -22,6 +20,7 @@ from ballast.plan import check_memory, load_checked_text, open_checked, settle
 from ballast.server.http.keys import Keys
 from ballast.server.http.tls import Tls
 from ballast.server.lifecycle import open_listeners
+from tools.fuzz import gguf_cases, text_cases
 
 _SMALL = (
     *("--device=cpu", "--cpu_threads=1", "--numa=off", "--port=0"),

@@ -10,16 +10,16 @@ from functools import cache
 from typing import Any
 
 import yaml
-from tools.fuzz import hostile
-from tools.fuzz.gguf_cases import seed_specs
 
 from ballast.config.options import OPTIONS
 from ballast.text import byte_alphabet
 from ballast.tiny.metadata import generation_config, hf_config
 from ballast.tiny.shape import V3
 from ballast.tiny.tokenizer import make_tokenizer
-from support.models.changed_spec import experts_of, latent_of
-from support.models.vocabulary import BOS, EOS
+from devkit.models.changed_spec import experts_of, latent_of
+from devkit.models.vocabulary import BOS, EOS
+from tools.fuzz import hostile
+from tools.fuzz.gguf_cases import seed_specs
 
 sys.set_int_max_str_digits(0)  # this program writes numbers that the reader must reject
 

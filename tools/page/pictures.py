@@ -15,7 +15,7 @@ from typing import Literal
 
 from playwright.sync_api import Browser, Page, Playwright, ViewportSize, expect, sync_playwright
 
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

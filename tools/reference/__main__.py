@@ -16,12 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tools.chart import readme
-from tools.pages import NOTE, is_file_with, metric_row, paragraph, table
-from tools.reference.clients import clients_page
-from tools.reference.cluster import cache_page, operator_metrics, operator_page, resource_page
-from tools.reference.fields import request_fields
-
 from ballast.config.options import OPTIONS, SECTIONS, Option
 from ballast.engine.limits import Limits
 from ballast.engine.publishing import Publisher
@@ -30,6 +24,11 @@ from ballast.server.openapi import BODY_ERRORS, EVERY_ERROR
 from ballast.server.telemetry.metrics import Metrics
 from ballast.server.telemetry.numa_report import NumaProbe
 from ballast.server.telemetry.vram_metrics import VramProbe
+from tools.chart import readme
+from tools.pages import NOTE, is_file_with, metric_row, paragraph, table
+from tools.reference.clients import clients_page
+from tools.reference.cluster import cache_page, operator_metrics, operator_page, resource_page
+from tools.reference.fields import request_fields
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

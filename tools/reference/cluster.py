@@ -7,14 +7,13 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tools.pages import metric_row, paragraph, table
-
 from ballast_operator.cli import _parser
 from ballast_operator.control.state import OperatorState
 from ballast_operator.definitions import model_cache_definition, service_definition
 from ballast_operator.names import Ref
 from ballast_operator.process.metrics import Metrics
 from ballast_operator.spec_hash import restarts
+from tools.pages import metric_row, paragraph, table
 
 Schema = dict[str, Any]
 

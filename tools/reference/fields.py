@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tools.pages import paragraph, table
-
 from ballast.server.routes.tokens import DetokenizeRequest, TokenizeRequest
 from ballast.wire.anthropic.request import MessagesRequest
 from ballast.wire.field_rules import Alias, NoEffect, Refused, Rule, Shape
@@ -21,6 +19,7 @@ from ballast.wire.ollama.request import (
 from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest
 from ballast.wire.parsing import StrictModel
 from ballast.wire.responses.request import ResponsesRequest
+from tools.pages import paragraph, table
 
 KINDS: Mapping[str, type[StrictModel]] = {
     "/v1/chat/completions": ChatCompletionRequest,

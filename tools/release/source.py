@@ -6,9 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.release.version import statements, version_of
-
 from tools.release import notes
+from tools.release.version import statements, version_of
 
 _SHOWN = 5
 """Changed files that a message lists."""

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
 from tools.tiny_model.corpus.conversation import pieces
 from tools.tiny_model.corpus.mixture import corpus
 from tools.tiny_model.shape import LONGEST
-from torch.utils.data import Dataset
 
 Ints = NDArray[np.int32]
 _SHORTEST_MEAN = 64

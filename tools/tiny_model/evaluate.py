@@ -17,13 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tools.tiny_model.corpus.conversation import Call, messages
-from tools.tiny_model.corpus.exam import Item, Reply, examination
-
 from ballast.text.chat_template import ChatTemplate
 from ballast.tiny.builtin import BUILT_IN
 from ballast.tiny.tokenizer import BOS, EOS
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
+from tools.tiny_model.corpus.conversation import Call, messages
+from tools.tiny_model.corpus.exam import Item, Reply, examination
 
 SEED = 7
 BARS = {

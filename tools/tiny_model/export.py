@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
-from tools.tiny_model.shape import QUANT, SHAPE
 
 from ballast.tiny.model import write_model
 from ballast.tiny.tokenizer import tokenizer_of
+from tools.tiny_model.shape import QUANT, SHAPE
 
 
 def main(weights: Path, tokenizer: Path, directory: Path) -> None:

@@ -11,10 +11,10 @@ import math
 
 import torch
 import torch.nn.functional as F
-from tools.tiny_model.shape import LONGEST
 from torch import Tensor, nn
 
 from ballast.tiny.shape import TinyShape
+from tools.tiny_model.shape import LONGEST
 
 
 class Weight(nn.Module):

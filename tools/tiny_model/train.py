@@ -20,15 +20,15 @@ import numpy as np
 import tokenizers
 import torch
 import torch.nn.functional as F
-from tools.tiny_model.batches import Batches, Ints, most_documents
-from tools.tiny_model.fake_quant import rounded
-from tools.tiny_model.network import Network
-from tools.tiny_model.shape import QUANT, SHAPE, SHAPES
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ballast.tiny.model import rows_for
 from ballast.tiny.shape import TinyShape
+from tools.tiny_model.batches import Batches, Ints, most_documents
+from tools.tiny_model.fake_quant import rounded
+from tools.tiny_model.network import Network
+from tools.tiny_model.shape import QUANT, SHAPE, SHAPES
 
 
 @dataclass(frozen=True, slots=True)

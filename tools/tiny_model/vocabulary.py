@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ballast.tiny.tokenizer import TinyTokenizer, train_tokenizer
 from tools.tiny_model.corpus.conversation import pieces
 from tools.tiny_model.corpus.mixture import corpus
 from tools.tiny_model.shape import VOCABULARY
-
-from ballast.tiny.tokenizer import TinyTokenizer, train_tokenizer
 
 SEED = 20
 CONVERSATIONS = 60_000

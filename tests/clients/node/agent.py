@@ -1,4 +1,4 @@
-"""A coding agent does the task of `support.servers.agent_script` against a server."""
+"""A coding agent does the task of `devkit.servers.agent_script` against a server."""
 
 import itertools
 import os
@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.servers.agent_script import ANSWER, TASK
-from support.servers.process import ServerProcess
+from devkit.servers.agent_script import ANSWER, TASK
+from devkit.servers.process import ServerProcess
 
-AGENT = ("support.servers.agent_server",)
+AGENT = ("devkit.servers.agent_server",)
 OPTIONS = (
     *("--max_batch_size", "4", "--max_new_tokens", "4000", "--cache_lens", "600000", "--chunk_size", "8192"),
     *("--log_level", "info"),

@@ -5,11 +5,11 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
 HERE = Path(__file__).parent
 TEMPLATE = ("--chat_template", "deepseek-v3.1")
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 TIMEOUT_S = 120
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.cluster import Cluster
-from support.cluster.kube import ApiError, Object, documents
-from support.cluster.service import keda
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import ApiError, Object, documents
+from devkit.cluster.service import keda
 
 SAMPLES = Path(__file__).parents[3] / "manifests" / "samples"
 OBJECTS = [

@@ -13,18 +13,18 @@ import pytest
 import yaml
 
 from ballast_operator.folders import PACKED_DIRECTORY
-from support.cluster.cluster import Cluster
-from support.cluster.kube import Kube, Object, documents
-from support.cluster.nodes.engines import Engines
-from support.cluster.nodes.made_up import BEHAVIOUR
-from support.cluster.service import keda
-from support.cluster.service.claims import bound_claim
-from support.cluster.service.endpoints import ready_services
-from support.cluster.service.keda import INTERCEPTOR_ADDRESS, Keda
-from support.cluster.service.live_service import LABEL
-from support.cluster.service.operator import install
-from support.cluster.service.specs import wait_condition
-from support.cluster.waiting import wait_for
+from devkit.cluster.cluster import Cluster
+from devkit.cluster.kube import Kube, Object, documents
+from devkit.cluster.nodes.engines import Engines
+from devkit.cluster.nodes.made_up import BEHAVIOUR
+from devkit.cluster.service import keda
+from devkit.cluster.service.claims import bound_claim
+from devkit.cluster.service.endpoints import ready_services
+from devkit.cluster.service.keda import INTERCEPTOR_ADDRESS, Keda
+from devkit.cluster.service.live_service import LABEL
+from devkit.cluster.service.operator import install
+from devkit.cluster.service.specs import wait_condition
+from devkit.cluster.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = {body["kind"]: body for body in documents(ROOT / "manifests/samples/scale-to-zero.yaml")}

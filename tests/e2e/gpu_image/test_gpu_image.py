@@ -14,11 +14,11 @@ import pytest
 from ballast_operator.folders import KERNELS_DIRECTORY
 from ballast_operator.resources.pod import KERNELS_ENV
 from ballast_operator.resources.security import USER, container_security, pod_security
-from support.cluster.kube import Kube, Object
-from support.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE, VARIANT
-from support.cluster.nodes.installed import InstalledNode
-from support.cluster.nodes.served import NAMESPACE, chat, engine_pods, sample, served
-from support.cluster.waiting import wait_for
+from devkit.cluster.kube import Kube, Object
+from devkit.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE, VARIANT
+from devkit.cluster.nodes.installed import InstalledNode
+from devkit.cluster.nodes.served import NAMESPACE, chat, engine_pods, sample, served
+from devkit.cluster.waiting import wait_for
 
 RESTRICTED = "restricted"
 KERNELS = "kernels"

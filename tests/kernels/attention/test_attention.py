@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from support.kernels.isas import FAST_ISAS, isa_params
+from devkit.kernels.isas import FAST_ISAS, isa_params
 
 
 @dataclass

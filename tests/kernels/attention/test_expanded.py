@@ -21,8 +21,8 @@ from ballast.model.hybrid.attention.late_flashinfer import compiled_expansion, c
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.linear import FloatLinear
 from ballast.model.switched_off import SwitchedOff
-from support.kernels.attention_cases import attention_case
-from support.kernels.interpreted import interpreted
+from devkit.kernels.attention_cases import attention_case
+from devkit.kernels.interpreted import interpreted
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 SMALL = ExpandedSizes(num_heads=3, rank=32, nope_dim=20, rope_dim=8, v_dim=12, scale=0.2, block_tokens=16)

@@ -26,7 +26,7 @@ from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Size
 from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.hybrid.step import RequestTable, Step
 from ballast.model.switched_off import SwitchedOff
-from support.kernels.attention_cases import attention_case
+from devkit.kernels.attention_cases import attention_case
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 R1 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)

@@ -14,9 +14,9 @@ from ballast.model.hybrid.attention import paged, paged_kernels
 from ballast.model.hybrid.attention.attention import PlainAttention, largest_query
 from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings, kernel_constants
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
-from support.kernels.attention_cases import AttentionCase, attention_case
-from support.kernels.compiled import advice_of_assembler, compiled_for
-from support.kernels.interpreted import interpreted
+from devkit.kernels.attention_cases import AttentionCase, attention_case
+from devkit.kernels.compiled import advice_of_assembler, compiled_for
+from devkit.kernels.interpreted import interpreted
 
 R1 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
 QWEN3 = GroupedSizes(num_heads=64, num_kv_heads=4, key_dim=128, v_dim=128, scale=0.1, block_tokens=32)

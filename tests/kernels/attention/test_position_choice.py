@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ballast._core import kernels
+from devkit.kernels.isas import FAST_ISAS, isa_params
 from kernels.attention.test_attention import TOLERANCE, Paged, paged
-from support.kernels.isas import FAST_ISAS, isa_params
 
 WIDTH = 24
 

@@ -27,9 +27,9 @@ from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.sparse.triton_choice import Spans, TritonPositionChoice, keep_constants, score_constants
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
 from ballast.model.hybrid.step import RequestTable, Step
-from support.kernels.attention_cases import attention_case
-from support.kernels.compiled import compiled_for
-from support.kernels.interpreted import interpreted
+from devkit.kernels.attention_cases import attention_case
+from devkit.kernels.compiled import compiled_for
+from devkit.kernels.interpreted import interpreted
 
 SIZES = LatentSizes(num_heads=20, rank=64, rope_dim=16, scale=0.2, block_tokens=16)
 INDEX = IndexSizes(num_heads=20, key_dim=24, top_k=24, block_tokens=16)

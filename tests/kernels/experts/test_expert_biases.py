@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
-from support.kernels.isas import isa_params
+from devkit.kernels.isas import isa_params
 
 ALPHA, LIMIT = 1.702, 7.0
 SILU_LIMIT = 2.0

@@ -16,9 +16,9 @@ from ballast.model.hybrid.experts.expert_panels import group_by_expert
 from ballast.model.hybrid.experts.fused_routing import FusedRouter
 from ballast.model.hybrid.handoff import transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox, carried
-from support.kernels.interpreted import interpreted
-from support.kernels.plain_routing import Router, divide
-from support.models.specs.deepseek import R1_SPEC
+from devkit.kernels.interpreted import interpreted
+from devkit.kernels.plain_routing import Router, divide
+from devkit.models.specs.deepseek import R1_SPEC
 
 CPU = torch.device("cpu")
 

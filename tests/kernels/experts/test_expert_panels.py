@@ -19,8 +19,8 @@ from ballast.model.hybrid.experts import (
 )
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack, group_by_expert
 from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, matmul
-from support.kernels.interpreted import interpreted
-from support.kernels.panel_stacks import NUM_EXPERTS, stack_of
+from devkit.kernels.interpreted import interpreted
+from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
 
 HIDDEN, WIDTH = 256, 256
 

@@ -5,8 +5,8 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ballast._core import kernels
-from support.kernels.isas import isa_params
-from support.models.random_blocks import FORMATS
+from devkit.kernels.isas import isa_params
+from devkit.models.random_blocks import FORMATS
 
 T = GGMLQuantizationType
 # Two products of 37…256 terms with an activation between, relative to the largest output.

@@ -29,8 +29,8 @@ from ballast.model.hybrid.experts.grouped_int_gemm import (
 from ballast.model.hybrid.panels.layout import LAYOUTS
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.plan.device import _PARTIAL_BYTES
-from support.kernels.interpreted import interpreted
-from support.kernels.panel_stacks import NUM_EXPERTS, stack_of
+from devkit.kernels.interpreted import interpreted
+from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
 
 IDS = np.array([[2, -1], [NUM_EXPERTS, 2], [2, 0], [-1, 2], [2, -1]], np.int32)
 """Expert 1 has no token, expert 2 more than a small tile holds."""

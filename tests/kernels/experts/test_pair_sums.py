@@ -16,8 +16,8 @@ from ballast.model.hybrid.experts.expert_sums import ExpertSums
 from ballast.model.hybrid.experts.pair_sums import PairSums
 from ballast.model.hybrid.panels import bf16_split_kernels, matmul
 from ballast.model.hybrid.panels.stack import PanelStack
-from support.kernels.interpreted import interpreted
-from support.kernels.panel_stacks import NUM_EXPERTS, stack_of
+from devkit.kernels.interpreted import interpreted
+from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
 
 HIDDEN, WIDTH = 256, 256
 NUM_TOKENS, NUM_USED = 150, 2

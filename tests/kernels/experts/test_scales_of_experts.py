@@ -22,8 +22,8 @@ from ballast.model.hybrid.panels.stack import PanelStack, scales_on
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
-from support.kernels.interpreted import interpreted
-from support.models.random_blocks import dequantized, random_blocks, random_scales, scaled
+from devkit.kernels.interpreted import interpreted
+from devkit.models.random_blocks import dequantized, random_blocks, random_scales, scaled
 
 FAST = kernels.usable_isas()[0]
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 from ballast._core import kernels
-from support.kernels.isas import isa_params
-from support.models.random_blocks import (
+from devkit.kernels.isas import isa_params
+from devkit.models.random_blocks import (
     E4M3_OFFSETS,
     FLOATS,
     FORMATS,
@@ -76,7 +76,7 @@ def test_every_small_float_of_a_scale_is_read_to_the_bit(pool, kind, isa):
 
 
 def test_a_format_appears_only_in_the_format_list_and_its_block():
-    """So that another one takes these files and a row of `support.models.random_blocks`, and no kernel. What writes
+    """So that another one takes these files and a row of `devkit.models.random_blocks`, and no kernel. What writes
     tiny models quantises with formats that it names, and advice names common files by their quantisation: a plan's,
     and a refusal's of types that are written no more."""
     named = re.compile(

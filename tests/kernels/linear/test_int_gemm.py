@@ -37,8 +37,8 @@ from ballast.model.hybrid.panels.int_gemm import int_gemm_kernel
 from ballast.model.hybrid.panels.layout import LAYOUTS
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.switched_off import SwitchedOff
-from support.kernels.interpreted import interpreted
-from support.models.random_blocks import dequantized, random_blocks, random_scales, scaled
+from devkit.kernels.interpreted import interpreted
+from devkit.models.random_blocks import dequantized, random_blocks, random_scales, scaled
 
 FAST = kernels.usable_isas()[0]
 

@@ -8,7 +8,7 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ballast._core import kernels
-from support.models.random_blocks import FORMATS
+from devkit.models.random_blocks import FORMATS
 
 T = GGMLQuantizationType
 TOKENS = [0, 1, 2, 3, 15, 16, 17, 64, 65]

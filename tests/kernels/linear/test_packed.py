@@ -17,8 +17,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ballast._core import kernels
 from ballast.host.isa import chosen_isa
-from support.kernels.isas import isa_params
-from support.models.random_blocks import (
+from devkit.kernels.isas import isa_params
+from devkit.models.random_blocks import (
     E4M3_OFFSETS,
     FLOATS,
     FORMATS,

@@ -34,8 +34,8 @@ from ballast.model.hybrid.panels.matmul import (
 )
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.panels.stack import PanelStack
-from support.kernels.interpreted import interpreted
-from support.models.random_blocks import dequantized, random_blocks, random_scales, scaled
+from devkit.kernels.interpreted import interpreted
+from devkit.models.random_blocks import dequantized, random_blocks, random_scales, scaled
 
 FAST = kernels.usable_isas()[0]
 every_format = pytest.mark.parametrize("kind", sorted({*FLOAT_TYPES, *LAYOUTS}), ids=lambda kind: kind.name)

@@ -8,8 +8,8 @@ import pytest
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
-from support.kernels.isas import isa_params
-from support.models.random_blocks import HALF_OFFSETS, dequantized, random_blocks
+from devkit.kernels.isas import isa_params
+from devkit.models.random_blocks import HALF_OFFSETS, dequantized, random_blocks
 
 KINDS = [GgmlType.Q2_K, GgmlType.Q3_K]
 MOST_TOKENS = 17

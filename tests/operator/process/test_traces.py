@@ -9,7 +9,7 @@ import pytest
 
 from ballast_operator.process import traces as module
 from ballast_operator.process.traces import MAX_WAITING, Traces
-from support.servers.collector import Collector, attributes
+from devkit.servers.collector import Collector, attributes
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ import pytest
 from ballast import cli
 from ballast.batch.files import check_requests, read_requests
 from ballast.errors import ConfigError
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
 LENGTHS = ["--cache_lens", "2048", "--max_new_tokens", "128", "--max_batch_size", "4"]
 OPTIONS = [*LENGTHS, "--device", "cpu", "--log_level", "warning"]

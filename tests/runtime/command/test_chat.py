@@ -20,7 +20,7 @@ from ballast.chat.endpoint import endpoint_url
 from ballast.chat.reasoning import ReasoningSplitter, ReplyPiece
 from ballast.chat.terminal import Chat
 from ballast.cli import EXIT_NO_OUTPUT
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.process import FAKE, ServerProcess
 
 WAIT_S = 60
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"

@@ -12,7 +12,7 @@ from ballast import __version__, cli, process_exit
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
 from ballast.tiny import BUILT_IN, write_tiny_model
 from ballast.weights.gguf import open_gguf
-from support.servers import command
+from devkit.servers import command
 
 
 def ballast(*arguments, **environment):

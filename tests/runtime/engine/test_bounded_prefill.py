@@ -6,7 +6,7 @@ import pytest
 
 from ballast._core import sched
 from ballast.engine.runner import bounded
-from support.servers.fake_model import FakeModel
+from devkit.servers.fake_model import FakeModel
 
 
 def model(max_prefill_tokens: int | None = None) -> FakeModel:

@@ -31,8 +31,8 @@ from ballast.model.tiers import disk_tier
 from ballast.model.tiers.block_file import BlockFile
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
-from support.generate import Generated, generate
-from support.tiers import tiers_of, until_written
+from devkit.generate import Generated, generate
+from devkit.tiers import tiers_of, until_written
 
 BLOCK_TOKENS = 16
 CACHE_TOKENS = 320

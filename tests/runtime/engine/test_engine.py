@@ -26,7 +26,7 @@ from ballast.engine.stream import RequestStream
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.model.batch import Batch
 from ballast.model.runner import Runner
-from support.servers.fake_model import FakeModel, fake_next_token
+from devkit.servers.fake_model import FakeModel, fake_next_token
 
 VOCABULARY = 1000
 WAIT_S = 20

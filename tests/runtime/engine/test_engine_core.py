@@ -10,8 +10,8 @@ from ballast._core import kernels, sched
 from ballast.engine.core import EngineCore
 from ballast.engine.request import FinishReason, Request, SamplingParams
 from ballast.engine.startup.build import EngineSettings, scheduler_config
-from support.generate import generate
-from support.servers.fake_model import FakeModel, fake_next_token
+from devkit.generate import generate
+from devkit.servers.fake_model import FakeModel, fake_next_token
 
 VOCABULARY = 1000
 BLOCK_TOKENS = 16

@@ -15,8 +15,8 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.errors import RequestError
 from ballast.model.batch import Batch
 from ballast.model.runner import Runner
-from support.generate import generate
-from support.servers.fake_model import FakeModel
+from devkit.generate import generate
+from devkit.servers.fake_model import FakeModel
 
 VOCABULARY = 200
 BLOCK_TOKENS = 16

@@ -16,7 +16,7 @@ from ballast.engine.startup.build import EngineSettings, build_engine
 from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
-from support.models.written import MakeTiny
+from devkit.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
     cache_lens=512,

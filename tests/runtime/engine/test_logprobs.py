@@ -16,7 +16,7 @@ from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
-from support.compiled_sampler import compiled_logprobs
+from devkit.compiled_sampler import compiled_logprobs
 
 
 def test_log_probabilities_match_a_softmax_in_order_with_ties_by_id():

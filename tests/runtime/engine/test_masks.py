@@ -19,8 +19,8 @@ from ballast.engine.sampling.masks import MaskWorker
 from ballast.engine.sequence import Sequence
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.errors import RequestError
-from support.generate import generate
-from support.servers.fake_model import FakeModel
+from devkit.generate import generate
+from devkit.servers.fake_model import FakeModel
 
 VOCABULARY = 100
 EOS = 99

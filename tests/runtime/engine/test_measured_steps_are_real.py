@@ -26,8 +26,8 @@ from ballast.tiny.model import rows_for, write_model
 from ballast.tiny.shape import PRESETS
 from ballast.tiny.tokenizer import make_tokenizer
 from ballast.weights.gguf import open_gguf
-from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import load_hybrid
+from devkit.models.float_experts import FloatExperts
+from devkit.models.float_hybrid import load_hybrid
 
 NUM_REQUESTS = 16
 LEAST_RATIO = 0.8

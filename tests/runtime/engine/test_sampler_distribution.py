@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ballast.engine.request import SamplingParams
-from support.compiled_sampler import CompiledSampler
+from devkit.compiled_sampler import CompiledSampler
 
 VOCABULARY = 40
 DRAWS = 1500

@@ -16,9 +16,9 @@ from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.text.loading import load_text
 from ballast.weights.gguf import open_gguf
-from support.generate import generate
-from support.kernels.isas import FAST_ISAS, isa_params
-from support.models.written import MakeTiny
+from devkit.generate import generate
+from devkit.kernels.isas import FAST_ISAS, isa_params
+from devkit.models.written import MakeTiny
 
 NUM_REQUESTS = 24
 NUM_REFERENCE_REQUESTS = 12

@@ -20,8 +20,8 @@ from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
 from ballast.model.transformer import Transformer
 from ballast.weights.gguf import open_gguf
-from support.generate import Generated, generate
-from support.models.written import MakeTiny
+from devkit.generate import Generated, generate
+from devkit.models.written import MakeTiny
 
 BLOCK_TOKENS = 4
 CACHE_LENS = 2048

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ballast.errors import RequestError
-from support.models.call_forms import FORMS, tool
+from devkit.models.call_forms import FORMS, tool
 
 STRING, NULL, INTEGER = {"type": "string"}, {"type": "null"}, {"type": "integer"}
 CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {

@@ -23,7 +23,7 @@ from ballast.grammar.token_rules import ChannelThinkingBudget
 from ballast.text.channels.parser import ChannelParser
 from ballast.text.marks import Start, marks_of
 from ballast.text.reply_parts import Message
-from support.models.vocabulary import byte_tokenizer
+from devkit.models.vocabulary import byte_tokenizer
 
 FAMILY = FAMILIES["gpt_oss"]
 S, C, K, M, E = Mark.START, Mark.CHANNEL, Mark.CONSTRAIN, Mark.MESSAGE, Mark.END

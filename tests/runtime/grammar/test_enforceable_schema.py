@@ -9,7 +9,7 @@ import pytest
 from ballast.errors import RequestError
 from ballast.grammar import source
 from ballast.grammar.compiler import GrammarCompiler
-from support.models.vocabulary import byte_tokenizer
+from devkit.models.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 COMPILER = GrammarCompiler(TOKENIZER)

@@ -28,7 +28,7 @@ from ballast.grammar.source import Source
 from ballast.text.gguf_vocab import build_backend
 from ballast.text.marks import Start
 from ballast.text.tokenizer import Tokenizer
-from support.models.vocabulary import byte_metadata, byte_tokenizer
+from devkit.models.vocabulary import byte_metadata, byte_tokenizer
 
 EOS = 1
 MARKS = tuple(DEFAULT_FORM.spellings[mark] for mark in sorted(DEFAULT_FORM.spellings))

@@ -27,7 +27,7 @@ LIMITS = Limits(cpu_s=0.3, memory_bytes=256 << 20)
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[GuardedProcess]:
-    with GuardedProcess("support.guarded_tasks", LIMITS) as guarded:
+    with GuardedProcess("devkit.guarded_tasks", LIMITS) as guarded:
         yield guarded
 
 
@@ -91,7 +91,7 @@ def test_a_task_that_passes_its_limits_ends_and_the_next_is_answered(
 
 
 def test_a_task_that_only_waits_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    with GuardedProcess("support.guarded_tasks", LIMITS) as guarded:
+    with GuardedProcess("devkit.guarded_tasks", LIMITS) as guarded:
         assert guarded.ask(["echo", 5]) == 5
         monkeypatch.setattr(process, "_TIMEOUT_S", 0.1)
         with pytest.raises(LimitExceededError, match=r"^it gave no answer within 0\.1 s$"):
@@ -132,7 +132,7 @@ def test_the_environment_stays_outside(shared: GuardedProcess, monkeypatch: pyte
 def test_a_process_that_cannot_be_started_is_a_system_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(FileNotFoundError):
-        GuardedProcess("support.guarded_tasks", LIMITS).ask(["pid"])
+        GuardedProcess("devkit.guarded_tasks", LIMITS).ask(["pid"])
 
 
 def test_a_process_forked_during_a_call_of_another_thread_can_call(shared: GuardedProcess) -> None:
@@ -156,7 +156,7 @@ def test_a_forked_process_does_not_talk_to_its_parents(shared: GuardedProcess) -
 
 
 def test_it_ends_with_its_object() -> None:
-    guarded = GuardedProcess("support.guarded_tasks", LIMITS)
+    guarded = GuardedProcess("devkit.guarded_tasks", LIMITS)
     pid = guarded.ask(["pid"])
     del guarded
     gc.collect()
@@ -167,7 +167,7 @@ ASK_AND_END = """
 import os, sys, threading
 from contextlib import suppress
 from ballast.guarded import GuardedProcess, Limits
-guarded = GuardedProcess("support.guarded_tasks", Limits(cpu_s=100.0, memory_bytes=256 << 20))
+guarded = GuardedProcess("devkit.guarded_tasks", Limits(cpu_s=100.0, memory_bytes=256 << 20))
 print(guarded.ask(["pid"]), flush=True)
 def ask():
     with suppress(Exception):  # it may learn that its process has ended before it ends itself

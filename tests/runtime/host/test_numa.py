@@ -27,7 +27,7 @@ from ballast.host.numa import (
 )
 from ballast.host.numa_mode import NumaMode
 from ballast.server.telemetry.numa_report import NumaProbe
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.process import FAKE, ServerProcess
 
 ONE_NODE = Topology([Node(0, [0, 1, 2, 3], [[0, 2], [1, 3]])])
 TOO_MANY = (os.cpu_count() or 1) + 1

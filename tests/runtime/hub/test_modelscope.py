@@ -16,7 +16,7 @@ from ballast.hub.apis import ModelScope
 from ballast.hub.naming import HubName, read_name
 from ballast.hub.pull import Found, find, pull
 from ballast.hub.remote import Hub, cache_of
-from support.stores.hub_server import HubServer, hub_server
+from devkit.stores.hub_server import HubServer, hub_server
 
 NAME = read_name("modelscope.cn/org/tiny:Q8_0")
 WEIGHTS = bytes(range(256)) * 20_000

@@ -25,8 +25,8 @@ from ballast.hub.pull import Found, find, pull
 from ballast.hub.registry_login import Credentials, credentials_for
 from ballast.hub.remote import Hub
 from ballast.tiny import BUILT_IN
-from support.stores.cut_proxy import cut_proxy
-from support.stores.oci_registry import INDEX, MANIFEST, PASSWORD, TITLE, USER, Registry, docker_config, oci_registry
+from devkit.stores.cut_proxy import cut_proxy
+from devkit.stores.oci_registry import INDEX, MANIFEST, PASSWORD, TITLE, USER, Registry, docker_config, oci_registry
 
 WEIGHTS = bytes(range(256)) * 24_000
 OCTETS = "application/octet-stream"

@@ -31,8 +31,8 @@ from ballast.hub.pull import Found, check_room, find, print_plan, pull
 from ballast.hub.remote import Hub, UnreachableError
 from ballast.tiny import write_tiny_model
 from ballast.weights.header import is_whole
-from support.servers.command import ballast
-from support.stores.hub_server import COMMIT, HubServer, hub_server
+from devkit.servers.command import ballast
+from devkit.stores.hub_server import COMMIT, HubServer, hub_server
 
 NAME = HubName("org/tiny", "Q8_0")
 

@@ -27,7 +27,7 @@ from ballast.hub.naming import HubName
 from ballast.hub.pull import pull
 from ballast.hub.remote import Hub
 from ballast.hub.report import progress_page, reason
-from support.stores.hub_server import COMMIT, HubServer, hub_server
+from devkit.stores.hub_server import COMMIT, HubServer, hub_server
 
 WEIGHTS = b"GGUF" + bytes(5000)
 

@@ -24,9 +24,9 @@ from ballast.hub.pull import Found, find, pull
 from ballast.hub.remote import Hub, all_caches, cache_of
 from ballast.hub.s3 import S3Store
 from ballast.tiny import BUILT_IN
-from support.servers.command import ballast
-from support.stores.cut_proxy import cut_proxy
-from support.stores.s3_server import S3Server, s3_server
+from devkit.servers.command import ballast
+from devkit.stores.cut_proxy import cut_proxy
+from devkit.stores.s3_server import S3Server, s3_server
 
 WEIGHTS = bytes(range(256)) * 24_000
 FOLDER = "team a/tiny+v1"

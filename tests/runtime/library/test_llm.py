@@ -13,7 +13,7 @@ import pytest
 
 from ballast import LLM, SamplingParams
 from ballast.errors import CapacityError, ConfigError, RequestError
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
 GREEDY = SamplingParams(temperature=0, max_tokens=3)
 

@@ -29,12 +29,12 @@ from ballast.model.runner import Runner
 from ballast.tiny import write_tiny_model
 from ballast.tiny.shape import V3
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.generate import generate
-from support.kernels.isas import FAST_ISAS, isa_params
-from support.models.mixed_types import with_all_types
-from support.models.random_blocks import FORMATS
-from support.models.written import MakeTiny
-from support.oracles.hf_oracle import hf_logits, hf_model, near_ties
+from devkit.generate import generate
+from devkit.kernels.isas import FAST_ISAS, isa_params
+from devkit.models.mixed_types import with_all_types
+from devkit.models.random_blocks import FORMATS
+from devkit.models.written import MakeTiny
+from devkit.oracles.hf_oracle import hf_logits, hf_model, near_ties
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -24,11 +24,11 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors, layer_tensors
 from ballast.model.weights import load_weights
 from ballast.weights.gguf import open_gguf
-from support.models import specs
-from support.models.changed_spec import changed
-from support.models.gguf_files import write_model
-from support.models.specs.deepseek import V3_SPEC
-from support.models.specs.qwen3 import QWEN3_SPEC
+from devkit.models import specs
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import write_model
+from devkit.models.specs.deepseek import V3_SPEC
+from devkit.models.specs.qwen3 import QWEN3_SPEC
 
 _FAMILIES = [import_module(f"{specs.__name__}.{module.name}") for module in iter_modules(specs.__path__)]
 SPECS = {name: spec for family in _FAMILIES for name, spec in vars(family).items() if name.endswith("_SPEC")}

@@ -19,9 +19,9 @@ from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.weights.gguf import open_gguf
-from support.models.cpu_backend import copied
-from support.models.float_hybrid import load_hybrid
-from support.models.written import MakeTiny
+from devkit.models.cpu_backend import copied
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
     cache_lens=256,

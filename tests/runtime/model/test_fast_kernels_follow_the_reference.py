@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ballast.errors import ConfigError
 from ballast.host.isa import chosen_isa
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.kernels.isas import isa_params
-from support.models.written import MakeTiny
-from support.oracles.divergence import Prompt, greedy_run, mean_divergence, random_prompts
+from devkit.kernels.isas import isa_params
+from devkit.models.written import MakeTiny
+from devkit.oracles.divergence import Prompt, greedy_run, mean_divergence, random_prompts
 
 NUM_PROMPTS, NEW_TOKENS = 100, 64
 NUM_COMPARED = 32

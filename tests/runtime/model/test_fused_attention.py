@@ -13,10 +13,10 @@ from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.metadata import read_spec
 from ballast.tiny.shape import MIMO_V2
 from ballast.weights.gguf import open_gguf
-from support.generate import generate
-from support.models.gguf_files import Tensors, copy_model
-from support.models.small_core import core_of
-from support.models.written import MakeTiny
+from devkit.generate import generate
+from devkit.models.gguf_files import Tensors, copy_model
+from devkit.models.small_core import core_of
+from devkit.models.written import MakeTiny
 
 
 def separate(tensors: Tensors) -> Tensors:

@@ -11,11 +11,11 @@ from ballast._core import kernels
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
-from support.generate import generate
-from support.models.changed_spec import experts_of
-from support.models.gguf_files import Tensors, copy_model
-from support.models.small_core import core_of
-from support.models.written import MakeTiny
+from devkit.generate import generate
+from devkit.models.changed_spec import experts_of
+from devkit.models.gguf_files import Tensors, copy_model
+from devkit.models.small_core import core_of
+from devkit.models.written import MakeTiny
 
 
 def fuse(tensors: Tensors) -> Tensors:

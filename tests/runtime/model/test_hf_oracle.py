@@ -13,7 +13,7 @@ import pytest
 from gguf import GGUFReader
 
 from ballast.tiny import TinyModel, write_tiny_model
-from support.oracles.hf_oracle import dequantized, hf_logits, hf_model, hf_weights
+from devkit.oracles.hf_oracle import dequantized, hf_logits, hf_model, hf_weights
 
 Make = Callable[..., TinyModel]
 ARCHS = ["v2lite", "v2", "v3", "k2"]
@@ -79,7 +79,7 @@ def test_a_weight_that_is_missing_or_unknown_is_reported(made: Make, monkeypatch
         weights["model.layers.9.mystery"] = weights.pop("model.norm.weight")
         return weights
 
-    monkeypatch.setattr("support.oracles.hf_oracle.hf_weights", damaged)
+    monkeypatch.setattr("devkit.oracles.hf_oracle.hf_weights", damaged)
     with pytest.raises(RuntimeError, match=r"(?s)Missing key.*model\.norm\.weight.*Unexpected key.*mystery"):
         hf_model(model.gguf, model.config_dir)
 

@@ -21,9 +21,9 @@ from ballast.model.spec import ModelSpec
 from ballast.plan import Numbers, make_plan
 from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import open_gguf
-from support.models.changed_spec import changed
-from support.models.gguf_files import shapes_of, write_model
-from support.models.specs.deepseek import V3_SPEC
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import shapes_of, write_model
+from devkit.models.specs.deepseek import V3_SPEC
 
 SPEC = changed(
     V3_SPEC,

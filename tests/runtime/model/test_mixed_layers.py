@@ -21,7 +21,7 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
-from support.models.gguf_files import Tensors, copy_model
+from devkit.models.gguf_files import Tensors, copy_model
 
 SETTINGS = EngineSettings(
     cache_lens=128, max_batch_size=2, max_new_tokens=16, chunk_size=48, prefill_chunk_size=48, max_queue=4

@@ -22,7 +22,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.generate import generate
+from devkit.generate import generate
 
 FAST = kernels.usable_isas()[:-1]
 SUMS_ELSEWHERE = 1e-4

@@ -47,14 +47,14 @@ from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.kernels.plain_routing import Router
-from support.models import cpu_platform as cpu_platform  # buffers on the CPU have a platform
-from support.models.changed_spec import changed
-from support.models.gguf_files import common_types, write_hollow_model
-from support.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
-from support.models.specs.qwen3 import QWEN3_235B_SPEC
-from support.models.sums_of_calls import sums_of_calls
-from support.models.written import MakeTiny
+from devkit.kernels.plain_routing import Router
+from devkit.models import cpu_platform as cpu_platform  # buffers on the CPU have a platform
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
+from devkit.models.specs.qwen3 import QWEN3_235B_SPEC
+from devkit.models.sums_of_calls import sums_of_calls
+from devkit.models.written import MakeTiny
 
 GIB = 1 << 30
 FAST = kernels.usable_isas()[0]

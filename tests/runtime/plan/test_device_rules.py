@@ -14,8 +14,8 @@ from ballast.moe import match_names as matching
 from ballast.moe.device_rules import Placement
 from ballast.moe.match_names import PatternError, match_names
 from ballast.moe.rule_file import read_placement
-from support.models.changed_spec import changed
-from support.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC
+from devkit.models.changed_spec import changed
+from devkit.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC
 
 SERVE_RULES = r"""
 - match: {class: ktransformers.models.modeling_deepseek_v3.DeepseekV3RotaryEmbedding}

@@ -28,8 +28,8 @@ from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.gguf_files import common_types, write_hollow_model
-from support.models.specs.deepseek import R1_SPEC
+from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.specs.deepseek import R1_SPEC
 
 GIB = 1 << 30
 FAST = kernels.usable_isas()[0]

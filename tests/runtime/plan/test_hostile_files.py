@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.fuzz.gguf_cases import seed_specs
-from tools.fuzz.targets import TARGETS, run
 
 from ballast.text.gguf_vocab import build_backend
-from support.models.gguf_files import write_model
-from support.models.vocabulary import byte_metadata
+from devkit.models.gguf_files import write_model
+from devkit.models.vocabulary import byte_metadata
+from tools.fuzz.gguf_cases import seed_specs
+from tools.fuzz.targets import TARGETS, run
 
 V3, V2_LITE, PLAIN, *_ = seed_specs()
 UNUSABLE = 3

@@ -20,9 +20,9 @@ from ballast.plan import check_memory, command, planned, run, settle
 from ballast.plan.command import plan_for
 from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.gguf_files import common_types, write_hollow_model
-from support.models.specs.deepseek import R1_SPEC
-from support.models.written import MakeTiny
+from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.written import MakeTiny
 
 GIB = 1 << 30
 R1_CONTEXT = 163840

@@ -15,14 +15,14 @@ from ballast.model.spec import ModelSpec
 from ballast.plan import Numbers, make_plan
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.weights.gguf import open_gguf
-from support.models.changed_spec import changed
-from support.models.gguf_files import common_types, write_hollow_model
-from support.models.specs.deepseek import V2_LITE_SPEC
-from support.models.specs.glm import GLM46_SPEC, GLM52_SPEC
-from support.models.specs.gpt_oss import GPT_OSS_20B_SPEC, with_windows
-from support.models.specs.mimo import MIMO_FLASH_SPEC
-from support.models.specs.qwen3 import QWEN3_30B_SPEC
-from support.models.specs.step import STEP_SPEC
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.specs.deepseek import V2_LITE_SPEC
+from devkit.models.specs.glm import GLM46_SPEC, GLM52_SPEC
+from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, with_windows
+from devkit.models.specs.mimo import MIMO_FLASH_SPEC
+from devkit.models.specs.qwen3 import QWEN3_30B_SPEC
+from devkit.models.specs.step import STEP_SPEC
 
 GIB = 1 << 30
 NUMBERS = Numbers(cache_lens=4096, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256)

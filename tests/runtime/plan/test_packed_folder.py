@@ -20,7 +20,7 @@ from ballast.model.kept_weights import KeptWeights
 from ballast.plan import MemoryPlan, open_checked, planned, settle, to_json
 from ballast.plan.rows import PackedFolder, host_weight_rows
 from ballast.weights.packed_set import unused_bytes
-from support.models.written import MakeTiny
+from devkit.models.written import MakeTiny
 
 pytestmark = pytest.mark.skipif(len(kernels.usable_isas()) == 1, reason="no kernels that pack weights")
 

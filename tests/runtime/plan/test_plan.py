@@ -31,18 +31,18 @@ from ballast.moe.rule_file import read_placement
 from ballast.plan import MemoryPlan, Numbers, check_memory, make_plan, plan_for, render, rule_lines, run, to_json
 from ballast.plan.kv_tiers import KvTierSizes
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.changed_spec import changed
-from support.models.gguf_files import common_types, write_hollow_model, write_model
-from support.models.specs.deepseek import V3_SPEC, V32_671B_SPEC, V32_SPEC
-from support.models.specs.glm import GLM5_SPEC, GLM45_AIR_SPEC, GLM46_SPEC, GLM47_FLASH_SPEC, GLM52_SPEC
-from support.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
-from support.models.specs.hunyuan import HUNYUAN3_SPEC
-from support.models.specs.kimi import K2_SPEC
-from support.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
-from support.models.specs.minimax import MINIMAX_M2_SPEC
-from support.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_235B_SPEC, QWEN3_CODER_SPEC
-from support.models.specs.step import STEP35_FLASH_SPEC
-from support.models.written import MakeTiny
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import common_types, write_hollow_model, write_model
+from devkit.models.specs.deepseek import V3_SPEC, V32_671B_SPEC, V32_SPEC
+from devkit.models.specs.glm import GLM5_SPEC, GLM45_AIR_SPEC, GLM46_SPEC, GLM47_FLASH_SPEC, GLM52_SPEC
+from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
+from devkit.models.specs.hunyuan import HUNYUAN3_SPEC
+from devkit.models.specs.kimi import K2_SPEC
+from devkit.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
+from devkit.models.specs.minimax import MINIMAX_M2_SPEC
+from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_235B_SPEC, QWEN3_CODER_SPEC
+from devkit.models.specs.step import STEP35_FLASH_SPEC
+from devkit.models.written import MakeTiny
 
 GIB = 1 << 30
 SPEC = changed(V3_SPEC, hidden=256, width=256)

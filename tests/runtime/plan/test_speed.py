@@ -23,9 +23,9 @@ from ballast.plan.shortfall import shortfall_lines
 from ballast.plan.speed import Rates, Work, decode, prefill
 from ballast.plan.speed_report import ASSUMED_GPU_BYTES_PER_S, usual_activation_bytes, work_of
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.changed_spec import changed
-from support.models.gguf_files import common_types, write_hollow_model
-from support.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC
 
 RESULTS = Path(__file__).parents[3] / "benchmarks/results"
 GIB = 1 << 30

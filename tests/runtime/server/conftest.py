@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from support.servers.process import ServerProcess
-from support.servers.sdk_client import openai_client
+from devkit.servers.process import ServerProcess
+from devkit.servers.sdk_client import openai_client
 
 
 @pytest.fixture

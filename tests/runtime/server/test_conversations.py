@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ballast.model.tiers.block_file import head_type
-from support.servers.process import JSON, ServerProcess
+from devkit.servers.process import JSON, ServerProcess
 
 OPTIONS = (
     *("--device", "cpu", "--cpu_threads", "1", "--max_batch_size", "2", "--max_new_tokens", "16"),

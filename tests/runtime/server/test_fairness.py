@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 SLOW = ("--max_batch_size", "1", "--max_new_tokens", "60000", "--step_s", "0.002")
 NUM_HEAVY = 6

@@ -24,8 +24,8 @@ from ballast.generation.text_threads import TextThreads
 from ballast.prepared_model import PreparedModel
 from ballast.server.composition import Composition
 from ballast.text.loading import load_text
-from support.models.vocabulary import byte_metadata
-from support.servers.process import FAKE, JSON, SERVE, ServerProcess, ended
+from devkit.models.vocabulary import byte_metadata
+from devkit.servers.process import FAKE, JSON, SERVE, ServerProcess, ended
 
 SLOW = ("--step_s", "0.05", "--max_batch_size", "2", "--max_new_tokens", "1000")
 

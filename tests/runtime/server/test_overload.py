@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 NUM_CLIENTS = 64
 SETTINGS = ("--max_batch_size", "8", "--max_new_tokens", "64", "--cache_lens", "2048")

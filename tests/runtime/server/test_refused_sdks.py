@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import openai
 import pytest
 
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.process import FAKE, ServerProcess
 
 MOST_WAITED_S = 60
 ASKED = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "a"}]}

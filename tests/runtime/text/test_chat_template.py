@@ -16,8 +16,8 @@ from ballast.text import chat_template
 from ballast.text.chat_template import ChatTemplate, force_think
 from ballast.text.foreign import template as foreign
 from ballast.tiny.tokenizer import make_tokenizer
-from support.models.vocabulary import BOS, EOS
-from support.published_tokenizers import V3_DIRECTORY
+from devkit.models.vocabulary import BOS, EOS
+from devkit.published_tokenizers import V3_DIRECTORY
 
 # Written for these tests in the shape of each release's template; the prompts below are what the releases give.
 V2 = """

@@ -13,8 +13,8 @@ from ballast.text.chat_template import ChatTemplate
 from ballast.text.control_text import ESCAPE, ControlText
 from ballast.text.gguf_vocab import tokenizer_from_gguf
 from ballast.text.tokenizer import Tokenizer
-from support.models.vocabulary import byte_metadata, byte_tokenizer
-from support.published_tokenizers import V3_DIRECTORY
+from devkit.models.vocabulary import byte_metadata, byte_tokenizer
+from devkit.published_tokenizers import V3_DIRECTORY
 
 V3_FILE = V3_DIRECTORY / "tokenizer.json"
 V3_SPELLINGS = {t["content"]: t["id"] for t in json.loads(V3_FILE.read_text())["added_tokens"]}

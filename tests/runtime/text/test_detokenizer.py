@@ -6,7 +6,7 @@ from ballast.errors import RequestError
 from ballast.families.marks import Mark
 from ballast.text.detokenizer import Delta, Detokenizer
 from ballast.text.tokenizer import Tokenizer
-from support.models.vocabulary import byte_tokenizer
+from devkit.models.vocabulary import byte_tokenizer
 
 BOS_ID, EOS_ID = 0, 1
 

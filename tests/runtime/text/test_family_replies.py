@@ -7,7 +7,7 @@ import pytest
 from ballast.families.registry import FAMILIES, RELEASES, source_of
 from ballast.text.loading import load_text
 from ballast.text.marks import Start, marks_of, start_of
-from support.models.vocabulary import byte_metadata
+from devkit.models.vocabulary import byte_metadata
 
 # In the shape of the published ones.
 K25 = """

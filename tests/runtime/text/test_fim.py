@@ -6,7 +6,7 @@ import pytest
 
 from ballast.text.fim import FimTokens, fim_tokens
 from ballast.text.gguf_vocab import tokenizer_from_gguf
-from support.models.vocabulary import byte_metadata
+from devkit.models.vocabulary import byte_metadata
 
 QWEN = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 FIRST = 2 + 256

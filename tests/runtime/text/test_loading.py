@@ -9,8 +9,8 @@ import pytest
 from ballast.errors import ModelError, RequestError
 from ballast.text.gguf_vocab import build_backend
 from ballast.text.loading import Text, load_text
-from support.models.vocabulary import BOS, EOS, byte_metadata
-from support.published_tokenizers import V3_DIRECTORY
+from devkit.models.vocabulary import BOS, EOS, byte_metadata
+from devkit.published_tokenizers import V3_DIRECTORY
 
 CHAT = [{"role": "user", "content": "U"}]
 NO_TOKENIZER = {"tokenizer.ggml.model": "none"}

@@ -6,9 +6,9 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from ballast.text.chat_template import ChatTemplate
-from support.conversations import Shapes, conversations
-from support.models.vocabulary import BOS, EOS
-from support.published_templates import COUNT, PUBLISHED, digest, prompts, recorded
+from devkit.conversations import Shapes, conversations
+from devkit.models.vocabulary import BOS, EOS
+from devkit.published_templates import COUNT, PUBLISHED, digest, prompts, recorded
 
 OWN = [name for name, published in PUBLISHED.items() if published.release is not None]
 

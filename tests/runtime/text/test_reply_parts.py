@@ -12,7 +12,7 @@ from ballast.text.detokenizer import Detokenizer
 from ballast.text.marks import Layout, ReasoningCount, Start, marks_of, start_of
 from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import CallArguments, CallBegin, Message
-from support.models.vocabulary import byte_tokenizer
+from devkit.models.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer(user_defined=tuple(DEFAULT_FORM.spellings.values()))
 MARKS = marks_of(TOKENIZER, DEFAULT_FORM.spellings)

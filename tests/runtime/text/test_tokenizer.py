@@ -20,9 +20,9 @@ from ballast.text import byte_alphabet
 from ballast.text.gguf_vocab import SPLITS, TokenType, build_backend, tokenizer_from_gguf
 from ballast.text.loading import load_text
 from ballast.text.tokenizer import LocalEncoder, Tokenizer
-from support.models.vocabulary import BOS, EOS, byte_metadata, byte_tokenizer
-from support.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
-from support.texts import mixed_texts
+from devkit.models.vocabulary import BOS, EOS, byte_metadata, byte_tokenizer
+from devkit.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
+from devkit.texts import mixed_texts
 
 V2_FILE = V2_DIRECTORY / "tokenizer.json"
 V3_FILE = V3_DIRECTORY / "tokenizer.json"

@@ -7,16 +7,16 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from tools.tiny_model.checkpoint import write_safetensors
-from tools.tiny_model.corpus.draw import Draw
-from tools.tiny_model.corpus.exam import examination
-from tools.tiny_model.evaluate import BARS, SEED, ask, complete, is_right, rendered, server_options
 
 from ballast.text.loading import load_text
 from ballast.tiny import BALLAST_TINY, BUILT_IN, write_built_in
 from ballast.weights.gguf import open_gguf
-from support.oracles.hf_oracle import dequantized, hf_model, hf_weights
-from support.servers.process import ServerProcess
+from devkit.oracles.hf_oracle import dequantized, hf_model, hf_weights
+from devkit.servers.process import ServerProcess
+from tools.tiny_model.checkpoint import write_safetensors
+from tools.tiny_model.corpus.draw import Draw
+from tools.tiny_model.corpus.exam import examination
+from tools.tiny_model.evaluate import BARS, SEED, ask, complete, is_right, rendered, server_options
 
 ITEMS = 50
 PROMPTS = 40

@@ -28,7 +28,7 @@ from ballast.text.gguf_vocab import build_backend
 from ballast.tiny import K2, V2, V2_LITE, V3, TinyModel, TinyShape, write_tiny_model
 from ballast.tiny.quant_mix import QUANTS, type_for
 from ballast.weights.gguf import open_gguf
-from support.oracles.hf_oracle import values_of, with_scales
+from devkit.oracles.hf_oracle import values_of, with_scales
 
 Make = Callable[..., TinyModel]
 ARCHS = {"v2lite": V2_LITE, "v2": V2, "v3": V3, "k2": K2}

@@ -22,9 +22,9 @@ from ballast.hub.naming import Choice, HubFile, choices
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors
 from ballast.weights.gguf import block_of, open_gguf
-from support.models.changed_spec import changed
-from support.models.gguf_files import metadata_of, write_gguf, write_model, write_shards
-from support.models.specs.deepseek import V3_SPEC
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import metadata_of, write_gguf, write_model, write_shards
+from devkit.models.specs.deepseek import V3_SPEC
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.weights.panel_packing import Heads, Target, pack_experts, pack_matrix
-from support.models.random_blocks import random_blocks
+from devkit.models.random_blocks import random_blocks
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 NUM_EXPERTS = 3

@@ -14,7 +14,7 @@ from ballast.model.packed_tensors import Packing
 from ballast.model.weights import load_weights
 from ballast.weights.gguf import GgufModel, open_gguf
 from ballast.weights.read_ahead import ReadAhead
-from support.models.written import MakeTiny
+from devkit.models.written import MakeTiny
 
 LIMIT_S = 10
 

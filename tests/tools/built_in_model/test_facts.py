@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.tiny_model.corpus.facts import facts
 
 from ballast._core import kernels
 from ballast.cli import _parser
 from ballast.config.options import OPTIONS
 from ballast.server.http.middleware import IGNORED_FIELDS_HEADER
-from support.manifests import objects_of
+from devkit.manifests import objects_of
+from tools.tiny_model.corpus.facts import facts
 
 ROOT = Path(__file__).parents[3]
 SAID = [answer for fact in facts() for answer in (*fact.say, *fact.say_zh)]

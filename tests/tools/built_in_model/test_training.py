@@ -10,6 +10,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
+
+from ballast.text.chat_template import ChatTemplate, force_think
+from ballast.tiny import BUILT_IN
+from ballast.tiny.metadata import hf_config
+from ballast.tiny.quant_mix import types_for
+from ballast.tiny.spec import spec_of
+from ballast.tiny.tokenizer import BOS, EOS, make_tokenizer
+from ballast.weights.quantize import quantize
+from devkit.oracles.hf_oracle import hf_weights
 from tools.tiny_model.batches import Batches, most_documents
 from tools.tiny_model.corpus.conversation import messages, pieces
 from tools.tiny_model.corpus.draw import Draw, is_held_out
@@ -21,15 +30,6 @@ from tools.tiny_model.fake_quant import rounded
 from tools.tiny_model.network import Network
 from tools.tiny_model.shape import LONGEST, QUANT, SHAPE
 from tools.tiny_model.train import Settings, Training, save
-
-from ballast.text.chat_template import ChatTemplate, force_think
-from ballast.tiny import BUILT_IN
-from ballast.tiny.metadata import hf_config
-from ballast.tiny.quant_mix import types_for
-from ballast.tiny.spec import spec_of
-from ballast.tiny.tokenizer import BOS, EOS, make_tokenizer
-from ballast.weights.quantize import quantize
-from support.oracles.hf_oracle import hf_weights
 
 
 def asked_in(conversation):

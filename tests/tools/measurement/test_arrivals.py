@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from benchmarks.serving.arrivals import (
     PROMPT_TOKENS,
     REPLY_TOKENS,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tools.benchmarks import page, records
 from tools.benchmarks.__main__ import ROOT, main
 from tools.benchmarks.chart import grouped_bars

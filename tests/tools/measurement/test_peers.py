@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from ballast.tiny import write_tiny_model
-from support.peer_build import build_options
+from devkit.peer_build import build_options
 
 ROOT = Path(__file__).resolve().parents[3]
 ENGINES = ("Ballast", "llama.cpp")
@@ -35,7 +35,7 @@ done
 def compare(*words: object, program: str = "llama_cpp.py") -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks/peers" / program, *map(str, words)],
-        env=os.environ | {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'runtime'}"},
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'runtime'}"},
         capture_output=True,
         text=True,
         timeout=120,

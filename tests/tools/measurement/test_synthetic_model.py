@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GgmlType
-from tools.synthetic_model import V2_LITE, write_random_model
 
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
@@ -16,10 +15,11 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.text.gguf_vocab import tokenizer_from_gguf
 from ballast.weights.gguf import open_gguf
-from support.models.changed_spec import changed
-from support.models.gguf_files import common_types
-from support.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
-from support.models.specs.qwen3 import QWEN3_30B_SPEC
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import common_types
+from devkit.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
+from devkit.models.specs.qwen3 import QWEN3_30B_SPEC
+from tools.synthetic_model import V2_LITE, write_random_model
 
 V32 = changed(V32_671B_SPEC, num_layers=2, num_dense_layers=1, num_heads=4, num_groups=1, num_groups_used=1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tools.release.notes import problems, release_notes, sections
 from tools.release.version import version_of
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from devkit.cluster.binaries import program
 from tools.release.__main__ import main
 from tools.release.chart import package_chart
 from tools.release.version import statements, version_of
-
-from support.cluster.binaries import program
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = version_of(ROOT)

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tools.release.version import SOURCE, VersionError, bump, statements, version_of
 
 import ballast
 import ballast_operator.version
+from tools.release.version import SOURCE, VersionError, bump, statements, version_of
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = version_of(ROOT)

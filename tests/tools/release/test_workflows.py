@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from tools.release.__main__ import CHECKSUMS
 from tools.release.parts import PARTS
 

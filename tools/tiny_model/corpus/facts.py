@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from tools.tiny_model.corpus.conversation import Turn
 from tools.tiny_model.corpus.draw import Draw
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import yaml
+
 from tools.tiny_model.corpus import words
 from tools.tiny_model.corpus.draw import Draw
 from tools.tiny_model.corpus.tool_kinds import KINDS, Kind, Value

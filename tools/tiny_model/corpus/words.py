@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import yaml
+
 from tools.tiny_model.corpus.draw import Draw
 
 _POOLS: dict[str, tuple[str, ...]] = {

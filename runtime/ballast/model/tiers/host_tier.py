@@ -26,13 +26,16 @@ class HostTier:
     name = "host"
 
     def __init__(self, cache: CacheBlocks, num_bytes: int) -> None:
-        """Uses at most `num_bytes`, which must hold a block. If the system refuses part of it, the tier keeps
-        half of the memory that it got, to leave some to others. Raises MemoryError if that is less than a block."""
+        """Uses at most `num_bytes`, which must hold at least one block.
+
+        If the system refuses part of it, the tier keeps half of the memory that it got, to leave some to others.
+        Raises MemoryError if that is less than a block.
+        """
         self.block_bytes = cache.block_bytes
         self._cache = cache
-        self._piece_blocks = max(1, PIECE_BYTES // cache.block_bytes)
-        self._pieces = _pieces(cache, min(MOST_BLOCKS, num_bytes // cache.block_bytes), self._piece_blocks)
-        self.num_blocks = self.most_storing = sum(map(len, self._pieces))
+        self._chunk_blocks = max(1, PIECE_BYTES // cache.block_bytes)
+        self._chunks = _chunks(cache, min(MOST_BLOCKS, num_bytes // cache.block_bytes), self._chunk_blocks)
+        self.num_blocks = self.most_storing = sum(map(len, self._chunks))
         self._storing: deque[tuple[Copy, int]] = deque()
         self._fetching: deque[tuple[Copy, int, int]] = deque()
 
@@ -83,23 +86,23 @@ class HostTier:
         return [self._row(each.tier_block - 1) for each in transfers]
 
     def _row(self, index: int) -> Bytes:
-        row: Bytes = self._pieces[index // self._piece_blocks][index % self._piece_blocks]
+        row: Bytes = self._chunks[index // self._chunk_blocks][index % self._chunk_blocks]
         return row
 
 
-def _pieces(cache: CacheBlocks, num_blocks: int, piece_blocks: int) -> list[Bytes]:
-    pieces: list[Bytes] = []
+def _chunks(cache: CacheBlocks, num_blocks: int, chunk_blocks: int) -> list[Bytes]:
+    chunks: list[Bytes] = []
     try:
-        while (num_left := num_blocks - sum(map(len, pieces))) > 0:
-            pieces.append(cache.new_memory(min(piece_blocks, num_left)))
+        while (num_left := num_blocks - sum(map(len, chunks))) > 0:
+            chunks.append(cache.new_memory(min(chunk_blocks, num_left)))
     except MemoryError as error:
-        del pieces[len(pieces) // 2 :]
-        if not pieces:
+        del chunks[len(chunks) // 2 :]
+        if not chunks:
             raise
-        taken = sum(piece.nbytes for piece in pieces)
-        asked = num_blocks * cache.block_bytes
+        taken = sum(chunk.nbytes for chunk in chunks)
+        requested = num_blocks * cache.block_bytes
         log.warning(
             "only a part of kv_host_bytes is used",
-            extra={"asked_bytes": asked, "taken_bytes": taken, "why": str(error).partition("\n")[0]},
+            extra={"requested_bytes": requested, "taken_bytes": taken, "why": str(error).partition("\n")[0]},
         )
-    return pieces
+    return chunks

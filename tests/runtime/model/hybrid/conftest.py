@@ -1,1 +1,1 @@
-from support.models import cpu_platform as cpu_platform  # what is on the CPU has a platform
+from devkit.models import cpu_platform as cpu_platform  # what is on the CPU has a platform

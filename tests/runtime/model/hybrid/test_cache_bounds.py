@@ -15,10 +15,10 @@ from ballast.model.hybrid.layers import largest_kept
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
-from support.kernels.torch_pointwise import TorchPointwise
-from support.models.float_hybrid import load_hybrid
-from support.models.random_blocks import dequantized
-from support.models.written import MakeTiny
+from devkit.kernels.torch_pointwise import TorchPointwise
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.random_blocks import dequantized
+from devkit.models.written import MakeTiny
 
 CPU = torch.device("cpu")
 HIDDEN, RANK, ROPE, ROTATION = 40, 24, 8, 1.3

@@ -30,11 +30,11 @@ from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.host_tier import HostTier
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.weights.gguf import open_gguf
-from support.generate import Generated, generate
-from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import load_hybrid
-from support.models.written import MakeTiny
-from support.tiers import until_written
+from devkit.generate import Generated, generate
+from devkit.models.float_experts import FloatExperts
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.written import MakeTiny
+from devkit.tiers import until_written
 
 BLOCK_TOKENS, NUM_BLOCKS = 16, 40
 WIDTHS = (24, 10, 24)

@@ -23,11 +23,11 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.startup.pcie_share import best_share, layers_to_measure
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.switched_off import SwitchedOff
-from support.kernels.plain_routing import divide
-from support.models.changed_spec import changed
-from support.models.cpu_hand_off import cpu_hand_off
-from support.models.float_experts import FloatExperts
-from support.models.specs.deepseek import R1_SPEC
+from devkit.kernels.plain_routing import divide
+from devkit.models.changed_spec import changed
+from devkit.models.cpu_hand_off import cpu_hand_off
+from devkit.models.float_experts import FloatExperts
+from devkit.models.specs.deepseek import R1_SPEC
 
 CPU = torch.device("cpu")
 HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 32, 8, 3, 3

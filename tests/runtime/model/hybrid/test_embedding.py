@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as T
 from ballast._core import kernels
 from ballast.model.hybrid.layers import embedding
 from ballast.model.hybrid.layers.embedding import Embedding
-from support.models.random_blocks import dequantized, random_blocks
+from devkit.models.random_blocks import dequantized, random_blocks
 
 
 @pytest.mark.parametrize("num_tokens", [1, 7, 8, 50])

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support.servers import prefork
-from support.servers.process import JSON, SERVE, ServerProcess, ended
+from devkit.servers import prefork
+from devkit.servers.process import JSON, SERVE, ServerProcess, ended
 
-HYBRID = ("support.servers.hybrid_server",)
+HYBRID = ("devkit.servers.hybrid_server",)
 START_LIMIT_S = 300.0
 """A GPU's kernels are compiled when a server first starts."""
-MODULES = (*prefork.SERVER_MODULES, "ballast.engine.startup.loading", "support.models.cpu_backend")
+MODULES = (*prefork.SERVER_MODULES, "ballast.engine.startup.loading", "devkit.models.cpu_backend")
 """What the servers here import, torch among it, which takes longer than all else they do."""
 SMALL = ("--cache_lens", "4096", "--max_batch_size", "2", "--max_new_tokens", "1500", "--cpu_threads", "1")
 

@@ -7,8 +7,8 @@ import torch
 
 from ballast.awake_clock import AwakeClock
 from ballast.errors import EngineDeadError
-from support.models import cpu_hand_off
-from support.models.cpu_hand_off import HostSignals
+from devkit.models import cpu_hand_off
+from devkit.models.cpu_hand_off import HostSignals
 
 
 def test_a_word_that_is_never_raised_is_an_error():

@@ -20,12 +20,12 @@ from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
-from support.kernels.plain_routing import divide
-from support.models.changed_spec import changed
-from support.models.cpu_hand_off import cpu_hand_off
-from support.models.float_experts import FloatExperts
-from support.models.specs.deepseek import R1_SPEC
-from support.models.sums_of_calls import sums_of_calls
+from devkit.kernels.plain_routing import divide
+from devkit.models.changed_spec import changed
+from devkit.models.cpu_hand_off import cpu_hand_off
+from devkit.models.float_experts import FloatExperts
+from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.sums_of_calls import sums_of_calls
 
 CPU = torch.device("cpu")
 HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 96, 8, 3, 3

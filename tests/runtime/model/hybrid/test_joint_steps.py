@@ -19,8 +19,8 @@ from ballast.model.batch import Batch, padding
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.tiny import write_tiny_model
-from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import load_hybrid
+from devkit.models.float_experts import FloatExperts
+from devkit.models.float_hybrid import load_hybrid
 
 CPU = torch.device("cpu")
 SETTINGS = EngineSettings(

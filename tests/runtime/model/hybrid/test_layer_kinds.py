@@ -12,11 +12,11 @@ from ballast.engine.startup.build import EngineSettings
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.float_hybrid import load_hybrid
-from support.models.gguf_files import common_types, write_hollow_model
-from support.models.specs.deepseek import R1_SPEC
-from support.models.specs.glm import GLM52_SPEC
-from support.models.written import MakeTiny
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.specs.glm import GLM52_SPEC
+from devkit.models.written import MakeTiny
 
 NUM_ROUTED = len(R1_SPEC.routed_layers)
 

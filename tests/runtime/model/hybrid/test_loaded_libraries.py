@@ -8,9 +8,9 @@ from pathlib import Path, PurePath
 from urllib.request import Request, urlopen
 
 import pytest
-from tools.image.trim import NEVER_LOADED
 
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
+from tools.image.trim import NEVER_LOADED
 
 LEFT_OUT = [PurePath(pattern).name for patterns in NEVER_LOADED.values() for pattern in patterns if ".so" in pattern]
 

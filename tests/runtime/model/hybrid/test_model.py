@@ -54,16 +54,16 @@ from ballast.tiny import model as tiny_model
 from ballast.tiny import write_tiny_model
 from ballast.tiny.quant_mix import QUANTS, types_for
 from ballast.weights.gguf import open_gguf
-from support.generate import generate
-from support.kernels.attention_cases import attention_case
-from support.models.cpu_backend import copied
-from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import load_hybrid
-from support.models.random_blocks import dequantized
-from support.models.written import MakeTiny
-from support.oracles.divergence import divergences, log_probabilities
-from support.oracles.forced_positions import ForcedPositions
-from support.oracles.forced_routing import ForcedRouting
+from devkit.generate import generate
+from devkit.kernels.attention_cases import attention_case
+from devkit.models.cpu_backend import copied
+from devkit.models.float_experts import FloatExperts
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.random_blocks import dequantized
+from devkit.models.written import MakeTiny
+from devkit.oracles.divergence import divergences, log_probabilities
+from devkit.oracles.forced_positions import ForcedPositions
+from devkit.oracles.forced_routing import ForcedRouting
 
 MAX_RELATIVE_ERROR = 1e-3
 MAX_DIVERGENCE = 5e-5

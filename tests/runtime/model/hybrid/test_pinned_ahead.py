@@ -22,10 +22,10 @@ from ballast.model.hybrid.platforms.interface import Bytes
 from ballast.model.hybrid.platforms.pinned_memory import take_pinned
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
-from support.cluster.waiting import wait_for
-from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import load_hybrid
-from support.models.written import MakeTiny
+from devkit.cluster.waiting import wait_for
+from devkit.models.float_experts import FloatExperts
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
     cache_lens=64, max_batch_size=2, max_new_tokens=8, chunk_size=8, prefill_chunk_size=16, max_queue=2, block_tokens=16

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ballast.model.hybrid.streaming.prefetch import Prefetch
-from support.models.cpu_platform import HostStream
+from devkit.models.cpu_platform import HostStream
 
 Event = tuple["LateStream", int]
 

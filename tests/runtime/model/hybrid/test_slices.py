@@ -21,8 +21,8 @@ from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.slices import SliceSizes, cut, even_bounds
 from ballast.model.hybrid.step import Step
-from support.models.float_hybrid import load_hybrid
-from support.models.written import MakeTiny
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.written import MakeTiny
 
 CPU = torch.device("cpu")
 BLOCK_TOKENS = 16

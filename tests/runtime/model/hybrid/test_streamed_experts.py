@@ -26,10 +26,10 @@ from ballast.model.hybrid.streaming.start import NEVER, start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
-from support.models.changed_spec import changed
-from support.models.float_experts import FloatExperts
-from support.models.specs.deepseek import R1_SPEC
-from support.models.sums_of_calls import sums_of_calls
+from devkit.models.changed_spec import changed
+from devkit.models.float_experts import FloatExperts
+from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.sums_of_calls import sums_of_calls
 
 CPU = torch.device("cpu")
 FAST = kernels.usable_isas()[0]

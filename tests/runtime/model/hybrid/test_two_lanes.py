@@ -26,9 +26,9 @@ from ballast.model.hybrid.prefill_pass import MOST_AHEAD, PrefillPass
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
-from support.models.float_experts import FloatExperts
-from support.models.float_hybrid import load_hybrid
-from support.models.written import MakeTiny
+from devkit.models.float_experts import FloatExperts
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.written import MakeTiny
 
 CPU = torch.device("cpu")
 SETTINGS = EngineSettings(

@@ -16,13 +16,13 @@ from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.changed_spec import changed, experts_of
-from support.models.gguf_files import write_model
-from support.models.specs.dots import DOTS_SPEC
-from support.models.specs.glm import GLM_SPEC
-from support.models.specs.hunyuan import HUNYUAN_SPEC
-from support.models.specs.minimax import MINIMAX_SPEC
-from support.models.specs.qwen3 import QWEN3_SPEC
+from devkit.models.changed_spec import changed, experts_of
+from devkit.models.gguf_files import write_model
+from devkit.models.specs.dots import DOTS_SPEC
+from devkit.models.specs.glm import GLM_SPEC
+from devkit.models.specs.hunyuan import HUNYUAN_SPEC
+from devkit.models.specs.minimax import MINIMAX_SPEC
+from devkit.models.specs.qwen3 import QWEN3_SPEC
 
 
 def grouped(spec: ModelSpec) -> GroupedSpec:

@@ -19,9 +19,9 @@ from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.rope import inverse_frequencies
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.changed_spec import changed
-from support.models.gguf_files import write_hollow_model, write_model
-from support.models.specs.deepseek import R1_SPEC, V3_SPEC
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import write_hollow_model, write_model
+from devkit.models.specs.deepseek import R1_SPEC, V3_SPEC
 
 YARN = R1_SPEC.rope.yarn
 assert YARN is not None

@@ -16,10 +16,10 @@ from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.changed_spec import changed
-from support.models.gguf_files import shapes_of, write_model
-from support.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
-from support.models.specs.qwen3 import QWEN3_SPEC
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import shapes_of, write_model
+from devkit.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
+from devkit.models.specs.qwen3 import QWEN3_SPEC
 
 ROUNDED = {"rms_eps": 0.0, "value_scale": 0.0}
 APART = changed(MIMO_SPEC, fuses_qkv=False)

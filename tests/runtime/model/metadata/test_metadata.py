@@ -22,9 +22,9 @@ from ballast.model.tensors import TYPES, check_tensors, expected_tensors
 from ballast.tiny import write_tiny_model
 from ballast.tiny.shape import PRESETS
 from ballast.weights.gguf import open_gguf
-from support.models.changed_spec import changed, latent_of
-from support.models.gguf_files import shapes_of, write_model
-from support.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC
+from devkit.models.changed_spec import changed, latent_of
+from devkit.models.gguf_files import shapes_of, write_model
+from devkit.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC
 
 
 def spec_of(

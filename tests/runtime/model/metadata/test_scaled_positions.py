@@ -16,10 +16,10 @@ from ballast.model.metadata import read_spec
 from ballast.model.rope import inverse_frequencies, softmax_scale
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import open_gguf
-from support.models.gguf_files import write_model
-from support.models.specs.deepseek import V3_SPEC
-from support.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
-from support.models.specs.qwen3 import QWEN3_SPEC
+from devkit.models.gguf_files import write_model
+from devkit.models.specs.deepseek import V3_SPEC
+from devkit.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
+from devkit.models.specs.qwen3 import QWEN3_SPEC
 
 PUBLISHED = {"type": "yarn", "factor": 4.0, "original_context_length": 32768}
 """What published files of Qwen3 with a context of 128K hold."""

@@ -13,10 +13,10 @@ from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.changed_spec import changed, latent_of
-from support.models.gguf_files import write_model
-from support.models.specs.deepseek import V3_SPEC, V32_SPEC
-from support.models.specs.glm import GLM_DSA_SPEC
+from devkit.models.changed_spec import changed, latent_of
+from devkit.models.gguf_files import write_model
+from devkit.models.specs.deepseek import V3_SPEC, V32_SPEC
+from devkit.models.specs.glm import GLM_DSA_SPEC
 
 SPECS = pytest.mark.parametrize("spec", [V32_SPEC, GLM_DSA_SPEC], ids=["deepseek32", "glm-dsa"])
 

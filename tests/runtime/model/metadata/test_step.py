@@ -21,10 +21,10 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.model.weights import load_weights
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.changed_spec import changed
-from support.models.gguf_files import write_model
-from support.models.specs.glm import GLM_SPEC
-from support.models.specs.step import STEP_SPEC
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import write_model
+from devkit.models.specs.glm import GLM_SPEC
+from devkit.models.specs.step import STEP_SPEC
 
 PADDED = {"block_count": 9, "nextn_predict_layers": 3}
 NEXTN = {

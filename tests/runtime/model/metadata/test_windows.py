@@ -17,10 +17,10 @@ from ballast.model.rope import inverse_frequencies
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.weights.gguf import GgufModel, open_gguf
-from support.models.changed_spec import changed, experts_of
-from support.models.gguf_files import GgmlType, write_model
-from support.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_SPEC
-from support.models.specs.qwen3 import QWEN3_SPEC
+from devkit.models.changed_spec import changed, experts_of
+from devkit.models.gguf_files import GgmlType, write_model
+from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_SPEC
+from devkit.models.specs.qwen3 import QWEN3_SPEC
 
 
 def file_of(tmp_path: Path, metadata: dict[str, Any] | None = None, **more: Any) -> GgufModel:

@@ -20,7 +20,7 @@ from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.tier import Fetched
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
-from support.cluster.waiting import wait_for
+from devkit.cluster.waiting import wait_for
 
 BLOCK_BYTES, BLOCK_TOKENS, NUM_BLOCKS = 4096, 4, 8
 

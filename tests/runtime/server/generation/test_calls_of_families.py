@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ballast.tiny import write_tiny_model
-from support.servers.process import ServerProcess
-from support.servers.sdk_client import openai_client
+from devkit.servers.process import ServerProcess
+from devkit.servers.sdk_client import openai_client
 
 PARAMETERS = {
     "type": "object",

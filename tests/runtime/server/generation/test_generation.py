@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
 HELLO = [{"role": "user", "content": "hello"}]
 GO_ON = {"ignore_eos": True}

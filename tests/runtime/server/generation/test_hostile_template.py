@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from ballast.generation.text_threads import TEXT_THREADS
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 TEMPLATE = """
 {%- if 'swallow' in messages[0].content -%}
     {%- for a in range(99999) %}{% for b in range(99999) -%}

@@ -11,7 +11,7 @@ from ballast.generation.request_builder import RequestBuilder
 from ballast.text.loading import Text, load_text
 from ballast.wire.ignored_fields import IgnoredFields
 from ballast.wire.openai.request import CompletionRequest, parse_body
-from support.models.vocabulary import byte_metadata
+from devkit.models.vocabulary import byte_metadata
 
 PREFIX, SUFFIX, MIDDLE, FILE = "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"
 LIMITS = Limits(max_model_tokens=64, max_new_tokens=32, max_batch_size=4, max_queue=8)

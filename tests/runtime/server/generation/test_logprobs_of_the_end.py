@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from support.models.vocabulary import EOS, byte_tokenizer
-from support.servers.process import ServerProcess
+from devkit.models.vocabulary import EOS, byte_tokenizer
+from devkit.servers.process import ServerProcess
 
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 TOKENIZER = byte_tokenizer()
 END = 1
 NO_THOUGHT = {"thinking": {"type": "disabled"}}

@@ -7,9 +7,9 @@ from typing import Any
 import openai
 import pytest
 
-from support.servers.process import ServerProcess
-from support.servers.script_server import PARIS, ROME
-from support.servers.sdk_client import openai_client
+from devkit.servers.process import ServerProcess
+from devkit.servers.script_server import PARIS, ROME
+from devkit.servers.sdk_client import openai_client
 
 WEATHER: Any = {
     "type": "function",
@@ -20,7 +20,7 @@ WEATHER: Any = {
 @pytest.fixture(scope="module")
 def client() -> Iterator[openai.OpenAI]:
     with (
-        ServerProcess("--chat_template", "deepseek-v3", module=("support.servers.script_server",)) as server,
+        ServerProcess("--chat_template", "deepseek-v3", module=("devkit.servers.script_server",)) as server,
         openai_client(server) as client,
     ):
         yield client

@@ -8,7 +8,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -9,12 +9,12 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion
 
-from support.models.vocabulary import EOS
-from support.servers.process import ServerProcess
-from support.servers.script_server import PARIS, ROME
-from support.servers.sdk_client import openai_client
+from devkit.models.vocabulary import EOS
+from devkit.servers.process import ServerProcess
+from devkit.servers.script_server import PARIS, ROME
+from devkit.servers.sdk_client import openai_client
 
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 R1 = ("--chat_template", "deepseek-r1")
 NO_THOUGHT = {"thinking": {"type": "disabled"}}
 WEATHER = {

@@ -18,7 +18,7 @@ from ballast.wire.anthropic.request import MessagesRequest
 from ballast.wire.llama_cpp.request import InfillRequest, LlamaRequest
 from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest
 from ballast.wire.responses.request import ResponsesRequest
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 CHUNK = 64
 OPTIONS = (

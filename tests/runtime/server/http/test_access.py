@@ -15,7 +15,7 @@ from ballast.errors import ConfigError
 from ballast.server.http import keys
 from ballast.server.http.keys import Keys, read_keys
 from ballast.server.http.tls import Tls
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 ORIGIN = "https://chat.example.org"
 BODY = {"prompt": "abc", "max_tokens": 2}

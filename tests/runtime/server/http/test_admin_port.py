@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 ADMIN_PATHS = ("/metrics", "/debug/state", "/debug/numa")
 PROBES = ("/livez", "/readyz", "/version")

@@ -21,8 +21,8 @@ from ballast.prepared_model import PreparedModel
 from ballast.server.composition import Composition
 from ballast.server.http.middleware import RequestScope
 from ballast.text.loading import load_text
-from support.models.vocabulary import byte_metadata, byte_tokenizer
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.models.vocabulary import byte_metadata, byte_tokenizer
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 SLOW = ("--step_s", "0.05", "--max_batch_size", "1", "--max_new_tokens", "1000")
 IMPATIENT = (

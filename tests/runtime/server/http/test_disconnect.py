@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 # Slow enough that each state can be observed, quick enough that tests are not.
 SLOW = (

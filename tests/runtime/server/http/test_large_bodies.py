@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 LIMIT = 1 << 20
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from ballast.config.options import read_config
 from ballast.errors import ConfigError
 from ballast.server.http.hosts import default_hosts, is_allowed
 from ballast.server.http.origins import is_same_origin
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.process import FAKE, ServerProcess
 
 BODY = json.dumps({"prompt": "abc", "max_tokens": 2}).encode()
 EVIL = "http://evil.example"

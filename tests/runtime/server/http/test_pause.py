@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 LIMIT_S = 1.0
 PAUSE_S = 1.5

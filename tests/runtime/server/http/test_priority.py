@@ -11,7 +11,7 @@ from ballast.config.whole_range import WholeRange
 from ballast.errors import ConfigError
 from ballast.generation.priority import granted_priority
 from ballast.server.http.keys import read_keys
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.process import FAKE, ServerProcess
 
 SLOW = ("--step_s", "0.02", "--max_new_tokens", "1000", "--admin_port", "0")
 PROMPTS = {

@@ -2,9 +2,9 @@
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from tools.page import pictures
 
-from support.servers.page_steps import WAIT_MS
+from devkit.servers.page_steps import WAIT_MS
+from tools.page import pictures
 
 
 @pytest.fixture(scope="module")

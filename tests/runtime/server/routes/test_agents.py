@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast.wire.client_tools import InputText, custom_input
-from support.servers.process import ServerProcess
-from support.servers.script_server import PARIS
-from support.servers.sdk_client import openai_client
+from devkit.servers.process import ServerProcess
+from devkit.servers.script_server import PARIS
+from devkit.servers.sdk_client import openai_client
 
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 SCHEMA = {
     "$schema": "http://json-schema.org/draft-07/schema#",
     "type": "object",

@@ -13,13 +13,13 @@ from pydantic import BaseModel
 
 from ballast.wire.anthropic.request import MessagesRequest, to_chat
 from ballast.wire.ignored_fields import IgnoredFields
-from support.servers.process import ServerProcess
-from support.servers.script_server import PARIS, ROME
+from devkit.servers.process import ServerProcess
+from devkit.servers.script_server import PARIS, ROME
 
 if TYPE_CHECKING:  # else in functions: it takes two seconds, and each worker of pytest imports this file
     import anthropic
 
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 WEATHER: Any = {
     "name": "weather",
     "description": "Weather of a city.",

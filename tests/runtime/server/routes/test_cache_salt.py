@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.process import FAKE, ServerProcess
 
 TEXT = "a long beginning that fills more than one block of the cache, "
 

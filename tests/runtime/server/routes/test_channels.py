@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from support.servers.process import ServerProcess
-from support.servers.script_server import PARIS
+from devkit.servers.process import ServerProcess
+from devkit.servers.script_server import PARIS
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "note": {"type": "string"}}}
 FUNCTION = {"name": "weather", "description": "Weather.", "parameters": PARAMETERS}
@@ -21,7 +21,7 @@ TOOL = {"type": "function", "function": FUNCTION}
 def http() -> Iterator[httpx.Client]:
     options = ("--chat_template", "gpt-oss", "--prompt_date", "2025-08-06")
     with (
-        ServerProcess(*options, module=("support.servers.script_server",)) as server,
+        ServerProcess(*options, module=("devkit.servers.script_server",)) as server,
         httpx.Client(base_url=server.url, timeout=60) as client,
     ):
         yield client

@@ -2,7 +2,7 @@
 
 import json
 
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.process import FAKE, ServerProcess
 
 
 def test_the_costs_of_steps_are_shown_for_each_lane():

@@ -5,10 +5,10 @@ import json
 import httpx
 import pytest
 
-from support.models.vocabulary import EOS
-from support.servers.process import FAKE, ServerProcess
+from devkit.models.vocabulary import EOS
+from devkit.servers.process import FAKE, ServerProcess
 
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 OPTIONS = ("--max_new_tokens", "60", "--cache_lens", "4096", "--max_batch_size", "2")
 
 

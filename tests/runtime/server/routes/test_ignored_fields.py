@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.process import FAKE, ServerProcess
 
 USER = {"role": "user", "content": "abc"}
 BODIES = {

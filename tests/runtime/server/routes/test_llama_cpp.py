@@ -10,8 +10,8 @@ from ballast.text.loading import load_text
 from ballast.wire.ignored_fields import IgnoredFields
 from ballast.wire.llama_cpp.request import InfillRequest, LlamaRequest, parse_llama
 from ballast.wire.openai.request import to_sampling
-from support.models.vocabulary import byte_metadata
-from support.servers.process import FAKE, ServerProcess
+from devkit.models.vocabulary import byte_metadata
+from devkit.servers.process import FAKE, ServerProcess
 
 
 @pytest.fixture(scope="module")

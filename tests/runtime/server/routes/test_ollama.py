@@ -16,10 +16,10 @@ from ballast.wire.ignored_fields import IgnoredFields
 from ballast.wire.ollama.models import API_VERSION
 from ballast.wire.ollama.request import OllamaChatRequest, chat_of, parse_ollama
 from ballast.wire.openai.request import to_sampling
-from support.servers.process import FAKE, ServerProcess
-from support.servers.script_server import PARIS, ROME
+from devkit.servers.process import FAKE, ServerProcess
+from devkit.servers.script_server import PARIS, ROME
 
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 WEATHER: Any = {
     "type": "function",
     "function": {

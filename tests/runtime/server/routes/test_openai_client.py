@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.process import FAKE, ServerProcess
 
 SLOW = ("--step_s", "0.02", "--max_batch_size", "2", "--max_new_tokens", "2000")
 CHAT = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 2}

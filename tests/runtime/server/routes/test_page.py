@@ -10,11 +10,11 @@ import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-from tools.page import pictures
 
 from ballast.server.routes.chat_page import FILES
-from support.servers.page_steps import WAIT_MS, ask, chunk, says
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.page_steps import WAIT_MS, ask, chunk, says
+from devkit.servers.process import FAKE, ServerProcess
+from tools.page import pictures
 
 OPTIONS = ("--step_s", "0.03", "--max_new_tokens", "400", "--max_batch_size", "4", "--cache_lens", "2048")
 PHONE = {"width": 360, "height": 640}

@@ -5,8 +5,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from support.servers.page_steps import ask, says
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.page_steps import ask, says
+from devkit.servers.process import FAKE, ServerProcess
 
 GONE = "This chat is not kept in this browser: it was deleted, or it is in another browser."
 

@@ -6,8 +6,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from support.servers.page_steps import ask, chunk, says
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.page_steps import ask, chunk, says
+from devkit.servers.process import FAKE, ServerProcess
 
 CONTEXT = 512
 """Tokens, of which the fake model takes one for each letter."""

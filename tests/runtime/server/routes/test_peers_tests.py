@@ -11,7 +11,7 @@ import re
 import httpx
 import pytest
 
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
 WORDS = "I believe the meaning of life is"
 CHAT = [{"role": "system", "content": "Book"}, {"role": "user", "content": "What is the best book"}]

@@ -8,12 +8,12 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from support.models.vocabulary import EOS
-from support.servers.process import ServerProcess
-from support.servers.script_server import PARIS
-from support.servers.sdk_client import openai_client
+from devkit.models.vocabulary import EOS
+from devkit.servers.process import ServerProcess
+from devkit.servers.script_server import PARIS
+from devkit.servers.sdk_client import openai_client
 
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 WEATHER: Any = {
     "type": "function",
     "name": "weather",

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from ballast.tiny import write_tiny_model
-from support.servers.command import ballast
-from support.servers.process import ServerProcess
+from devkit.servers.command import ballast
+from devkit.servers.process import ServerProcess
 
 RULES = """\
 - match:

@@ -7,7 +7,7 @@ import pytest
 
 from ballast.text.loading import load_text
 from ballast.tiny import write_tiny_model
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 
 @pytest.fixture(scope="module")

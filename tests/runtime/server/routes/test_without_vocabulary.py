@@ -11,9 +11,9 @@ import openai
 import pytest
 
 from ballast.tiny import write_tiny_model
-from support.models.gguf_files import copy_model
-from support.servers.process import ServerProcess
-from support.servers.sdk_client import openai_client
+from devkit.models.gguf_files import copy_model
+from devkit.servers.process import ServerProcess
+from devkit.servers.sdk_client import openai_client
 
 PROMPT = [5, 6, 7, 8, 9]
 WHY = "this model's file has no vocabulary"

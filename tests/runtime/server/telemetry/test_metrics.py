@@ -14,7 +14,7 @@ from ballast.engine.tier_mover import TierNumbers
 from ballast.metric import declared
 from ballast.model.device_counts import DeviceCounts
 from ballast.server.telemetry.vram_metrics import VramProbe
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 GAUGES = {
     "ballast_batch_slots",

@@ -13,8 +13,8 @@ from ballast.server.requests.record import Record
 from ballast.server.telemetry.otlp import MAX_WAITING, OtlpExporter
 from ballast.server.telemetry.spans import Span, read_parent, root
 from ballast.server.telemetry.tracing import Tracer
-from support.servers.collector import Collector, attributes
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.collector import Collector, attributes
+from devkit.servers.process import FAKE, ServerProcess
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from support.servers.process import ServerProcess
+from devkit.servers.process import ServerProcess
 
-SCRIPT = ("support.servers.script_server",)
+SCRIPT = ("devkit.servers.script_server",)
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 

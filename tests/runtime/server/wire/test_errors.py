@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 LIMITS = ("--max_new_tokens", "100", "--cache_lens", "512", "--max_body_bytes", "4096", "--strict_model_name")
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}

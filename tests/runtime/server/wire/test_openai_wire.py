@@ -25,7 +25,7 @@ from ballast.wire.openai.reply import ChatFormat, Reply, Shape, TextFormat
 from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body, to_sampling
 from ballast.wire.responses.request import ResponsesRequest
 from ballast.wire.usage import Timings, Usage
-from support.models.vocabulary import byte_metadata
+from devkit.models.vocabulary import byte_metadata
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ extra }}"
 USAGE = Usage(prompt_tokens=10, completion_tokens=5, cached_tokens=4)

@@ -14,7 +14,7 @@ from schemathesis import checks
 
 from ballast.server.http.access import PROBED_PATHS
 from ballast.wire.schemas import ChatCompletion, ModelList, TextCompletion
-from support.servers.process import FAKE, ServerProcess
+from devkit.servers.process import FAKE, ServerProcess
 
 OPTIONS = ("--max_new_tokens", "4", "--max_batch_size", "8", "--max_queue", "4096")
 

@@ -7,7 +7,7 @@ import re
 import openai
 import pytest
 
-from support.servers.process import FAKE, JSON, ServerProcess
+from devkit.servers.process import FAKE, JSON, ServerProcess
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from ballast.text.calls.separated import SeparatedCalls
 from ballast.text.marks import Start
 from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import Message
-from support.models.call_forms import FORMS, tool
+from devkit.models.call_forms import FORMS, tool
 
 C, END_C = Mark.CALL, Mark.END_CALL
 READ = {

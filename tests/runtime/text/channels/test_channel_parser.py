@@ -15,7 +15,7 @@ from ballast.text.channels.tracker import LONGEST_HEADER, ChannelTracker, Sectio
 from ballast.text.detokenizer import Detokenizer
 from ballast.text.reply_parts import Message
 from ballast.text.think_tags import ThinkTags
-from support.models.vocabulary import byte_tokenizer
+from devkit.models.vocabulary import byte_tokenizer
 
 S, C, K, M, E = Mark.START, Mark.CHANNEL, Mark.CONSTRAIN, Mark.MESSAGE, Mark.END
 FUNCTIONS = frozenset({"f", "get-it"})

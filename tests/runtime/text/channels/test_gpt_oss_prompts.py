@@ -12,7 +12,7 @@ from ballast.text.chat_template import ChatTemplate
 from ballast.text.control_text import unescape
 from ballast.text.loading import Text, load_text
 from ballast.text.marks import Start, channel_start, marks_of
-from support.models.vocabulary import byte_metadata
+from devkit.models.vocabulary import byte_metadata
 
 FAMILY = FAMILIES["gpt_oss"]
 TOKENS = tuple(dict.fromkeys((*FAMILY.reply.spellings.values(), *FAMILY.ends)))

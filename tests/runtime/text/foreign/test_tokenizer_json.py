@@ -21,9 +21,9 @@ from ballast.text.gguf_vocab import SPLITS, build_backend
 from ballast.text.loading import load_text
 from ballast.text.tokenizer import LocalEncoder, Tokenizer
 from ballast.tiny import BUILT_IN
-from support.models.vocabulary import BOS, byte_metadata
-from support.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
-from support.texts import mixed_texts
+from devkit.models.vocabulary import BOS, byte_metadata
+from devkit.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
+from devkit.texts import mixed_texts
 
 FILE = json.loads(build_backend(byte_metadata(merges=((b"a", b"b"),)), "bytes.gguf").to_str())
 SLOW = "a*a*[bc]"

@@ -1,0 +1,41 @@
+"""Paths of the cluster's programs: from KUBEBUILDER_ASSETS, or else built by tools/cluster-binaries.sh."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LOOKUP_TIMEOUT_S = 60
+PARTS = {
+    **dict.fromkeys(("kubelet", "kube-proxy", "device-plugin"), "node"),
+    "helm": "charts",
+    "health": "gitops",
+    **dict.fromkeys(("versitygw", "registry"), "stores"),
+}
+"""Programs that are not of the control plane, and what tools/cluster-binaries.sh calls the group of each."""
+
+
+def program(name: str) -> Path:
+    """Path of `name`, for example "kube-apiserver"."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets and (Path(assets) / name).exists():
+        return Path(assets) / name
+    if name in ("prometheus", "promtool"):
+        return Path(_printed(ROOT / "tools" / "prometheus.sh", "--cached")) / name
+    return built(PARTS.get(name, "controlplane")) / name
+
+
+@cache
+def built(part: str) -> Path:
+    """Folder with the programs of a group; RuntimeError says what to run if they are not built."""
+    return Path(_printed(ROOT / "tools" / "cluster-binaries.sh", part, "--cached"))
+
+
+def _printed(script: Path, *words: str) -> str:
+    done = subprocess.run([script, *words], capture_output=True, text=True, timeout=LOOKUP_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    return done.stdout.strip()

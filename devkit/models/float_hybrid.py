@@ -1,0 +1,55 @@
+"""Loads a file's hybrid model without a server, on any device. On torch's CPU device the weights are float32."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ballast._core import kernels
+from ballast.engine.startup.build import EngineSettings
+from ballast.model.hybrid.backends import MAKERS
+from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+from ballast.model.hybrid.load import load_hybrid_model
+from ballast.model.hybrid.load_options import HybridOptions
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.streaming.streamed_experts import MakeExperts
+from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.metadata import read_spec
+from ballast.model.packed_tensors import Packing
+from ballast.weights.gguf import open_gguf
+from devkit.models.cpu_backend import CpuBackend
+
+
+def load_hybrid(
+    file: Path,
+    device: torch.device,
+    settings: EngineSettings,
+    *,
+    ahead: PinnedAhead | None = None,
+    make_experts: MakeExperts | None = None,
+    **options: Any,
+) -> HybridModel:
+    """One thread computes the CPU's experts. `make_experts`: `CpuBackend`'s. `options` are `HybridOptions`'s and
+    override the settings."""
+    assert make_experts is None or device.type == "cpu", "a GPU has experts of its own"
+    gguf_model = open_gguf(file)
+    spec = read_spec(gguf_model, None)
+    hybrid_options = HybridOptions(
+        device=device,
+        num_sampled_ids=spec.vocab_size,
+        num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
+        block_tokens=settings.block_tokens,
+        max_step_tokens=settings.prefill_chunk_size,
+        max_batch_size=settings.max_batch_size,
+        **options,
+    )
+    packing = Packing(kernels.ThreadPool(1), settings.cpu_isa, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        if make_experts is not None:
+            patch.setitem(MAKERS, "cpu", partial(CpuBackend, make_experts=make_experts))
+        hybrid, _ = load_hybrid_model(gguf_model, spec, packing, hybrid_options, ahead=ahead)
+    return hybrid

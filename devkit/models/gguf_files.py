@@ -1,0 +1,277 @@
+"""Writes small GGUF files of any shape, valid or wrong in exactly one place. Their weights are zeros."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as GgmlType
+from numpy.typing import NDArray
+
+from ballast.families.architecture import ClampedSilu
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.latent import LatentSpec
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import OUTPUT, expected_tensors
+from devkit.models.changed_spec import experts_of
+
+Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
+"""Blocks and type by name."""
+
+
+def metadata_of(spec: ModelSpec) -> dict[str, Any]:
+    """The keys that a current conversion writes for `spec`."""
+    mixer, rope, routing, experts = spec.layers[0].mixer, spec.rope, spec.routing, experts_of(spec)
+    keys: dict[str, Any] = {
+        "block_count": spec.num_layers,
+        "context_length": spec.context_length,
+        "embedding_length": spec.hidden,
+        "feed_forward_length": spec.widest_dense,
+        "attention.head_count": mixer.num_heads,
+        "attention.layer_norm_rms_epsilon": spec.rms_eps,
+        "rope.dimension_count": rope.dim,
+        "rope.freq_base": rope.theta,
+        "expert_count": routing.num_experts,
+        "expert_used_count": routing.num_experts_used,
+        "expert_feed_forward_length": experts.width,
+    }
+    if isinstance(mixer, GroupedSpec):
+        keys |= _grouped_keys(spec)
+    else:
+        keys |= _latent_keys(mixer) | _index_keys(spec)
+    if spec.architecture.name == "hy_v3":
+        keys["expert_shared_feed_forward_length"] = experts.shared_width
+    elif spec.architecture.name == "step35":
+        keys |= _step_keys(spec)
+    elif spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss", "mimo2"):
+        keys |= {"leading_dense_block_count": spec.routed_layers[0], "expert_shared_count": experts.num_shared}
+    if spec.architecture.name not in ("qwen3moe", "dots1", "gpt-oss", "mimo2"):
+        keys["expert_gating_func"] = 2 if routing.gating == "sigmoid" else 1
+    if spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss", "mimo2"):
+        keys |= {
+            "expert_weights_norm": routing.normalize_weights,
+            "expert_weights_scale": routing.weights_scale,
+        }
+    if spec.routing.num_groups > 1 or spec.architecture.name in ("deepseek2", "deepseek32", "glm4moe"):
+        keys |= {"expert_group_count": routing.num_groups, "expert_group_used_count": routing.num_groups_used}
+    if rope.yarn is not None:
+        keys |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": rope.yarn.factor,
+            "rope.scaling.original_context_length": rope.yarn.original_context,
+        }
+    if rope.yarn is not None and spec.architecture.name != "gpt-oss":
+        keys |= {
+            "rope.scaling.yarn_log_multiplier": 0.1 * rope.yarn.mscale_all_dim,
+            "rope.scaling.yarn_beta_fast": rope.yarn.beta_fast,
+            "rope.scaling.yarn_beta_slow": rope.yarn.beta_slow,
+        }
+    named = {"general.architecture": spec.architecture.name, "general.name": spec.name}
+    return named | {f"{spec.architecture.name}.{key}": value for key, value in keys.items()}
+
+
+def _step_keys(spec: ModelSpec) -> dict[str, Any]:
+    grouped = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, GroupedSpec)]
+    full, windowed = ([each for each in grouped if (each.window is None) == is_full] for is_full in (True, False))
+    units = [
+        (layer.feed_forward.unit, None) if layer.experts is None else (layer.experts.shared_unit, layer.experts.unit)
+        for layer in spec.layers
+    ]
+    shared, experts = (
+        [unit.limit if isinstance(unit, ClampedSilu) else 0.0 for unit in each] for each in zip(*units, strict=True)
+    )
+    return {
+        "leading_dense_block_count": spec.routed_layers[0],
+        "expert_shared_feed_forward_length": spec.widest_shared,
+        "attention.head_count": [each.num_heads for each in grouped],
+        "attention.head_count_kv": [each.num_kv_heads for each in grouped],
+        "attention.sliding_window": windowed[0].window,
+        "attention.sliding_window_pattern": [each.window is not None for each in grouped],
+        "rope.dimension_count": 2 * full[0].rope.dim,
+        "rope.freq_base_swa": windowed[0].rope.theta,
+        "swiglu_clamp_exp": experts,
+        "swiglu_clamp_shexp": shared,
+    }
+
+
+def _grouped_keys(spec: ModelSpec) -> dict[str, Any]:
+    mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, GroupedSpec)]
+    first, counts = mixers[0], [mixer.num_kv_heads for mixer in mixers]
+    windowed = next((mixer for mixer in mixers if mixer.window is not None), None)
+    keys = {
+        "attention.sliding_window": None if windowed is None else windowed.window,
+        "attention.head_count_kv": counts if len(set(counts)) > 1 else first.num_kv_heads,
+        "attention.key_length": first.head_dim,
+        "attention.value_length": first.v_dim,
+    }
+    if spec.architecture.name != "mimo2" or windowed is None:
+        return keys
+    return keys | {
+        "attention.sliding_window_pattern": [mixer.window is not None for mixer in mixers],
+        "attention.value_scale": first.value_scale,
+        "rope.freq_base_swa": windowed.rope.theta,
+    }
+
+
+def _latent_keys(latent: LatentSpec) -> dict[str, Any]:
+    split = latent.mla_layout == "split"
+    return {
+        "attention.head_count_kv": 1 if split else latent.num_heads,
+        "attention.key_length": latent.latent_dim if split else latent.query_dim,
+        "attention.value_length": latent.kv_lora_rank if split else latent.v_dim,
+        "attention.key_length_mla": latent.query_dim if split else None,
+        "attention.value_length_mla": latent.v_dim if split else None,
+        "attention.q_lora_rank": latent.q_lora_rank,
+        "attention.kv_lora_rank": latent.kv_lora_rank,
+    }
+
+
+def _index_keys(spec: ModelSpec) -> dict[str, Any]:
+    if not spec.choices:
+        return {}
+    first, types = (
+        spec.choices[0],
+        [each.mixer.has_indexer for each in spec.layers if isinstance(each.mixer, LatentSpec)],
+    )
+    return {
+        "attention.indexer.head_count": first.num_heads,
+        "attention.indexer.key_length": first.key_dim,
+        "attention.indexer.top_k": first.top_k,
+        "attention.indexer.types": None if all(types) else types,
+    }
+
+
+def shapes_of(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name → shape of every tensor that the model reads."""
+    return {name: tensor.shape for name, tensor in expected_tensors(spec).items()}
+
+
+def write_model(
+    path: Path,
+    spec: ModelSpec,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, tuple[int, ...] | None] | None = None,
+    types: Mapping[str, GgmlType] | None = None,
+) -> Path:
+    """Write `spec` as one file. `metadata` and `shapes` change or add entries, None removes one; `types` names tensors
+    that are not F32."""
+    all_shapes = shapes_of(spec) | dict(shapes or {})
+    tensors = {name: shape for name, shape in all_shapes.items() if shape is not None}
+    return write_gguf(path, metadata_of(spec) | dict(metadata or {}), tensors, types or {})
+
+
+def write_gguf(
+    path: Path,
+    metadata: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    types: Mapping[str, GgmlType] | None = None,
+) -> Path:
+    """Write a file with these metadata (None is left out) and tensors of zeros."""
+    writer = gguf.GGUFWriter(path, str(metadata.get("general.architecture", "")))
+    add_metadata(writer, metadata)
+    for name, shape in shapes.items():
+        kind = (types or {}).get(name, GgmlType.F32)
+        if kind == GgmlType.F32:
+            writer.add_tensor(name, np.zeros(shape, np.float32))
+        else:
+            blocks = gguf.quant_shape_to_byte_shape(shape, kind)
+            writer.add_tensor(name, np.zeros(blocks, np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_metadata(writer: gguf.GGUFWriter, metadata: Mapping[str, Any]) -> None:
+    """Add each entry by its Python type; None is left out, and the architecture, which the writer adds itself."""
+    for key, value in metadata.items():
+        _add(writer, key, value)
+
+
+def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType]) -> Path:
+    """Write `spec` at its full size as a sparse file: header and metadata, then a hole in place of the tensors.
+
+    It takes almost no disk space. Tensors that `types` does not name are F32."""
+    writer = gguf.GGUFWriter(path, spec.architecture.name)
+    add_metadata(writer, metadata_of(spec))
+    end = 0
+    for name, shape in shapes_of(spec).items():
+        kind = types.get(name, GgmlType.F32)
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        num_bytes = int(np.prod(shape)) // block * block_bytes
+        raw_shape = shape if kind == GgmlType.F32 else gguf.quant_shape_to_byte_shape(shape, kind)
+        dtype = np.dtype(np.float32 if kind == GgmlType.F32 else np.uint8)
+        writer.add_tensor_info(name, raw_shape, dtype, num_bytes, None if kind == GgmlType.F32 else kind)
+        end += writer.ggml_pad(num_bytes, writer.data_alignment)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    begin = writer.ggml_pad(path.stat().st_size, writer.data_alignment)
+    os.truncate(path, begin + end)
+    return path
+
+
+def common_types(spec: ModelSpec) -> dict[str, GgmlType]:
+    """The types of a Q4_K_M file: Q6_K for the output and every other down projection, Q8_0 where rows are no whole
+    blocks of 256, Q4_K for everything else but norms, biases and routers."""
+    types = {}
+    for name, tensor in expected_tensors(spec).items():
+        if len(tensor.shape) == 1 or tensor.group == "router" or tensor.is_added:
+            continue
+        is_fine = name == OUTPUT or ("ffn_down" in name and int(name.split(".")[1]) % 2 == 0)
+        types[name] = (GgmlType.Q6_K if is_fine else GgmlType.Q4_K) if tensor.cols % 256 == 0 else GgmlType.Q8_0
+    return types
+
+
+def copy_model(source: Path, target: Path, change: Callable[[Tensors], Tensors] = lambda tensors: tensors) -> Path:
+    """Copy a file's model without the vocabulary, with each tensor changed by `change`."""
+    reader = gguf.GGUFReader(source)
+    arch = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(target, arch)
+    for name, field in reader.fields.items():
+        if name.startswith(f"{arch}.") or name == "general.name":
+            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1])
+    writer.add_string("tokenizer.ggml.model", "none")
+    for name, (data, kind) in change(
+        {tensor.name: (tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+    ).items():
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def write_shards(folder: Path, stem: str, spec: ModelSpec, count: int) -> list[Path]:
+    """Write `spec` as `count` shards, the metadata in the first, as gguf-split does."""
+    names = list(shapes_of(spec).items())
+    files = []
+    for index in range(count):
+        split: dict[str, Any] = {"split.no": index, "split.count": count, "split.tensors.count": len(names)}
+        metadata = (metadata_of(spec) if index == 0 else {}) | split
+        file = folder / f"{stem}-{index + 1:05d}-of-{count:05d}.gguf"
+        files.append(write_gguf(file, metadata, dict(names[index::count])))
+    return files
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if key == "general.architecture" or value is None:
+        return
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)

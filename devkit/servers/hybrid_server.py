@@ -1,0 +1,122 @@
+"""`ballast serve` with the hybrid, as a process, with a fault on demand.
+
+    python -m devkit.servers.hybrid_server --fault cuda --once FILE --port 0 [any option of `ballast serve`]
+
+On device=cpu it is the hybrid too: torch computes there what a GPU would, with weights as float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args
+
+import torch
+
+from ballast import cli, prepared_model
+from ballast.engine.startup import loading
+from ballast.engine.startup.build import EngineSettings
+from ballast.model.hybrid import backends
+from ballast.model.hybrid.handoff import host_experts
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.runner import Runner
+from ballast.model.spec import ModelSpec
+from ballast.weights.gguf import GgufModel
+from devkit.models import cpu_backend
+
+Fault = Literal["load", "experts", "silent", "cuda", "memory", "stray"]
+"""Memory is short while the model is loaded; or in a step: the CPU's experts fail, the device does not ask for a layer,
+torch raises an error of CUDA's or that memory is short, a kernel really writes where nothing is (which takes a GPU)."""
+
+LIMIT_S = 2.0
+"""The hand-off's limit for a silent device, instead of its own."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until told to stop, or until the fault."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--fault", choices=get_args(Fault))
+    parser.add_argument("--once", type=Path, help="the first step that finds this file has the fault")
+    parser.add_argument("--at_layer", type=int, default=1, help="which of the routed layers")
+    faults, rest = parser.parse_known_args(argv)
+    if faults.fault == "silent":
+        host_experts.LIMIT_S = LIMIT_S
+
+    def load_with_fault(
+        gguf_model: GgufModel, spec: ModelSpec, num_sampled_ids: int, settings: EngineSettings, *hooks: Any
+    ) -> Runner:
+        if settings.device == "cpu":
+            torch.set_num_threads(1)
+            backends.MAKERS["cpu"] = cpu_backend.CpuBackend
+            settings = replace(settings, device="cpu:0")  # torch's name of it
+        if faults.fault == "load":
+            backends.MAKERS["cpu"] = FullDevice
+        runner = loading.load_runner(gguf_model, spec, num_sampled_ids, settings, *hooks)
+        assert isinstance(runner, HybridModel)
+        if faults.fault is not None:
+            inject(runner, faults.fault, faults.once, faults.at_layer)
+        return runner
+
+    prepared_model.load_runner = load_with_fault  # type: ignore[attr-defined,assignment]
+    return cli.main(["serve", *rest])
+
+
+def out_of_memory(*_: object, **__: object) -> NoReturn:
+    """Loading any weight runs out of memory."""
+    raise torch.OutOfMemoryError("CUDA out of memory on demand\nadvice for programmers")
+
+
+class FullDevice(cpu_backend.CpuBackend):
+    """A device without memory for any weight."""
+
+    make_linear = staticmethod(out_of_memory)
+
+
+def inject(model: HybridModel, fault: Fault, once: Path, at_layer: int) -> None:
+    """Let `fault` happen in the first step that finds the file `once`. Steps are queued layer by layer then: a captured
+    one cannot be tampered with."""
+    model.device.graphs = None
+    hand_off = model._experts._host
+    begin, submit = hand_off.begin, hand_off.submit
+    is_due = False
+
+    def begin_with_fault(num_tokens: int) -> None:
+        nonlocal is_due
+        is_due = once.exists()
+        begin(num_tokens)
+        if is_due and fault == "stray":
+            write_astray()
+
+    def submit_with_fault(layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
+        if is_due and layer == at_layer:
+            if fault == "cuda":
+                raise torch.AcceleratorError("CUDA error: the device was lost on demand\nadvice for programmers")
+            if fault == "memory":
+                out_of_memory()
+            if fault == "silent":
+                return
+            if fault == "experts":
+                ids = ids + (1 << 20)
+        submit(layer, x, ids, weights)
+
+    hand_off.begin = begin_with_fault  # type: ignore[method-assign]
+    hand_off.submit = submit_with_fault  # type: ignore[method-assign]
+
+
+def write_astray() -> None:
+    """Queue a kernel that writes where no memory is."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def stray(pointer):  # type: ignore[no-untyped-def]
+        tl.store(pointer + (1 << 46), 1.0)
+
+    stray[(1,)](torch.zeros(1, device="cuda"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

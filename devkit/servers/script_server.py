@@ -1,0 +1,138 @@
+"""The real server and engine around a model with scripted replies, as a process.
+
+    python -m devkit.servers.script_server --port 0 [any option of `ballast serve`]
+
+The reply to a prompt that contains `say NAME` is the script of that name and an end token; to any other prompt it is
+`hello`. Each letter of a prompt is one token.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballast import cli
+from ballast.config.options import Config
+from ballast.families.registry import DEFAULT_FORM, FAMILIES
+from ballast.log import configure_logging
+from ballast.model.batch import Batch
+from ballast.model.runner import Runner
+from ballast.prepared_model import PreparedModel
+from ballast.server.serve_command import run
+from ballast.server.telemetry.numa_report import NumaProbe
+from ballast.text.loading import load_text
+from ballast.text.tokenizer import Tokenizer
+from devkit.models.vocabulary import byte_metadata
+from devkit.servers.fixed_lengths import with_fixed_lengths
+
+CONTEXT_LENGTH = 65536
+
+TAGS = (
+    *("<｜User｜>", "<｜Assistant｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"),
+    *("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
+)
+"""What else templates write."""
+
+_V3_CALL = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
+
+
+def _calls(*calls: str) -> str:
+    return f"<｜tool▁calls▁begin｜>{''.join(calls)}<｜tool▁calls▁end｜>"
+
+
+PARIS = '{"city": "Paris", "note": "中 \\"x\\""}'
+PAINTED = "The wall is red."
+ROME = '{\n  "city": "Rome"\n}'
+
+SCRIPTS: Mapping[str, str] = {
+    "hello": "hello",
+    "thought": "Let me see.\n</think>\n\nIt is 4.",
+    "tagged": "<think>\nLet me see.\n</think>\n\nIt is 4.",
+    "endless": "Let me see. Let me see.",
+    "call": _calls(_V3_CALL.format(name="weather", arguments=PARIS)),
+    "calls": "I look it up.\n\n"
+    + _calls(_V3_CALL.format(name="weather", arguments=PARIS), _V3_CALL.format(name="weather", arguments=ROME)),
+    "thoughtful": "Where?\n</think>" + _calls(_V3_CALL.format(name="weather", arguments=PARIS)),
+    "v31": _calls(f"<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{PARIS}<｜tool▁call▁end｜>"),
+    "broken": _calls("<｜tool▁call▁begin｜>no call<｜tool▁call▁end｜>"),
+    "scribble": _calls(_V3_CALL.format(name="weather", arguments="not json")),
+    "undeclared": _calls(_V3_CALL.format(name="forecast", arguments=PARIS)),
+    "twice": 2 * (_calls(_V3_CALL.format(name="weather", arguments=PARIS)) + "And so on."),
+    "ends": "I looked.<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "spaced": _calls(_V3_CALL.format(name="wea__ther", arguments=PARIS)),
+    "freeform": _calls(_V3_CALL.format(name="patch", arguments='{"input": "*** Begin Patch\\n+ä"}')),
+    "object": '{"a": 1}',
+    "paint": _calls('<｜tool▁call▁begin｜>paint<｜tool▁sep｜>{"colour": "red", "sure": true}<｜tool▁call▁end｜>'),
+    "painted": PAINTED,
+    "final": _calls(f'<｜tool▁call▁begin｜>final_answer<｜tool▁sep｜>{{"answer": "{PAINTED}"}}<｜tool▁call▁end｜>'),
+    "code": 'Thought: I paint.\n<code>\nprint(paint("red", True))\n</code>',
+    "answer": f'<code>\nfinal_answer("{PAINTED}")\n</code>',
+    "edit": 'wall.py\n```python\n<<<<<<< SEARCH\ncolour = "green"\n=======\ncolour = "red"\n>>>>>>> REPLACE\n```',
+    "on_channels": "<|channel|>analysis<|message|>Let me see.<|end|>"
+    "<|start|>assistant<|channel|>final<|message|>It is 4.",
+    "channel_call": "<|channel|>analysis<|message|>Where?<|end|>"
+    "<|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+    f"<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{PARIS}<|call|>",
+    "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
+}
+
+
+class ScriptModel(Runner):
+    """A Runner that derives the next token from the tokens of a sequence in its own KV memory."""
+
+    def __init__(self, tokenizer: Tokenizer, block_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._block_tokens = block_tokens
+        self._tokens: dict[int, int] = {}
+        end = tokenizer.eos_id
+        assert end is not None
+        self._scripts = {name: [*tokenizer.encode(text), end] for name, text in SCRIPTS.items()}
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+        """Logits [sampled, vocabulary], one-hot."""
+        alive()
+        self._tokens.update(zip(batch.slots.tolist(), batch.token_ids.tolist(), strict=True))
+        logits = np.zeros((batch.sampled.size, self._tokenizer.vocab_size), np.float32)
+        rows = np.searchsorted(batch.query_indptr, batch.sampled, side="right") - 1
+        for n, (row, at) in enumerate(zip(rows, batch.sampled, strict=True)):
+            blocks = batch.kv_indices[batch.kv_indptr[row] : batch.kv_indptr[row + 1]].tolist()
+            logits[n, self._next_token(self._sequence(blocks, int(batch.positions[at]) + 1))] = 100.0
+        return logits
+
+    def _sequence(self, blocks: Sequence[int], length: int) -> list[int]:
+        size = self._block_tokens
+        return [self._tokens[blocks[n // size] * size + n % size] for n in range(length)]
+
+    def _next_token(self, sequence: list[int]) -> int:
+        names = re.findall(r"say (\w+)", self._tokenizer.decode(sequence))
+        script = self._scripts[next((name for name in reversed(names) if name in self._scripts), "hello")]
+        said = next(n for n in reversed(range(len(script))) if sequence[len(sequence) - n :] == script[:n])
+        return script[said]
+
+
+def serve(config: Config, make_model: Callable[[Tokenizer, Config], Runner], context_length: int) -> int:
+    """Serve a model that writes what its vocabulary of bytes and DeepSeek's marks can spell, until told to stop."""
+    configure_logging(config.log)
+    metadata = byte_metadata(user_defined=(*DEFAULT_FORM.spellings.values(), *TAGS))
+    if config.model.chat_template == "gpt-oss":
+        family = FAMILIES["gpt_oss"]
+        metadata = byte_metadata("gpt-4o", user_defined=(*family.reply.spellings.values(), *family.ends))
+    text = load_text(None, metadata, "bytes.gguf", config.model.chat_template)
+
+    def load(_report: Callable[[float], None]) -> Runner:
+        return make_model(text.tokenizer, config)
+
+    run(PreparedModel(with_fixed_lengths(config), text, load, "script", context_length), NumaProbe())
+    return 0
+
+
+def _script_model(tokenizer: Tokenizer, config: Config) -> Runner:
+    return ScriptModel(tokenizer, config.scheduling.block_tokens)
+
+
+if __name__ == "__main__":
+    sys.exit(cli.exit_code(lambda: serve(cli.serve_config(sys.argv[1:]), _script_model, CONTEXT_LENGTH)))

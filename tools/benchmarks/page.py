@@ -46,7 +46,7 @@ def with_speed(readme: str, highlights: Iterable[Highlight]) -> str:
         )
         for each in highlights
     ]
-    return "\n".join((before + begin, *table(("", "Ballast", "peer"), rows), end + after))
+    return "\n".join((before + begin, *table(("", "Ballast", "other engine"), rows), end + after))
 
 
 def _figure(highlight: Highlight, column: Column) -> str:

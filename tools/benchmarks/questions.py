@@ -994,56 +994,48 @@ The tables that are not in [Benchmarks](benchmarks.md), which explains how to re
 
 _SECONDS = Column("s", "first_token_slowest_s", 2, spread=True)
 
+_TOKENS = Column("tok/s", "tokens_per_s")
+_OUR_TOKENS = Column("tok/s", "ours_tokens_per_s", spread=True)
+_THEIR_TOKENS = Column("tok/s", "theirs_tokens_per_s", spread=True)
+_CUT_ON_H100 = f"{_R1_CUT}, H100"
+_V2_LITE_ON_A_CPU = "V2-Lite on 2 CPU cores without a GPU"
+
 HIGHLIGHTS = (
+    Highlight("Replies: whole R1, H100 limited to 24 GiB, 64 cores, 1 request", WHOLE_R1_Q4_K, 0, _TOKENS),
+    Highlight("Replies: the same, 16 requests in total", WHOLE_R1_Q4_K, 2, _TOKENS),
     *(
-        Highlight(label, WHOLE_R1_Q4_K, row, Column("tok/s", "tokens_per_s"))
-        for label, row in (
-            ("whole R1 in Q4_K, H100 limited to 24 GiB, 64 cores: 1 request", 0),
-            ("whole R1 in Q4_K: 16 requests together", 2),
-            ("whole R1 in Q4_K: prompt of 4,096 tokens", 8),
+        Highlight(f"Replies: {label}", question, row, _OUR_TOKENS, _THEIR_TOKENS, peer)
+        for label, question, row, peer in (
+            ("Qwen3-30B, experts in host memory, H200, 1 request", DECODE_LLAMA_CPP, 3, "llama.cpp"),
+            ("the same, 16 requests in total", DECODE_LLAMA_CPP, 5, "llama.cpp"),
+            (f"{_V2_LITE_ON_A_CPU}, 1 request", CPU_ALONE, 1, "ik_llama.cpp"),
+            ("the same, 16 requests in total", CPU_ALONE, 4, "ik_llama.cpp"),
+            (
+                "V2-Lite, all experts in GPU memory, H200, 1 request",
+                ALL_ON_GPU_PAIR,
+                0,
+                "llama.cpp of llama-cpp-python 0.3.36",
+            ),
         )
     ),
+    Highlight("Prompt of 4,096 tokens: whole R1, H100 limited to 24 GiB, 64 cores", WHOLE_R1_Q4_K, 8, _TOKENS),
+    Highlight(f"Prompt of 4,096 tokens: {_CUT_ON_H100}", PROMPTS_LLAMA_CPP, 1, _OUR_TOKENS, _THEIR_TOKENS, "llama.cpp"),
+    Highlight("Prompt of 512 tokens: Qwen3-30B, H100", PROMPTS_LLAMA_CPP, 3, _OUR_TOKENS, _THEIR_TOKENS, "llama.cpp"),
     *(
         Highlight(
-            label,
-            question,
+            f"Wait for a first token, the slowest of {label}: {_CUT_ON_H100}",
+            MANY_AT_ONCE,
             row,
-            Column("tok/s", "ours_tokens_per_s", spread=True),
-            Column("tok/s", "theirs_tokens_per_s", spread=True),
-            peer=peer,
+            replace(_SECONDS, of=_OURS_OF),
+            replace(_SECONDS, of=_THEIRS_OF),
         )
-        for label, question, row, peer in (
-            (f"{_R1_CUT}, H100: prompt of 4,096 tokens", PROMPTS_LLAMA_CPP, 1, "llama.cpp"),
-            ("Qwen3-30B, H100: prompt of 512 tokens", PROMPTS_LLAMA_CPP, 3, "llama.cpp"),
-        )
-    ),
-    *(
-        Highlight(label, MANY_AT_ONCE, row, replace(_SECONDS, of=_OURS_OF), replace(_SECONDS, of=_THEIRS_OF))
-        for label, row in (
-            (f"{_R1_CUT}, H100: last first token of 8 prompts of 64 tokens", 2),
-            (f"{_R1_CUT}, H100: last first token of 16 prompts of 200 tokens", 4),
-        )
+        for label, row in (("8 users with 64 tokens", 2), ("16 users with 200 tokens", 4))
     ),
     Highlight(
-        "Qwen3-30B, H100, 2 requests arrive per second: replies that start within 2 s",
+        "Replies that start within 2 s, when 2 requests per second arrive: Qwen3-30B, H100",
         MANY_ARRIVING,
         2,
         Column("per s", "goodput_per_s", 2, of=_OURS_OF),
         Column("per s", "goodput_per_s", 2, of=_THEIRS_OF),
-    ),
-    *(
-        Highlight(
-            label,
-            question,
-            row,
-            Column("tok/s", "ours_tokens_per_s", spread=True),
-            Column("tok/s", "theirs_tokens_per_s", spread=True),
-            peer=peer,
-        )
-        for label, question, row, peer in (
-            ("V2-Lite on 2 CPU cores, no GPU: 1 request", CPU_ALONE, 1, "ik_llama.cpp"),
-            ("V2-Lite on 2 CPU cores, no GPU: 16 requests", CPU_ALONE, 4, "ik_llama.cpp"),
-            ("V2-Lite, all experts in GPU memory, H200: 1 request", ALL_ON_GPU_PAIR, 0, "llama.cpp, old version"),
-        )
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ballast.model.hybrid.common_mixer import common_mixer
 from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN
 from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, SINKS, GroupedSpec
@@ -12,16 +14,8 @@ from ballast.model.spec import ModelSpec
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
-    if any(map(_is_for_cpu, spec.layers)):
-        return (
-            "its attention has windows, sinks, a bias of the output, scaled values or fused matrices, or its experts "
-            "have biases or a clamped unit, which a GPU does not compute yet; the CPU computes them"
-        )
-    if any(map(_is_gated_or_limited, spec.layers)):
-        return (
-            "its attention has gates or factors of frequencies, or its shared experts or dense layers have a clamped "
-            "unit, which a GPU does not compute yet; the CPU computes them"
-        )
+    if features := list(dict.fromkeys(feature for layer in spec.layers for feature in _only_on_cpu(layer))):
+        return f"only the CPU computes its {', its '.join(features)}"
     mixer = common_mixer(spec)
     if mixer is None:
         return "its layers have different kinds of attention, and a GPU supports one kind; the CPU supports all"
@@ -33,19 +27,24 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
     )
 
 
-def _is_gated_or_limited(layer: LayerSpec) -> bool:
-    mixer, feed_forward = layer.mixer, layer.feed_forward
-    unit = feed_forward.unit if layer.experts is None else layer.experts.shared_unit
-    is_gated = isinstance(mixer, GroupedSpec) and GATE in mixer.options
-    return unit is not None or mixer.rope.has_factors or is_gated
-
-
-def _is_for_cpu(layer: LayerSpec) -> bool:
-    """Whether only the CPU computes this layer."""
+def _only_on_cpu(layer: LayerSpec) -> Iterator[str]:
+    """What a GPU does not compute in a layer, in words."""
     mixer, experts = layer.mixer, layer.experts
-    if experts is not None and (experts.has_biases or experts.unit is not None):
-        return True
-    if not isinstance(mixer, GroupedSpec):
-        return False
-    has_own = mixer.window is not None or mixer.value_scale != 1 or mixer.fuses_qkv
-    return has_own or bool(mixer.options & {OUTPUT_BIAS, SINKS})
+    if isinstance(mixer, GroupedSpec):
+        features = {
+            "attention windows": mixer.window is not None,
+            "attention sinks": SINKS in mixer.options,
+            "gates of heads": GATE in mixer.options,
+            "bias of the attention's output": OUTPUT_BIAS in mixer.options,
+            "scaled values": mixer.value_scale != 1,
+            "fused queries, keys and values": mixer.fuses_qkv,
+        }
+        yield from (feature for feature, is_there in features.items() if is_there)
+    if mixer.rope.has_factors:
+        yield "factors of rotary frequencies"
+    if experts is not None and experts.has_biases:
+        yield "biases of experts"
+    if experts is not None and experts.unit is not None:
+        yield "clamped units of experts"
+    if (layer.feed_forward.unit if experts is None else experts.shared_unit) is not None:
+        yield "clamped units of dense layers or shared experts"

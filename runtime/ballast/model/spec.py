@@ -101,7 +101,7 @@ class ModelSpec:
 
     @property
     def window(self) -> int | None:
-        """Tokens of the widest window; None: all layers read all tokens."""
-        return max(
-            (plane.window for planes in self.planes for plane in planes if plane.window is not None), default=None
-        )
+        """Tokens of the widest window; None if all layers read all tokens, or if none does: then the pool's blocks are
+        those of the windows, and no layer frees any."""
+        windows = {plane.window for planes in self.planes for plane in planes}
+        return max((window for window in windows if window is not None), default=None) if None in windows else None

@@ -96,7 +96,8 @@ def routed_bytes(spec: ModelSpec, weights: Mapping[str, int]) -> dict[int, int]:
 
 def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
     """Raises ModelError naming file, tensor, expected and found for the first tensor that is missing, has another
-    shape, or is of a type that cannot be read. Tensors beyond the expected ones are left alone."""
+    shape, or is of a type that cannot be read. Other tensors are not used; those of an option that only later layers of
+    a kind have are refused."""
     expected = expected_tensors(spec)
     for name, tensor in expected.items():
         info = gguf.tensors.get(name)

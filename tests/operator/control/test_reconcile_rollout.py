@@ -3,11 +3,14 @@
 import asyncio
 
 import pytest
+from builders import NOW
 from fakes import OPTIONS, REF, FakeApi, custom_resource, live, reconciler
 
 from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.control.deciding.take_down import SETTLE_S
+from ballast_operator.names import ANNOTATION_RESTARTED_AT
 from ballast_operator.resources.pod import Attempt, build_pod
+from ballast_operator.spec_hash import spec_hash
 
 
 def serving_an_earlier_spec():
@@ -76,6 +79,40 @@ def test_a_scaled_down_service_keeps_its_last_pod_if_the_new_spec_has_failed():
     assert api.conditions["Ready"] == ("False", "OutOfMemory")
     api.objects["InferenceService", "s"]["spec"]["engine"] = {"cacheLens": 6000}
     assert deleted(step, api) == ["s-1", "s-0"]
+
+
+def with_status(api, reason):
+    body = api.objects["InferenceService", "s"]
+    failed = {
+        "type": "Ready",
+        "status": "False",
+        "reason": reason,
+        "message": "",
+        "lastTransitionTime": NOW.isoformat(),
+    }
+    body["status"] = {"specHash": spec_hash(InferenceService.from_api(body).spec), "conditions": [failed]}
+
+
+def test_a_requested_restart_replaces_pods_of_a_spec_that_has_failed():
+    api = serving_an_earlier_spec()
+    del api.objects["InferenceService", "s"]["spec"]["engine"]
+    api.objects["InferenceService", "s"]["metadata"]["annotations"] = {ANNOTATION_RESTARTED_AT: "now"}
+    with_status(api, "EngineCrashed")
+    assert deleted(reconciler(api), api) == ["s-0"]
+
+
+@pytest.mark.parametrize(("ready", "stopped"), [(False, []), (True, ["s-0"])])
+def test_a_rollout_continues_when_the_surge_pod_that_has_failed_serves(ready, stopped):
+    api = serving_an_earlier_spec()
+    body = api.objects["InferenceService", "s"]
+    body["spec"]["rollout"] = {"maxSurge": 1}
+    surge = live(build_pod(InferenceService.from_api(body), OPTIONS, Attempt(1)))
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    engine = {"name": "engine", "started": ready, "restartCount": 1, "state": {"running": {}}, "lastState": ended}
+    api.put({**surge, "status": {"phase": "Running", "conditions": conditions, "containerStatuses": [engine]}})
+    with_status(api, "OutOfMemory")
+    assert deleted(reconciler(api), api) == stopped
 
 
 @pytest.mark.parametrize(("unavailable", "is_stalled"), [(1, False), (0, True)])

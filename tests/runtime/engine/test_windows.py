@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from ballast.engine.startup.loading import load_runner
 from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
 from ballast.model.transformer import Transformer
+from ballast.tiny import write_tiny_model
+from ballast.tiny.shape import MIMO_V2
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
 from devkit.models.written import MakeTiny
@@ -147,6 +150,19 @@ def test_a_long_context_keeps_its_windows_only(make_core: MakeCore) -> None:
     assert max(stats.used_tokens for stats in reply) >= 1500
     assert max(stats.window_used_tokens for stats in prompt) <= window + CHUNK + 2 * BLOCK_TOKENS
     assert window - 1 <= max(stats.window_used_tokens for stats in reply) <= window + 2 * BLOCK_TOKENS
+
+
+def test_a_model_whose_layers_all_have_a_window_keeps_all_tokens(tmp_path: Path) -> None:
+    assert MIMO_V2.heads is not None
+    heads = replace(MIMO_V2.heads, windowed_layers=tuple(range(MIMO_V2.num_layers)))
+    gguf = open_gguf(write_tiny_model(tmp_path, arch="mimov2", overrides=replace(MIMO_V2, heads=heads)).gguf)
+    spec, sizes = read_spec(gguf, None), {"max_batch_size": 1, "chunk_size": CHUNK, "prefill_chunk_size": CHUNK}
+    settings = EngineSettings(
+        **sizes, cache_lens=CACHE_LENS, max_new_tokens=64, max_queue=64, block_tokens=BLOCK_TOKENS
+    )
+    core = EngineCore(load_runner(gguf, spec, spec.vocab_size, settings), scheduler_config(settings))
+    [reply] = generate(core, [request_of(tokens(random.Random(7), 1500))])
+    assert len(reply.token_ids) == 12
 
 
 def admitted(scheduler: sched.Scheduler, seq: int, prompt: Sequence[int]) -> int:

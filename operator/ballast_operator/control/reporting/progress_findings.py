@@ -72,13 +72,15 @@ def was_reported_as_failed(status: Mapping[str, Any], generation: int) -> bool:
 
 def attempt_failed(service: InferenceService, pods: Sequence[Pod], status: Mapping[str, Any]) -> Finding | None:
     """Why no serving pod is stopped for another attempt with this spec: its engine has failed, and the pod was removed
-    because the service was scaled down. None if that is not so.
+    because the service was scaled down. None if that is not so, if a surge pod of this spec serves, or if pods of this
+    spec are replaced for a restart: `with_current_hash` has removed their hash.
 
     `pods`: all pods of the service. `status`: that of the last pass, which has the reason once the pod is gone.
     """
-    if current_pods(service, pods):
-        return None
     present = spec_hash(service.spec)
+    has_worked = any(pod.ready if pod.spec_hash == present else pod.has_served and not pod.spec_hash for pod in pods)
+    if has_worked or current_pods(service, pods):
+        return None
     exits = [pod.last_exit for pod in pods if pod.spec_hash == present and not pod.has_served]
     reasons = [explain(ended)[0] for ended in exits if ended is not None]
     if status.get("specHash") == present:

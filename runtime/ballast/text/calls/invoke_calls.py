@@ -21,7 +21,7 @@ from ballast.text.calls.pairs import Pairs
 from ballast.text.calls.parameters import Parameters
 from ballast.text.calls.reader import NAME, NewId
 from ballast.text.calls.spelled_tags import SpelledTags
-from ballast.text.calls.tags import BLANK, LONGEST_KEY, MOST_BLANK, beginnings, is_in_string
+from ballast.text.calls.tags import BLANK, LONGEST_KEY, MOST_BLANK, StringScan, beginnings
 from ballast.text.reply_parts import Part, new_call_id
 
 _LONGEST_BEGUN = 96
@@ -198,7 +198,7 @@ class InvokeCalls(SpelledTags):
         self._text, self._looked_at = self._text[found.end() :], 0
         if not found[0].startswith("<parameter"):  # the call ends, by its own tag or because another begins
             return self._end_call()
-        self._state = _State.VALUE
+        self._state, self._strings = _State.VALUE, StringScan()
         return self._arguments(self._pairs.begin_value(_named(found).strip()))
 
     def _end_call(self) -> list[Part]:
@@ -209,7 +209,7 @@ class InvokeCalls(SpelledTags):
     def _read_value(self) -> list[Part] | None:
         begin = self._looked_at
         while found := self._spelling.ends_value.search(self._text, begin):
-            if self._pairs.may_be_string or not is_in_string(self._text[: found.start()]):
+            if self._pairs.may_be_string or not self._strings.is_in_string(self._text, found.start()):
                 value, self._text = self._text[: found.start()], self._text[found.end() :]
                 self._state = _State.CALL
                 return [*self._arguments(self._pairs.value(value)), *self._arguments(self._pairs.end_value())]

@@ -10,6 +10,7 @@ from ballast.families.marks import Mark
 from ballast.text.calls.pairs import Pairs
 from ballast.text.calls.parameters import Parameters, parameters_of
 from ballast.text.calls.reader import BracketedCalls, NewId
+from ballast.text.calls.tags import StringScan
 from ballast.text.reply_parts import Part, new_call_id
 
 
@@ -27,6 +28,8 @@ class SpelledTags(BracketedCalls):
         self._pairs = Pairs(Parameters())
         self._looked_at = 0
         """The index in the text up to which no tag, or no end of a value, was found."""
+        self._strings = StringScan()
+        """Of the current value."""
 
     def _inner_mark(self, mark: Mark) -> list[Part]:
         return []

@@ -15,7 +15,7 @@ from ballast.text.calls.pairs import Pairs
 from ballast.text.calls.parameters import Parameters
 from ballast.text.calls.reader import NAME
 from ballast.text.calls.spelled_tags import SpelledTags
-from ballast.text.calls.tags import beginnings, begun_at, is_in_string, next_end, without_end
+from ballast.text.calls.tags import StringScan, beginnings, begun_at, next_end, without_end
 from ballast.text.reply_parts import Part
 
 _FUNCTION = re.compile(r"\s*<function=([^<>\n]*)>")
@@ -122,6 +122,7 @@ class TaggedCalls(SpelledTags):
 
     def _begin_value(self, key: str, rest: str) -> list[Part]:
         self._state, self._text, self._at_start, self._looked_at = _State.VALUE, rest, True, 0
+        self._strings = StringScan()
         return self._arguments(self._pairs.begin_value(key))
 
     def _read_value(self) -> list[Part] | None:
@@ -140,7 +141,7 @@ class TaggedCalls(SpelledTags):
             return found.start() > 0 or not self._at_start
         if not self._parameters.may_begin(found[1].strip(), self._pairs.keys):
             return False
-        return self._pairs.may_be_string or not is_in_string(self._text[: found.start()])
+        return self._pairs.may_be_string or not self._strings.is_in_string(self._text, found.start())
 
     def _end_value(self, value: str, rest: str) -> list[Part]:
         self._state, self._text = _State.PAIRS, rest

@@ -40,6 +40,8 @@ _BEGUN = re.compile(rf"(?:\n?</parameter>{BLANK}|\n?)(?:{_PART})\Z")
 _LONGEST_BEGUN = LONGEST_KEY + 2 * MOST_BLANK + 64
 _KEY = re.compile(KEY)
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)
+_HAS_STRINGS = re.compile(r'\s*[\[{"]')
+"""The beginning of JSON that may contain strings."""
 
 
 def is_key(key: str) -> bool:
@@ -64,6 +66,15 @@ def begun_at(text: str) -> int:
     return len(text) if found is None else found.start()
 
 
-def is_in_string(text: str) -> bool:
-    """Whether JSON that begins with `text` continues within a string."""
-    return text.lstrip()[:1] in ("[", "{", '"') and sum(each[0] == '"' for each in _QUOTES.finditer(text)) % 2 == 1
+class StringScan:
+    """Whether a JSON value continues within a string. Each character is scanned once, however many tags follow."""
+
+    def __init__(self) -> None:
+        self._end = self._num_quotes = 0
+
+    def is_in_string(self, text: str, end: int) -> bool:
+        """Whether JSON that begins with `text[:end]` continues within a string. `text` only grows between calls, `end`
+        does not decrease, and no quotation mark is there."""
+        self._num_quotes += sum(each[0] == '"' for each in _QUOTES.finditer(text, self._end, end))
+        self._end = end
+        return self._num_quotes % 2 == 1 and _HAS_STRINGS.match(text) is not None

@@ -489,6 +489,21 @@ def test_a_tag_that_never_ends_is_text_in_linear_time(begin: str, read: ReadCall
     assert message.content == f"{begin[begin.rindex('<') :]}{text}>"
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "read"),
+    [
+        (f'{C}{F}<parameter name="list">', f"</parameter>{END_F}{END_C}", INVOKED),
+        (f"{C}<function=f><parameter=list>", f"</parameter></function>{END_C}", FUNCTIONS),
+        (f"{C}<function=f>\n<parameter=list>\n", f"\n</parameter>\n</function>{END_C}", TAGGED),
+    ],
+)
+def test_tags_within_a_string_of_json_take_linear_time(begin: str, end: str, read: ReadCalls) -> None:
+    """Reading the quotation marks again for each tag would take minutes."""
+    tags = ["</parameter><parameter name='text'></parameter><parameter=text>"] * 8000
+    [call] = parse([begin, '["', '\\"' * 100_000, *tags, '"]', end], read).calls
+    assert json.loads(call.arguments) == {"list": ['"' * 100_000 + "".join(tags)]}
+
+
 def test_white_space_between_tags_is_held_up_to_a_limit() -> None:
     parser, seen = OutputParser(Start.CONTENT, DsmlCalls), Message()
     for piece in (BEGIN, *" " * 1000):

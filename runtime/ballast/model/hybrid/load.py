@@ -1,4 +1,4 @@
-"""From a checked model file to a hybrid model on a device."""
+"""Loads a hybrid model from a checked model file onto a device."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ STAGES = (
     Stage("PCIe share", experts.measure_share, 0.98),
     Stage("decode graphs", model.capture_graphs, 1.0),
 )
-"""The order matters: a stage uses what earlier stages have made, and what is timed must not share the CPUs with a
-compiler."""
+"""The order matters: a stage uses the results of earlier stages, and no compiler may use the CPUs while a stage
+measures times."""
 
 
 def load_hybrid_model(

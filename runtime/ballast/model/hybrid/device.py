@@ -120,7 +120,7 @@ class Device:
         self.graphs = graphs
 
     def fetch_num_saturated(self) -> None:
-        """Queue the copy of the count of numbers that were too large for the cache."""
+        """Queue the copy of the count of numbers that were too large for the cache to the host."""
         self._num_saturated.copy_(self.pointwise.num_saturated, non_blocking=True)
 
     def tell_saturated(self) -> None:

@@ -41,11 +41,11 @@ def load_hybrid_model(
     report: Callable[[float], None] = lambda _: None,
     ahead: PinnedAhead | None = None,
 ) -> tuple[HybridModel, HybridWeights]:
-    """Load the model, on the thread that will run it; `report` gets the share done, 0…1. `ahead`: memory that is pinned
-    meanwhile; it is waited for before anything is timed, and given back where experts are refused theirs.
+    """Load the model, on the thread that will run it; `report` gets the fraction done, 0…1. `ahead`: memory that is
+    pinned in the meantime. The load waits for it before any timing, and releases it if pinning of experts is refused.
 
-    Raises ModelError for latents that the GPU cannot take, EngineDeadError where a product or a capture fails, and
-    whatever CUDA itself reports."""
+    Raises ModelError for latents that the GPU does not support, EngineDeadError if a product or a capture fails, and
+    the errors that CUDA itself reports."""
     with options.start.times.phase("kernels"):
         backend = backend_of(options.device)
     state = LoadState(gguf_model, spec, packing, options, backend, ahead)

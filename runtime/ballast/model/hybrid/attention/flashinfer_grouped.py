@@ -77,8 +77,8 @@ class FlashinferGrouped:
 
         As in `FlashinferAttention.prepare`, flashinfer's copies go to an unused buffer, and a kernel copies the plan
         again. The block table, in row order, is the list of pages, and each request's pages begin at its row. Each
-        request is passed with all pages of its row; the number of tokens in its last page is then zero or negative,
-        which fa2 accounts for by subtraction."""
+        request is passed with all pages of its row. So the number of tokens in its last page, from which fa2 computes
+        the length, may be zero or negative."""
         requests, sizes = step.requests, self._sizes
         while len(self._wrappers) <= requests.place:
             self._wrappers.append(self._make_wrapper())

@@ -82,7 +82,7 @@ class ExpertPanels:
         gemv(self._down, hidden, pairs, replace(groups, sharing=1))
 
     def _multiply_many(self, x: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
-        hidden = x.new_zeros((len(pairs), self._gate.rows))  # pairs of no expert here are split into terms too
+        hidden = x.new_zeros((len(pairs), self._gate.rows))  # pairs without an expert here are also split
         terms = split_bf16(x, self._gate.ggml_type)
         dequant_gemm(self._gate, terms, hidden, groups)
         if (self._gate.ggml_type in FLOAT_TYPES) != (self._up.ggml_type in FLOAT_TYPES):

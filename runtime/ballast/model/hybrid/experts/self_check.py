@@ -156,7 +156,7 @@ class _Comparison:
         return slots
 
     def _given(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
-        """Activations, chosen experts among those that the device has, and weights."""
+        """Activations, selected experts among those that the device has, and weights."""
         rng = np.random.default_rng(self.num_tokens)
         there = np.flatnonzero(self._slots() >= 0)
         chosen = [rng.permutation(there)[: self.spec.routing.num_experts_used] for _ in range(self.num_tokens)]

@@ -40,7 +40,7 @@ class PanelLinear:
         floats."""
         panels = matrix.panels
         packed = torch.empty(panels.shape, dtype=torch.uint8, device=device)
-        packed.copy_(host_bytes(panels))  # which a GPU reads as it lies: to copy it before takes longer than the bus
+        packed.copy_(host_bytes(panels))  # no copy to pinned memory first: it would take longer than the transfer
         kind = GgmlType.F32 if is_transposed else GgmlType(matrix.ggml_type)
         scales = matrix.scales
         if is_transposed and scales.size:  # floats are multiplied by the scale

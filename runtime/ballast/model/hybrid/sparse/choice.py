@@ -68,7 +68,7 @@ def highest(scores: torch.Tensor, num_seen: torch.Tensor, k: int) -> torch.Tenso
     """For each row of scores [T, n], the k positions below num_seen [T] that the rule selects, ascending int32 [T, k].
     If fewer are visible, the remaining entries are undefined."""
     position = torch.arange(scores.shape[1], device=scores.device)
-    # Of two positions with equal scores, the lower has the larger key.
+    # The lower of two positions with equal scores has the larger key.
     keys = (_order(scores) << 32) - position
     keys = torch.where(position < num_seen[:, None], keys, torch.iinfo(torch.int64).min + scores.shape[1] - position)
     return keys.topk(k, dim=1, sorted=False).indices.sort(1).values.int()

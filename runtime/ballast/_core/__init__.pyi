@@ -1,4 +1,4 @@
-"""The compiled module. `make lint` holds these files to it."""
+"""The compiled module. `make lint` checks these stubs against it."""
 
 from typing import Never, type_check_only
 
@@ -24,6 +24,6 @@ class PybindObject(metaclass=PybindType):
     """The base class of every class bound by pybind11."""
 
     def __init__(self, *args: Never, **kwargs: Never) -> None:
-        """TypeError: a class without an __init__ of its own is only made by C++."""
+        """Raises TypeError: a class without its own __init__ can be created only by C++."""
 
 class InvariantError(RuntimeError): ...

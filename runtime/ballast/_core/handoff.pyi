@@ -1,9 +1,9 @@
-"""Routed experts, computed by a thread as a device asks for them.
+"""Routed experts, which a thread computes when a device submits them.
 
-For each routed layer of a step, in order: the device writes activations, and the experts chosen for them, into host
-memory and makes the layer's `submitted` word one; the thread makes that zero, computes, writes the results and makes
-the layer's `done` word one; the device, which waits for that, makes it zero and takes the results.
-Shapes: T the most tokens of a step, D hidden, k experts of a token.
+Protocol for each routed layer of a step, in order: The device writes activations and their selected experts to host
+memory, and sets the layer's `submitted` word to one. The thread resets that word to zero, computes, writes the results
+and sets the layer's `done` word to one. The device, which waits for that word, resets it to zero and reads the results.
+Shapes: T maximum tokens of a step, D hidden, k experts per token.
 """
 
 from collections.abc import Sequence
@@ -31,17 +31,17 @@ class ExpertWorker(PybindObject):
         limit_s: float,
         adopt_thread: bool,
     ) -> None:
-        """inputs, results [T, D]; ids, weights [T, k], as Experts.forward takes them; submitted, done [layers], zero.
-        A layer that is not submitted within `limit_s`, or then not computed within that and 0.1 s for each token, fails
-        its step. `adopt_thread`: the thread is the pool's first,
-        for good. ValueError for arrays and layers that do not fit."""
+        """inputs, results [T, D]; ids, weights [T, k], as for Experts.forward; submitted, done [layers], zero. A step
+        fails if the device does not submit a layer within `limit_s`, or if its computation takes longer than that plus
+        0.1 s per token. With `adopt_thread`, the thread permanently becomes the pool's first thread. Raises ValueError
+        for arrays and layers whose shapes do not match."""
     def begin(self, num_tokens: int) -> None:
-        """Expect a step. Raises what failed an earlier one; RuntimeError while one is running; ValueError for more
-        tokens than its buffers hold."""
+        """Start a step. Raises the error of a failed earlier step; RuntimeError while a step is running; ValueError for
+        more tokens than the buffers hold."""
     def finish(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` until the step's layers are computed; returns whether they are. Raises the error of a
-        failed step: a computation failed, or the device never submitted a layer. Every word that the device may wait
-        for is then one, and no further layer is computed."""
+        failed step: a computation failed, or the device never submitted a layer. Then all words that the device may
+        wait for are one, and no further layer is computed."""
     @property
     def bytes_read(self) -> int:
         """Bytes of experts' weights read so far."""

@@ -1,10 +1,10 @@
-"""CPU kernels over GGUF weights: the plain reference over the file's blocks, and fast ones over blocks that were
+"""CPU kernels over GGUF weights: the plain reference over the file's blocks, and fast kernels over blocks that were
 packed for an instruction set.
 
-Float arrays are float32, C-contiguous. Every row of every output is computed by the same sequence of float
-operations for any number of rows and threads, so results do not depend on the rest of the batch.
-Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and types raise ValueError naming the
-argument. `out` must not share memory with an input unless a function says that it may.
+Float arrays are float32, C-contiguous. Every row of every output is computed by the same sequence of float operations
+for any number of rows and threads, so results do not depend on the rest of the batch. Shapes: T tokens, D hidden, H
+heads. All calls release the GIL; wrong shapes and types raise ValueError naming the argument. `out` must not share
+memory with an input unless a function documents that it may.
 """
 
 from collections.abc import Sequence
@@ -20,45 +20,45 @@ from . import PybindObject, numa
 class ThreadPool(PybindObject):
     @overload
     def __init__(self, num_threads: int) -> None:
-        """num_threads (1…1024) counts the caller, who works too. Waiting threads spin for 100 µs, then sleep.
-        Python threads may share a pool: their calls take turns."""
+        """num_threads (1…1024) includes the calling thread. Waiting threads spin for 100 µs, then sleep. Several Python
+        threads may share a pool: their calls run one after another."""
     @overload
     def __init__(self, placement: numa.Placement) -> None:
-        """One thread an entry of the placement, pinned there where the system permits it."""
+        """One thread per entry of the placement, pinned there if the system permits it."""
     @property
     def num_threads(self) -> int: ...
     @property
     def num_nodes(self) -> int: ...
     @property
     def pin_refusal(self) -> str:
-        """Why the first thread that could not be pinned could not; empty when all could."""
+        """The reason why the first unpinned thread could not be pinned; empty if all threads are pinned."""
     def adopt_caller(self) -> str:
-        """Name and pin the calling thread as the pool's first, for good: only for a thread that makes all calls and
-        starts no others. Returns what pin_refusal would say of it."""
+        """Name and permanently pin the calling thread as the pool's first thread. Only for a thread that makes all
+        calls and starts no other threads. Returns the reason if the thread could not be pinned, as pin_refusal does."""
     def start_recording(self) -> None:
-        """Note the times of every loop that is shared with other threads, until stop_recording."""
+        """Record the times of every loop that is shared with other threads, until stop_recording."""
     def stop_recording(self) -> list[tuple[float, float, float, float]]:
-        """Times of each loop: its begin, when the first and the last thread other than the caller joined (0.0: none
-        did), and its end, in seconds of time.monotonic()."""
+        """Times of each loop in seconds of time.monotonic(): its begin, when the first and the last thread other than
+        the caller joined (0.0 if none did), and its end."""
 
 class KeepAwake(PybindObject):
-    """A context in which the pool's threads wait awake between loops, for up to 2 ms at a stretch instead of 100 µs;
-    those that sleep when it begins are woken."""
+    """A context in which the pool's threads stay awake between loops, for up to 2 ms at a time instead of 100 µs;
+    sleeping threads are woken at its start."""
 
     def __init__(self, pool: ThreadPool) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
 class Matrix(PybindObject):
-    """A row-major matrix in one of GGUF's types: seen in place (the buffer is kept alive, never copied), or packed."""
+    """A row-major matrix in one of GGUF's types: used in place (the buffer is kept alive, never copied), or packed."""
 
     def __init__(
         self, data: NDArray[Any], ggml_type: int, rows: int, cols: int, scales: Sequence[float] | F32 = ()
     ) -> None:
-        """`data`: contiguous bytes. Products with the rows are multiplied by `scales`: nothing, one number, or for
-        experts one for each of as many equal parts of the rows; weights that are read back are without them. Raises
-        ValueError when the type is unknown, cols is no multiple of the type's block, the byte count does not match, or
-        scales do not divide the rows."""
+        """`data`: contiguous bytes. Products with the rows are multiplied by `scales`: none, one number, or for experts
+        one number per equal part of the rows. Weights that are read back do not include the scales. Raises ValueError
+        if the type is unknown, cols is not a multiple of the type's block, the byte count does not match, or the number
+        of scales does not divide the rows."""
     @property
     def ggml_type(self) -> int: ...
     @property
@@ -67,31 +67,31 @@ class Matrix(PybindObject):
     def cols(self) -> int: ...
     @property
     def scales(self) -> F32:
-        """Factors of products, as given; a copy."""
+        """Factors of products, as passed to the constructor; a copy."""
     @property
     def nbytes(self) -> int:
         """Size of the blocks in GGUF's format."""
     @property
     def packed_nbytes(self) -> int:
-        """0 when it is seen in place."""
+        """0 if the matrix is used in place."""
     @property
     def panels(self) -> NDArray[np.uint8]:
-        """The bytes of a packed matrix [heads, panels, bytes of a panel], in the layout of csrc/cpu/panel_layout.h,
-        which is the same for all instruction sets; floats if it was packed transposed. A read-only view. ValueError
-        for a matrix that is not packed."""
+        """The bytes of a packed matrix [heads, panels, bytes per panel], in the layout of csrc/cpu/panel_layout.h,
+        which is the same for all instruction sets; floats if it was packed transposed. A read-only view. Raises
+        ValueError for a matrix that is not packed."""
     @property
     def isa(self) -> str:
-        """Whose kernels multiply it; "reference" when it is seen in place."""
+        """The instruction set whose kernels multiply it; "reference" if the matrix is used in place."""
     @property
     def memory(self) -> list[numa.Range]:
-        """The memory that its weights are read from."""
+        """The memory that contains its weights."""
 
 def measure_read_speed(pool: ThreadPool, num_bytes: int) -> float:
-    """Bytes a second at which the pool's threads read memory: the best of a few passes over num_bytes, which should be
-    well beyond the caches."""
+    """The rate, in bytes per second, at which the pool's threads read memory: the best of a few passes over num_bytes,
+    which should be much larger than the caches."""
 
 class FastIsa(PybindObject):
-    """An instruction set with kernels of its own, as csrc/cpu/isa_list.h lists them."""
+    """An instruction set with its own kernels, as listed in csrc/cpu/isa_list.h."""
 
     @property
     def name(self) -> str: ...
@@ -100,7 +100,7 @@ class FastIsa(PybindObject):
         """The required CPU features, named as in /proc/cpuinfo."""
     @property
     def thread_flops(self) -> float:
-        """A second, of one thread with some hundred tokens, roughly."""
+        """Approximate operations per second of one thread, for a few hundred tokens."""
 
 def fast_isas() -> list[FastIsa]:
     """The instruction sets for which this build has packed kernels, best first, whether or not this machine supports
@@ -124,16 +124,15 @@ def pack(
 ) -> Matrix:
     """The matrix repacked for `isa`, on all threads of the pool; the original's buffer is not needed afterwards. For
     "reference" the matrix itself. Heads as in head_linear (or, transposed, as in head_linear_transposed); the result
-    serves these heads alone: one head of all rows for linear. Products with it round
-    activations to one byte or two, up to 256 with one scale, where the weights are quantised; None: as many as the
-    format has by default.
-    ValueError: unusable isa, already packed, heads that do not lie apart within the matrix, activation_bytes neither 1
-    nor 2 nor None.
-    `file` keeps the panels, of packed_nbytes bytes, or they come from it if it is filled; None: they are not kept.
-    RuntimeError: that file is damaged, cannot be read, or there is no room for it."""
+    contains only these heads. Use one head of all rows for linear. If the weights are quantised, products round
+    activations to `activation_bytes`, one or two, with one scale for up to 256 activations; None: the default of the
+    format. Raises ValueError if isa is unusable, the matrix is already packed, heads overlap or exceed the matrix, or
+    activation_bytes is not 1, 2 or None. `file` stores the packed_nbytes bytes of the panels, or provides them if it is
+    already filled; None: they are not stored. Raises RuntimeError if the file is damaged or cannot be read, or if there
+    is no space for it."""
 
 class PanelFile(PybindObject):
-    """A file that keeps the panels of one matrix beyond the process."""
+    """A file that stores the panels of one matrix beyond the lifetime of the process."""
 
     def __init__(self, file: int, *, mapped: bool, checksum: int | None) -> None:
         """`file`: a descriptor of a file of panel_file_nbytes bytes, needed until the panels exist. `mapped`: the file
@@ -143,37 +142,37 @@ class PanelFile(PybindObject):
     def checksum(self) -> int: ...
     @property
     def memory(self) -> NDArray[np.uint8] | None:
-        """The panels' whole pages, a read-only view; None before there are any."""
+        """The panels' whole pages, a read-only view; None before the panels exist."""
 
 def panel_file_nbytes(num_bytes: int, unit: int) -> int:
-    """How long a file for panels of num_bytes is: a multiple of `unit`, of which its memory is made."""
+    """The length of a file for panels of num_bytes: a multiple of `unit`, the allocation unit of its memory."""
 
 def checksum(data: NDArray[np.uint8]) -> int:
-    """A 64-bit sum that tells damage, not forgery, at the speed at which memory is read. ValueError unless 8 divides
-    the length and the address."""
+    """A 64-bit sum that detects damage, not forgery, at memory read speed. Raises ValueError unless 8 divides the
+    length and the address."""
 
 PANEL_LAYOUT_VERSION: int
 """Version of the memory layout of panels."""
 
 def packed_nbytes(ggml_type: int, *, num_heads: int = 1, num_rows: int, cols: int, transposed: bool = False) -> int:
-    """Bytes that `pack` makes of `num_heads` heads of [num_rows, cols], for any instruction set but "reference".
-    ValueError: negative sizes, or more than 2⁵⁶ weights."""
+    """Size in bytes of `num_heads` heads of [num_rows, cols] after `pack`, for any instruction set except "reference".
+    Raises ValueError for negative sizes, or more than 2⁵⁶ weights."""
 
 def experts_packed_nbytes(
     types: tuple[int, int, int], *, num_experts: int, hidden: int, width: int, threads_per_node: Sequence[int]
 ) -> tuple[int, int, int]:
-    """Bytes that `Experts.packed` makes of gate, up and down of these types, on all nodes together."""
+    """Sizes in bytes of gate, up and down of these types after `Experts.packed`, on all nodes together."""
 
 def unpack(matrix: Matrix) -> F32:
     """A packed matrix's weights, exactly as its type defines them, [heads, rows, cols]."""
 
 class Grid(PybindObject):
-    """The points that codes of a format are numbers of, each of eight or four weights."""
+    """The grid points that codes of a format index, each of eight or four weights."""
 
     @property
     def points(self) -> NDArray[np.int8]:
-        """[points, weights of one]: multiples of the scale, 2 ** scale_log2 times too large; magnitudes, or where there
-        are no signs what is moved by one to either side. A copy."""
+        """[points, weights per point]: multiples of the scale, 2 ** scale_log2 times too large. For grids with signs
+        they are magnitudes; for grids without signs the kernel shifts each by one to either side. A copy."""
     @property
     def index_bits(self) -> int:
         """Bits per index of a grid point."""
@@ -202,10 +201,10 @@ class QuantLayout(PybindObject):
     def scales(
         self,
     ) -> Literal["flat", "powers", "e4m3", "nested", "nibbles", "block", "odd nibbles", "odd in codes"]:
-        """flat: a half-precision scale a group; powers: a power of two a group; e4m3: a float of seven bits a
-        sub-block, twice too large; nested: a half-precision scale for eight groups, times a byte a sub-block; nibbles:
-        scale and minimum in the halves of that byte; block: that of eight groups alone; odd: the same times an odd
-        number a sub-block, kept in nibbles or among codes."""
+        """flat: one half-precision scale per group; powers: one power of two per group; e4m3: one 7-bit float per
+        sub-block, twice too large; nested: one half-precision scale per eight groups, times one byte per sub-block;
+        nibbles: scale and minimum in the two halves of that byte; block: only the scale per eight groups; odd: that
+        scale times one odd number per sub-block, stored in nibbles or among codes."""
     @property
     def has_minimum(self) -> bool: ...
     @property
@@ -213,27 +212,27 @@ class QuantLayout(PybindObject):
         """The value of each code; None if codes are the numbers themselves."""
     @property
     def has_trits(self) -> bool:
-        """Whether codes are kept five to a byte."""
+        """Whether five codes share a byte."""
     @property
     def grid(self) -> Grid | None:
-        """The grid that codes index, if they do."""
+        """The grid that codes index, if any."""
     @property
     def group_bytes(self) -> int:
         """Bytes of the codes of 32 columns of 16 rows."""
     @property
     def sums_whole_blocks(self) -> bool:
-        """Whether products of eight groups can be summed up in whole numbers before they are scaled. AMX does so: its
-        sums are then formed in an order of their own."""
+        """Whether products of eight groups can be summed as integers before they are scaled. AMX does so, and then sums
+        in its own order."""
     @property
     def scale_stride(self) -> int:
-        """Bytes of the scales of a group (flat, powers) or of eight."""
+        """Bytes of the scales of one group (flat, powers) or of eight groups."""
 
 class Format(PybindObject):
-    """One of GGUF's types, as csrc/cpu/format_list.h lists them."""
+    """One of GGUF's types, as listed in csrc/cpu/format_list.h."""
 
     @property
     def name(self) -> str:
-        """As GGUF spells it."""
+        """The name in GGUF."""
     @property
     def ggml_type(self) -> int: ...
     @property
@@ -245,7 +244,8 @@ class Format(PybindObject):
         """None for floats."""
     @property
     def activation_bytes(self) -> int | None:
-        """Bytes that activations are rounded to for it by default; None for floats, for which they are not."""
+        """Bytes to which activations are rounded by default for this format; None for floats, whose activations are not
+        rounded."""
 
 def formats() -> list[Format]:
     """The supported matrix formats, ordered by GGUF's type number."""
@@ -296,12 +296,12 @@ def gqa_attention(
     window: int = 0,
     sinks: F32 | None = None,
 ) -> None:
-    """Causal attention over paged keys and values, whose heads are shared by equal groups of query heads.
+    """Causal attention over paged keys and values; equal groups of query heads share the key and value heads.
 
     query [T, H, K]; keys [slots, kv heads, K]; values [slots, kv heads, V]; out [T, H, V]. The tables are those of
-    mla_attention. A token sees `window` positions, its own the last; 0 for all. sinks [H]: the score of one further
-    position of each head, whose value is 0. ValueError when they would lead outside the cache, or when heads do not
-    divide.
+    mla_attention. A token attends to the last `window` positions up to its own; 0: to all. sinks [H]: the score of one
+    additional position of each head, whose value is 0. Raises ValueError if the tables address memory outside the
+    cache, or if the number of key and value heads does not divide the number of query heads.
     """
 
 def mla_attention(
@@ -323,11 +323,11 @@ def mla_attention(
 ) -> None:
     """Causal attention over the paged latent cache, in its absorbed form.
 
-    query [T, H, L] with L = kv_lora_rank + rope; kv_cache [slots, L]; the value is the first `value_dim`
-    (kv_lora_rank) entries of a cache row; out [T, H, value_dim]. Token t of request r sees positions
-    0…positions[t] through r's blocks kv_indices[kv_indptr[r]:kv_indptr[r + 1]] of block_tokens slots each.
-    With chosen [T, K] and num_chosen [T], a token attends to the first num_chosen[t] positions of its row alone.
-    ValueError when the tables would lead outside the cache, or a position is chosen that its token does not see.
+    query [T, H, L] with L = kv_lora_rank + rope; kv_cache [slots, L]; the value is the first `value_dim` (kv_lora_rank)
+    entries of a cache row; out [T, H, value_dim]. Token t of request r sees positions 0…positions[t] through r's blocks
+    kv_indices[kv_indptr[r]:kv_indptr[r + 1]] of block_tokens slots each. With chosen [T, K] and num_chosen [T], a token
+    attends to the first num_chosen[t] positions of its row alone. Raises ValueError if the tables address memory
+    outside the cache, or if a chosen position is not visible to its token.
     """
 
 def choose_positions(
@@ -345,29 +345,31 @@ def choose_positions(
     *,
     isa: str,
 ) -> None:
-    """Chooses the positions that each token attends to with an indexer (DeepSeek-V3.2-Exp): the visible positions with
+    """Selects the positions that each token attends to with an indexer (DeepSeek-V3.2-Exp): the visible positions with
     the highest sums over heads of weight · max(0, query · key).
 
-    query [T, H, K]; weights [T, H]; keys [slots, K]; chosen [T, top_k], of which each token's first num_chosen [T] are
-    written, ascending. All positions where a token sees top_k or fewer; of equal scores the lower positions. The tables
-    are those of mla_attention. ValueError when they would lead outside the cache.
+    query [T, H, K]; weights [T, H]; keys [slots, K]; chosen [T, top_k]; num_chosen [T]. For each token, the first
+    num_chosen entries of its row in chosen are written, ascending: all positions if the token sees at most top_k; ties
+    go to the lower position. The tables are those of mla_attention. Raises ValueError if they address memory outside
+    the cache.
     """
 
 def position_choice_nbytes(
     *, num_heads: int, key_width: int, num_tokens: int, num_positions: int, num_threads: int
 ) -> int:
-    """Most bytes that a pool's calls of choose_positions use in addition to their arguments, for up to num_tokens per
-    step and num_positions per sequence: 64 MiB, or one token's if larger, and each thread's scores in order."""
+    """Maximum bytes that a pool's calls of choose_positions use in addition to their arguments, for up to num_tokens
+    per step and num_positions per sequence: 64 MiB (or one token's scores if larger), plus each thread's sorted
+    scores."""
 
 def attention_states_nbytes(
     *, num_heads: int, num_kv_heads: int, value_dim: int, num_tokens: int, num_positions: int, num_threads: int
 ) -> int:
-    """Most bytes that a pool's calls of gqa_attention, or of mla_attention with one head in the cache, use in addition
-    to their arguments, for up to num_tokens per step and num_positions per sequence: 256 MiB, or what one group of 32
-    rows takes where that is more."""
+    """Maximum bytes that a pool's calls of gqa_attention, or of mla_attention with one head in the cache, use in
+    addition to their arguments, for up to num_tokens per step and num_positions per sequence: 256 MiB, or the memory of
+    one group of 32 rows if larger."""
 
 def silu_mul(gate: F32, up: F32, out: F32) -> None:
-    """out = silu(gate) * up, element by element; all [T, I]. out may be gate or up."""
+    """out = silu(gate) * up, elementwise; all [T, I]. out may be gate or up."""
 
 def route(
     logits: F32,
@@ -391,20 +393,20 @@ def route(
     """
 
 class Experts(PybindObject):
-    """The routed experts of one layer, over matrices seen in place, or packed. Matrices are stacked: gate and up
-    [E * I, D], down [E * D, I]."""
+    """The routed experts of one layer, over matrices used in place, or packed. Matrices are stacked: gate and up [E *
+    I, D], down [E * D, I]."""
 
     def __init__(self, gate: Matrix, up: Matrix, down: Matrix, num_experts: int) -> None: ...
     @staticmethod
     def fused(gate_up: Matrix, down: Matrix, num_experts: int) -> Experts:
-        """gate_up [E * 2 I, D]: of each expert first gate's rows, then up's."""
+        """gate_up [E * 2 I, D]: for each expert first gate's rows, then up's."""
     def with_biases(self, gate: F32, up: F32, down: F32) -> Experts:
-        """The experts with these added to their products; gate and up [E, I], down [E, D]."""
+        """The experts with these biases added to their products; gate and up [E, I], down [E, D]."""
     def with_clamped_swiglu(self, *, alpha: float, limit: float) -> Experts:
-        """The experts with g · sigmoid(alpha g) · (u + 1) in place of silu(gate) * up, where g is min(gate, limit) and
-        u is up within -limit and limit."""
+        """The experts with g · sigmoid(alpha g) · (u + 1) instead of silu(gate) * up, where g is min(gate, limit) and u
+        is up clamped to -limit … limit."""
     def with_clamped_silu(self, *, limit: float) -> Experts:
-        """The experts with min(silu(gate), limit) · u in place of silu(gate) * up, where u is up within -limit and
+        """The experts with min(silu(gate), limit) · u instead of silu(gate) * up, where u is up clamped to -limit …
         limit."""
     def packed(
         self,
@@ -414,37 +416,37 @@ class Experts(PybindObject):
         activation_bytes: int | None,
     ) -> Experts:
         """The experts packed for `isa`, divided along I among the nodes of the pool: the threads of each node pack its
-        range. The original buffers are not needed afterwards. Pools of `forward` have these nodes. For "reference" the
-        experts themselves. ValueError as for `pack`. ExpertsPacking packs into files."""
+        range. The original buffers are not needed afterwards. Pools passed to `forward` must have the same nodes. For
+        "reference" the experts themselves. Raises ValueError as `pack` does. ExpertsPacking packs into files."""
     @property
     def memory(self) -> list[tuple[int, numa.Range]]:
-        """The memory that its weights are read from, with the kernel's number of the node whose threads read it;
-        UNKNOWN_NODE if any thread may."""
+        """The memory that contains its weights, with the kernel's number of the node whose threads read it;
+        UNKNOWN_NODE if any thread may read it."""
     @property
     def num_experts(self) -> int: ...
     @property
     def parts(self) -> list[tuple[Matrix, Matrix, Matrix]]:
-        """Gate, up and down as each node holds them, packed with a head an expert: gate and up [E * I', D], down
-        [E * D, I'], where the I' of all parts add up to I. The same memory, never copied; it lives as long as a matrix
-        of it. Empty when they are seen in place."""
+        """Gate, up and down on each node, packed with one head per expert: gate and up [E * I', D], down [E * D, I'],
+        where the I' of all parts add up to I. The matrices share this memory, without copies, and keep it alive. Empty
+        if the matrices are used in place."""
     @property
     def uses(self) -> NDArray[np.int64]:
-        """[E], how many tokens each has computed so far, wherever `forward` was called; a copy."""
+        """[E], the number of tokens that each expert has computed so far, over all calls of `forward`; a copy."""
     def forward(self, pool: ThreadPool, x: F32, ids: I32, weights: F32, out: F32) -> None:
-        """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D].
-        Tokens are grouped by expert: each selected expert's weights are read once per call. A token's experts are
-        added in ascending order of e; an id of -1 adds nothing. IndexError for any other id that is no expert."""
+        """out [T, D] = Σ_k weights[t, k] · down_e(silu(gate_e x) * up_e x), e = ids[t, k]; x [T, D]. Tokens are grouped
+        by expert: each selected expert's weights are read once per call. A token's experts are added in ascending order
+        of e; an id of -1 adds nothing. Raises IndexError for any other id outside 0…E-1."""
 
 class ExpertsPacking(PybindObject):
     """Packs the experts of a layer as `Experts.packed` does, one projection after the other: "gate", "up" and "down".
     The buffer of a projection is not needed after it is packed."""
 
     def __init__(self, experts: Experts, pool: ThreadPool, isa: str, *, activation_bytes: int | None) -> None:
-        """ValueError as for `pack`, and for "reference", which reads weights in place."""
+        """Raises ValueError as `pack` does, and for "reference", which reads weights in place."""
     def nbytes(self, projection: str) -> list[int]:
         """Bytes of the panels of a projection on each node of the pool; 0 for a node that holds none."""
     def pack(self, projection: str, files: Sequence[PanelFile | None] = ()) -> None:
-        """Packs one projection. `files`: one per node, as for `pack`; none: the panels are not kept. ValueError for
-        another number of files. RuntimeError as for `pack`."""
+        """Packs one projection. `files`: one per node, as for `pack`; none: the panels are not stored. Raises
+        ValueError for another number of files, and RuntimeError as `pack` does."""
     def finish(self) -> Experts:
-        """The packed experts. RuntimeError unless all projections are packed."""
+        """The packed experts. Raises RuntimeError unless all projections are packed."""

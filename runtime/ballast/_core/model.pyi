@@ -1,8 +1,8 @@
-"""The forward pass on the CPU: one call a step.
+"""The forward pass on the CPU: one call per step.
 
-Arrays are C-contiguous; weights, tables and cache stay alive as long as the model that they were given to. Wrong shapes
-and types raise ValueError naming the argument or weight (`layers[3].kv_a is [9, 64]; expected ...`).
-Shapes: T tokens, D hidden, H heads, R requests.
+Arrays are C-contiguous; the model keeps its weights, tables and cache alive. Wrong shapes and types raise ValueError
+naming the argument or weight (`layers[3].kv_a is [9, 64]; expected ...`). Shapes: T tokens, D hidden, H heads, R
+requests.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from . import PybindObject
 from .kernels import Experts, Matrix, ThreadPool
 
 class Shape(PybindObject):
-    """The model's dimensions and rules; `route` explains those of the experts."""
+    """The model's dimensions and rules; see `route` for those of the experts."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Shape(PybindObject):
 
 class IndexerShape(PybindObject):
     """The sizes of an indexer, which selects top_k positions for latent attention by num_heads queries and one key of
-    key_width entries per token. The first rope_dim entries are rotated, in pairs of neighbours or of entries that are
+    key_width entries per token. The first rope_dim entries are rotated, in pairs of adjacent entries or of entries
     rope_dim / 2 apart."""
 
     def __init__(self, *, num_heads: int, key_width: int, top_k: int, pairs_apart: bool) -> None: ...
@@ -43,7 +43,7 @@ class IndexerShape(PybindObject):
 class LatentShape(PybindObject):
     """The sizes of latent attention. The cache keeps one row [kv_lora_rank + rope_dim] per token. With `index`, tokens
     attend to selected positions only. The layer's indexer selects them, or the nearest indexer below it. A layer with
-    an indexer keeps index keys [key_width] per token in a second plane."""
+    an indexer keeps index keys [key_width] per token in a second KV component."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class LatentShape(PybindObject):
     ) -> None: ...
 
 class GroupedShape(PybindObject):
-    """The sizes of grouped-query attention. The cache keeps keys [num_kv_heads * head_dim] and values
-    [num_kv_heads * v_dim] per token. The first rope_dim entries of a head are rotated. Norms of queries and keys, if
-    there are any, span all heads of a token with norms_all_heads, else each head. A token sees `window` positions, its
-    own the last; 0 for all."""
+    """The sizes of grouped-query attention. The cache keeps keys [num_kv_heads * head_dim] and values [num_kv_heads *
+    v_dim] per token. The first rope_dim entries of a head are rotated. Norms of queries and keys, if there are any,
+    span all heads of a token with norms_all_heads, else each head. A token attends to the last `window` positions up to
+    its own; 0: to all."""
 
     def __init__(
         self,
@@ -109,10 +109,9 @@ class Transformer(PybindObject):
         kv_layers: Sequence[Sequence[F32]],
         block_tokens: int,
     ) -> None:
-        """`isa` picks the kernels of attention; matrices bring their own. ropes: tables of
-        cosines and sines [positions, rope_dim / 2];
-        kv_layers, of each layer the planes that its attention keeps, [slots, width]. Layers with a window may have
-        fewer slots than the others."""
+        """`isa`: the instruction set of the attention kernels; matrices have their own. ropes: tables of cosines and
+        sines [positions, rope_dim / 2]; kv_layers: for each layer the KV components that its attention keeps, [slots,
+        width]. Layers with a window may have fewer slots than the others."""
 
     def forward(
         self,
@@ -129,12 +128,12 @@ class Transformer(PybindObject):
         alive: Callable[[], None],
         alive_every_s: float,
     ) -> F32:
-        """Write the step's rows of the cache; logits [sampled, rows of output]. Token t goes to cache slot slots[t];
-        the other tables are those of mla_attention. Calls `alive` after a layer when its last call, or the step's
-        begin, is `alive_every_s` ago. Releases the GIL; not to be called from two threads concurrently.
-        IndexError and ValueError name the entry that leads outside vocabulary, table or cache; nothing is written
-        then."""
+        """Compute a step: write its rows of the cache and return logits [sampled, rows of output]. Token t goes to
+        cache slot slots[t]; the other tables are those of mla_attention. Calls `alive` after a layer if `alive_every_s`
+        have passed since its last call, or since the begin of the step. Releases the GIL; must not be called from two
+        threads concurrently. Raises IndexError or ValueError naming an entry that is outside the vocabulary, table or
+        cache; nothing is written then."""
 
     @property
     def expert_bytes_read(self) -> int:
-        """Bytes of routed experts' weights, as the file stores them, that all steps so far have read."""
+        """Bytes of routed experts' weights, in the file's format, that all steps so far have read."""

@@ -1,11 +1,11 @@
-"""The machine's NUMA nodes, cores and CPUs; which threads run where; on which node memory lies."""
+"""The machine's NUMA nodes, cores and CPUs; the placement of threads; the node of each memory range."""
 
 from collections.abc import Sequence
 
 from . import PybindObject
 
 UNKNOWN_NODE: int
-"""Index of the node that gathers CPUs which no node lists."""
+"""Index of the node for CPUs that no node lists."""
 ANY_CPU: int
 """The CPU of a thread that is not pinned."""
 
@@ -20,10 +20,10 @@ class Node(PybindObject):
     def index(self) -> int: ...
     @property
     def cpus(self) -> list[int]:
-        """All of them, allowed to this process or not."""
+        """All CPUs of the node, including CPUs that this process may not use."""
     @property
     def cores(self) -> list[list[int]]:
-        """Physical cores: the sibling threads of each that may be used."""
+        """Physical cores, each as the list of its usable sibling threads."""
     @property
     def memory_allowed(self) -> bool: ...
 
@@ -37,7 +37,7 @@ class Topology(PybindObject):
     @property
     def num_cpus(self) -> int: ...
     def node_of(self, cpu: int) -> int:
-        """UNKNOWN_NODE when no node lists it."""
+        """The node of a CPU; UNKNOWN_NODE if no node lists it."""
 
 class NodeThreads(PybindObject):
     def __init__(self, node: int, cpus: Sequence[int]) -> None: ...
@@ -45,7 +45,7 @@ class NodeThreads(PybindObject):
     def node(self) -> int: ...
     @property
     def cpus(self) -> list[int]:
-        """One a thread."""
+        """One CPU per thread."""
 
 class Placement(PybindObject):
     def __init__(self, nodes: Sequence[NodeThreads]) -> None: ...
@@ -57,19 +57,20 @@ class Placement(PybindObject):
     def num_unpinned(self) -> int: ...
 
 def read_topology(root: str = "", cpus: Sequence[int] | None = None) -> Topology:
-    """The machine whose /proc and /sys lie under `root`, for a process that may use `cpus`; without them, those that
-    this process's main thread may use. Offline and hidden CPUs are left out."""
+    """The topology of the machine whose /proc and /sys are under `root`, for a process that may use `cpus`. None: the
+    CPUs that this process's main thread may use. Offline and hidden CPUs are omitted."""
 
 def parse_cpu_list(text: str) -> list[int]:
-    """The kernel's lists, "0-3,8,10-11", ascending. What is no list reads as none."""
+    """Parse a CPU list of the kernel, "0-3,8,10-11"; returns ascending numbers. Text that is not a list returns an
+    empty list."""
 
 def place_threads(topology: Topology, num_threads: int) -> Placement:
-    """Cores first, sibling threads next, spread over the nodes in proportion to their cores; threads beyond the last
-    CPU are not pinned. ValueError for num_threads below 1."""
+    """Place threads on cores first, then on sibling threads, spread over the nodes in proportion to their cores;
+    threads beyond the last CPU are not pinned. Raises ValueError for num_threads below 1."""
 
 def mempolicy_available() -> bool:
     """Whether the kernel lets this process set memory policies."""
 
 def bytes_per_node(numa_maps: str, maps: str, ranges: Sequence[Range]) -> dict[int, int]:
     """Resident bytes of the ranges by node, from the texts of /proc/self/numa_maps and /proc/self/maps. A mapping that
-    lies partly in the ranges counts by the share of its addresses that does. Releases the GIL."""
+    is partly in the ranges counts by the fraction of its addresses in them. Releases the GIL."""

@@ -84,8 +84,8 @@ def _on_cpu(_module: str) -> str:
 
 
 def _window_blocks(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int | None:
-    """Of a cache of `num_blocks`, the blocks of layers that free what is behind their windows; None without any. A tier
-    keeps whole blocks, and so do all layers with one."""
+    """The number of blocks of sliding-window layers for a cache of `num_blocks`; None if no layer has a window. Tiers
+    store whole blocks, so with a disk tier all layers keep all blocks."""
     window = spec.window if numbers.tiers.disk_dir is None else None
     return num_window_blocks(window, num_blocks, numbers.block_tokens, numbers.max_batch_size, numbers.step_tokens)
 

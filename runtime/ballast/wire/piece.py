@@ -19,7 +19,7 @@ class ScoredToken:
     offset: int
     """Characters from the beginning of the choice's text."""
     scores: TokenLogprobs | None
-    """None for the first token of a prompt, which has no predecessor."""
+    """None if the token is the first of a prompt, because it has no predecessor."""
     is_reasoning: bool = False
 
 

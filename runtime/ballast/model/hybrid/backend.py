@@ -51,10 +51,10 @@ class EarlyKernels(Protocol):
     """Compiles kernels while weights are loaded."""
 
     def add_linear(self, linear: Linear) -> None:
-        """A dense layer was loaded."""
+        """Called after a dense layer was loaded."""
 
     def add_experts(self, experts: kernels.Experts) -> None:
-        """Experts were loaded into host memory, where the device will read some of them."""
+        """Called after experts were loaded into host memory, if the device will read some of them."""
 
 
 class Backend(Protocol):
@@ -80,7 +80,7 @@ class Backend(Protocol):
     def sparse_attention(
         self, index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype
     ) -> tuple[PositionChoice, ChosenAttention]:
-        """The choice of positions, and attention to them. Raises ValueError if the device cannot compute them."""
+        """The selection of positions, and attention to them. Raises ValueError if the device cannot compute them."""
 
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateAttention | None:
         """Start compiling the faster kernels of attention. Returns None if there are none."""
@@ -89,25 +89,27 @@ class Backend(Protocol):
         """Kernels outside the latent space that need no compilation. Returns None if there are none."""
 
     def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> Pointwise:
-        """The pointwise operations. `scale`: the factor of attention's scores."""
+        """The pointwise operations. `scale`: the factor of attention scores."""
 
     def router(self, rule: RoutingSpec, bias: torch.Tensor | None) -> Choose:
-        """The choice of a layer's experts."""
+        """The selection of a layer's experts."""
 
     def make_linear(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
         """See `MakeLinear`."""
 
     def hand_off(self) -> HandOff:
-        """The way to the CPU's experts and back. Raises EngineDeadError if the driver cannot signal."""
+        """The transfer of activations to the CPU experts and of results back. Raises EngineDeadError if the driver
+        cannot signal."""
 
     def reads_host(self, pinned: PinnedMemory) -> bool:
         """Whether the device can compute experts from host memory."""
 
     def warmup_sizes(self, spec: ModelSpec, most_tokens: int, longest: int) -> tuple[list[int], list[int]]:
-        """Sizes for the kernels of experts, up to `most_tokens` tokens, and for steps, up to `longest` tokens."""
+        """Numbers of tokens for the warm-up: first for the kernels of experts, up to `most_tokens`, then for steps, up
+        to `longest`."""
 
     def pinning(self, ahead: PinnedAhead | None) -> AbstractContextManager[Pinning | None]:
-        """Pins experts in host memory, while others are loaded. None: the device needs no pinned memory."""
+        """Pins experts in host memory while other weights are loaded. None: the device needs no pinned memory."""
 
     def early_kernels(
         self,
@@ -127,7 +129,8 @@ class Backend(Protocol):
         """Choose the kernel of each dense layer for each number of tokens."""
 
     def replay_of(self, queue: Callable[[], None]) -> Callable[[], None]:
-        """Queues again what `queue` queues on the current stream; captured as a graph where the device has graphs."""
+        """Returns a function that repeats the work that `queue` queues on the current stream. Devices with graphs
+        capture it once and replay the graph."""
 
     def give_back_memory(self) -> None:
         """Release unused device memory."""

@@ -1,4 +1,4 @@
-"""Decides which backend a device has."""
+"""Selects the backend of a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _cuda(device: torch.device) -> Backend:
 
 
 MAKERS: dict[str, Callable[[torch.device], Backend]] = {"cuda": _cuda}
-"""By type of device. Tests add a backend for torch's CPU device."""
+"""Keyed by device type. Tests add a backend for torch's CPU device."""
 
 
 def backend_of(device: torch.device) -> Backend:

@@ -10,7 +10,7 @@ from ballast.model.spec import ModelSpec
 
 
 def common_mixer(spec: ModelSpec) -> Mixer | None:
-    """The mixer, with an indexer if any layer has one. None if layers differ in anything else."""
+    """The mixer, with an indexer if any layer has one. None if layers differ in any other respect."""
     first, *others = dict.fromkeys(map(_with_indexer, spec.mixers))
     return None if others else first
 

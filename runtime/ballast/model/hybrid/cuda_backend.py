@@ -89,7 +89,7 @@ class CudaBackend:
         return LateFlashinfer(sizes, expanded, self.device, off)
 
     def expanded_kernels(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> ExpandedKernels | None:
-        """See `Backend`: flashinfer's kernels are compiled."""
+        """See `Backend`. Returns None, because flashinfer's kernels are compiled."""
         return None
 
     def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> Pointwise:

@@ -1,4 +1,4 @@
-"""One device of a model: its streams and graphs, its memory, and what it holds of the model."""
+"""One device of a model: its streams and graphs, its memory, and its share of the model."""
 
 from __future__ import annotations
 
@@ -33,26 +33,25 @@ class Device:
 
     platform: Platform
     layers: range
-    """The layers that it computes."""
+    """The layers that this device computes."""
     vram: VramLimit | None
-    """The limit of its memory, for messages; None: all there is."""
+    """The memory limit, for messages; None: no limit."""
     kv: DeviceKvPool
     """The KV cache of its layers."""
     resident: Mapping[int, LayerOnDevice]
-    """By index of the routed layer, the experts in its memory and those that it reads in host memory."""
+    """By index of the routed layer: the experts in device memory, and those that the device reads from host memory."""
     inputs: DecodeInputs
     attention: AttentionLayer[Any]
-    """Of the model's kind, for the weights of its layers."""
+    """Attention of the model's kind, for the weights of this device's layers."""
     prefill_attention: AttentionLayer[Any]
     """Attention of long prompts, which are computed concurrently with the decode lane's steps."""
     pointwise: Pointwise
     late: LateKernels
-    """Kernels of prompts that may still be compiled."""
+    """Kernels for prompts that may still be compiling."""
     graphs: DecodeGraphs | None = field(default=None, init=False)
-    """The captured decode steps; None: steps are not captured."""
+    """The captured decode steps; None if steps are not captured."""
     decode_stream: Stream = field(init=False)
-    """What is queued on it gets its turn on the device before the prefill lane's work, which is on the default
-    stream."""
+    """Work on this stream has priority over the prefill lane, which uses the default stream."""
     _num_saturated: torch.Tensor = field(init=False)
     _has_saturated: bool = field(default=False, init=False)
 
@@ -62,34 +61,34 @@ class Device:
 
     @property
     def torch_device(self) -> torch.device:
-        """Its name in torch."""
+        """The torch device."""
         return self.platform.device
 
     @property
     def num_gpu_experts(self) -> int:
-        """Experts in its memory, over all layers."""
+        """Number of experts in device memory, over all layers."""
         return sum(layer.num_gpu_experts for layer in self.resident.values())
 
     @property
     def num_graphs(self) -> int:
-        """Batch sizes of decode steps that are captured."""
+        """Number of batch sizes for which decode steps are captured."""
         return 0 if self.graphs is None else self.graphs.count
 
     @property
     def num_saturated(self) -> int:
-        """Numbers that were too large for the cache, as `fetch_num_saturated` has found."""
+        """Count of numbers that were too large for the cache, as of the last `fetch_num_saturated`."""
         return int(self._num_saturated)
 
     def cache(self, layer: int) -> LayerCache:
-        """The cache of a layer, one of `layers`."""
+        """The cache of a layer, which must be one of `layers`."""
         return self.kv.layers[self.layers.index(layer)]
 
     def attention_for(self, *, is_prefill: bool) -> AttentionLayer[Any]:
-        """Attention of long prompts, or of other steps."""
+        """Attention for steps of the prefill lane, or for other steps."""
         return self.prefill_attention if is_prefill else self.attention
 
     def prepared(self, batch: Batch, *, is_prefill: bool) -> Step:
-        """The batch's tables on the device, cut and planned for `attention_for(is_prefill=is_prefill)`."""
+        """The batch's tables on the device, sliced and planned for `attention_for(is_prefill=is_prefill)`."""
         return self.attention_for(is_prefill=is_prefill).prepared(batch, self.torch_device)
 
     def decoding(self) -> AbstractContextManager[object]:
@@ -97,7 +96,7 @@ class Device:
         return self.platform.on(self.decode_stream)
 
     def event(self) -> Event:
-        """After what is queued on the current stream so far."""
+        """An event that happens after all work queued so far on the current stream."""
         event: Event = self.platform.current_stream().record_event()
         return event
 
@@ -113,19 +112,19 @@ class Device:
         *,
         finishes_later: bool,
     ) -> None:
-        """Capture decode steps as graphs, and use them from now on; the parameters are `DecodeGraphs.capture`'s, which
-        raises."""
+        """Capture decode steps as graphs, and use them from now on. For parameters and errors see
+        `DecodeGraphs.capture`."""
         self.graphs = None  # frees the memory of graphs captured before
         graphs = DecodeGraphs(self.decode_stream)
         graphs.capture(self.inputs.max_batch_size, run, queue, report, finishes_later=finishes_later)
         self.graphs = graphs
 
     def fetch_num_saturated(self) -> None:
-        """Queue the copy of the count of numbers that were too large for the cache."""
+        """Queue the copy of the count of numbers that were too large for the cache to the host."""
         self._num_saturated.copy_(self.pointwise.num_saturated, non_blocking=True)
 
     def tell_saturated(self) -> None:
-        """Warn once if there were such numbers. The copy must have ended."""
+        """Log a warning once if numbers were too large for the cache. The copy of the count must be complete."""
         if not self._has_saturated and self._num_saturated:
             self._has_saturated = True
             largest = torch.finfo(self.kv.dtype).max
@@ -133,7 +132,7 @@ class Device:
 
     @contextmanager
     def explained_when_full(self) -> Iterator[None]:
-        """A context that raises EngineDeadError with both numbers when the device's memory is full."""
+        """A context that raises EngineDeadError with the limit and the use of device memory when the memory is full."""
         try:
             yield
         except torch.OutOfMemoryError as error:

@@ -1,5 +1,5 @@
-"""What CUDA itself reports. The device is lost or full then, so no other kernel is tried in place of the one that
-failed: such an error is raised, whatever else is caught."""
+"""Errors that CUDA itself reports. The device is then lost or out of memory, so Ballast tries no other kernel and
+always raises the error, even where it catches other exceptions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ DEVICE_ERRORS = (torch.AcceleratorError, torch.OutOfMemoryError)
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether the device's memory is full. Memory that torch does not allocate itself, such as a graph's own or a
-    kernel's, has the other type of error."""
+    """Whether device memory is full. Allocations outside torch, such as those of a graph or a kernel, raise
+    torch.AcceleratorError instead of torch.OutOfMemoryError."""
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, torch.AcceleratorError) and "out of memory" in str(error)
     )

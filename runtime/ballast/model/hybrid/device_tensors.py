@@ -1,6 +1,6 @@
 """The tensors of one layer on a device, by role.
 
-Matrices are packed on the host, in the type that they have in the file, and copied to the device one by one.
+The host packs matrices in the type that they have in the file, and copies them to the device one by one.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class DeviceTensors:
         return FloatLinear(weight.to(self._device))
 
     def linears(self, *roles: str) -> Linears:
-        """Matrices with the same input. Consecutive matrices of the same type become one product: published files often
-        have values in a better type than queries and keys."""
+        """Matrices with the same input. Consecutive matrices of the same type are stacked into one product: published
+        files often store values in a more precise type than queries and keys."""
         runs: list[list[str]] = []
         for role in roles:
             if runs and self.host.are_stackable((runs[-1][0], role)):

@@ -1,4 +1,4 @@
-"""Waits for work on the device with a limit; only the device's progress counts as a sign of life."""
+"""Waits for work on the device with a limit. Only progress of the device counts as a sign of life."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from ballast.awake_clock import AwakeClock
 from ballast.errors import EngineDeadError
 
 LIMIT_S = 25.0
-"""Longest time between two events of a step, in seconds; a server's heartbeat would go stale later. Pauses of the whole
-process do not count."""
+"""Longest time between two events of a step, in seconds; with a longer one, the server's heartbeat would go stale. Time
+during which the whole process is paused does not count."""
 
 _POLL_S = 0.0005
 
 
 class Event(Protocol):
-    """The used part of torch.cuda.Event."""
+    """The part of torch.cuda.Event that is used."""
 
     def query(self) -> bool:
-        """Whether all work queued before the event is done. Raises what the device has failed with."""
+        """Whether all work queued before the event is done. Raises the error of a failed device."""
 
 
 def wait_for(events: Iterable[Event], progressed: Callable[[], None], limit_s: float | None = None) -> None:
-    """Wait until all events have happened, which were recorded in this order on one stream, and call `progressed` after
-    each. Raises EngineDeadError when none happens for `limit_s`, by default LIMIT_S, and what `query` raises."""
+    """Wait until all events have happened, and call `progressed` after each. The events were recorded in this order on
+    one stream. Raises EngineDeadError when no event happens for `limit_s` (default LIMIT_S), and the errors of
+    `query`."""
     limit_s = LIMIT_S if limit_s is None else limit_s
     for number, event in enumerate(events, start=1):
         clock = AwakeClock.for_limit(limit_s)

@@ -1,7 +1,7 @@
-"""The layers of a model, from embedded tokens to logits: each layer on its device.
+"""The layers of a model, from embedded tokens to logits. Each layer runs on its device.
 
-The same transformer as csrc/model/transformer.cpp, on torch tensors. Shapes: T tokens, D hidden. Activations are
-float32 throughout.
+The same transformer as csrc/model/transformer.cpp, on torch tensors. Shapes: T tokens, D hidden. All activations are
+float32.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from ballast.model.spec import ModelSpec
 
 
 class ForwardPass:
-    """Computes steps. A step's tables, and what is queued, are of one device: nothing copies them to another yet."""
+    """Computes steps. A step's tables and its queued work belong to one device; nothing copies them to another device
+    yet."""
 
     def __init__(self, spec: ModelSpec, weights: HybridWeights, devices: Sequence[Device]) -> None:
-        """Each layer is in the range of exactly one of `devices`. Raises ValueError otherwise."""
+        """Each layer must be in the range of exactly one of `devices`. Raises ValueError otherwise."""
         layers = [layer for device in devices for layer in device.layers]
         if layers != list(range(spec.num_layers)):
             raise ValueError(f"devices have layers {layers}, not each of {spec.num_layers} once and in order")
         self.weights = weights
         self.device_of = [device for device in devices for _ in device.layers]
-        """By layer."""
+        """The device of each layer, by layer index."""
         self._routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
 
     def pieces(
@@ -42,15 +43,16 @@ class ForwardPass:
         is_prefill: bool,
         layers: Sequence[int] | None = None,
     ) -> Pieces[torch.Tensor]:
-        """Logits [sampled, vocabulary] of embedded tokens [T, D], which are overwritten. `step` was prepared by
-        `attention_for(is_prefill=is_prefill)`. `layers`: those to go through, ascending; None: all."""
+        """Compute the logits [sampled, vocabulary] of embedded tokens [T, D], which are overwritten. `step` was
+        prepared by `attention_for(is_prefill=is_prefill)`. `layers`: ascending indices of the layers to compute; None:
+        all."""
         weights = self.weights.layers
         norms = [*(layer.attention.norm for layer in weights[1:]), self.weights.output_norm]
         normed = self.device_of[0].pointwise.norm(stream, weights[0].attention.norm)
         for index in range(len(weights)) if layers is None else layers:
             layer, device, next_norm = weights[index], self.device_of[index], norms[index]
             attention = device.attention_for(is_prefill=is_prefill)
-            # Without names, terms as long as the stream are given back as soon as they are added.
+            # Temporaries as long as the stream have no names, so that they are freed as soon as they are added.
             normed = device.pointwise.add_and_norm(
                 stream,
                 ((yield from attention.pieces(layer.attention, normed, device.cache(index), step)),),
@@ -64,8 +66,8 @@ class ForwardPass:
     def _feed_forward(
         self, layer: LayerWeights, index: int, normed: torch.Tensor, experts: DividedExperts
     ) -> Pieces[tuple[torch.Tensor, ...]]:
-        """The terms of the feed-forward's sum, each [T, D]. Experts are started first: the CPU computes them while the
-        device computes what every token needs."""
+        """The summands of the feed-forward, each [T, D]. Experts are started first: the CPU computes them while the
+        device computes the parts that every token needs."""
         pointwise = self.device_of[index].pointwise
         if layer.routed is None:
             assert layer.mlp is not None

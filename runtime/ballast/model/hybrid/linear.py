@@ -11,8 +11,8 @@ from ballast._core import kernels
 
 
 class Linear(Protocol):
-    """One matrix for each head. x float32 [T, heads, cols] → float32 [T, heads, rows]; with a single head, the axis of
-    heads is left out."""
+    """One matrix per head. x float32 [T, heads, cols] → float32 [T, heads, rows]; with a single head, the head axis is
+    omitted."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
@@ -22,14 +22,14 @@ Linears = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 
 
 class MakeLinear(Protocol):
-    """Makes a linear layer of a packed matrix, on the device. `rows` and `cols` are those of one head, as it is
-    applied. A matrix that was packed transposed holds floats."""
+    """Makes a linear layer from a packed matrix, on the device. `rows` and `cols` are those of one head when the layer
+    is applied. A matrix that was packed transposed holds floats."""
 
     def __call__(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear: ...
 
 
 def as_one(linear: Linear, rows: Sequence[int]) -> Linears:
-    """Matrices stacked into one, with the number of rows of each: one product computes all."""
+    """Matrices that are stacked into one, with the number of rows of each: one product computes all."""
     return lambda x: torch.split(linear(x), list(rows), -1)
 
 
@@ -39,12 +39,12 @@ def one_by_one(linears: Sequence[Linear]) -> Linears:
 
 
 def one_after_the_other(parts: Sequence[Linears]) -> Linears:
-    """The results of all parts, in their order."""
+    """The results of all parts, in order."""
     return parts[0] if len(parts) == 1 else lambda x: tuple(result for part in parts for result in part(x))
 
 
 class FloatLinear:
-    """A layer in float32 throughout: for the router, since rounding would change which experts it chooses."""
+    """A layer in float32 throughout. The router uses it, because rounding would change which experts are selected."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         """weight [heads, rows, cols]."""

@@ -1,4 +1,4 @@
-"""From a checked model file to a hybrid model on a device."""
+"""Loads a hybrid model from a checked model file onto a device."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ STAGES = (
     Stage("PCIe share", experts.measure_share, 0.98),
     Stage("decode graphs", model.capture_graphs, 1.0),
 )
-"""The order matters: a stage uses what earlier stages have made, and what is timed must not share the CPUs with a
-compiler."""
+"""The order matters: a stage uses the results of earlier stages, and no compiler may use the CPUs while a stage
+measures times."""
 
 
 def load_hybrid_model(
@@ -41,11 +41,11 @@ def load_hybrid_model(
     report: Callable[[float], None] = lambda _: None,
     ahead: PinnedAhead | None = None,
 ) -> tuple[HybridModel, HybridWeights]:
-    """Load the model, on the thread that will run it; `report` gets the share done, 0…1. `ahead`: memory that is pinned
-    meanwhile; it is waited for before anything is timed, and given back where experts are refused theirs.
+    """Load the model, on the thread that will run it; `report` gets the fraction done, 0…1. `ahead`: memory that is
+    pinned in the meantime. The load waits for it before any timing, and releases it if pinning of experts is refused.
 
-    Raises ModelError for latents that the GPU cannot take, EngineDeadError where a product or a capture fails, and
-    whatever CUDA itself reports."""
+    Raises ModelError for latents that the GPU does not support, EngineDeadError if a product or a capture fails, and
+    the errors that CUDA itself reports."""
     with options.start.times.phase("kernels"):
         backend = backend_of(options.device)
     state = LoadState(gguf_model, spec, packing, options, backend, ahead)

@@ -43,14 +43,14 @@ class RoutedExperts:
     """The experts in host memory, and the ways in which steps use them."""
 
     divided: DividedExperts
-    """Each layer's experts are divided between the CPU and the device."""
+    """Divides each layer's experts between the CPU and the device."""
     streamed: StreamedExperts | None
-    """In long steps, all experts go through the device; None: they never do."""
+    """Long steps stream all experts through the device; None if they never do."""
     joint: JointExperts | None
-    """In steps of medium length, some experts go through the device while the CPU computes the others; None: they never
-    do."""
+    """Steps of medium length stream some experts through the device while the CPU computes the others; None if they
+    never do."""
     pinned: PinnedMemory
-    """What is page-locked of their memory."""
+    """The page-locked part of their memory."""
     pool: kernels.ThreadPool
     """Computes the CPU's part."""
 
@@ -67,8 +67,8 @@ class HybridModel(Runner):
         max_step_tokens: int,
         off: SwitchedOff,
     ) -> None:
-        """`devices`: in the order of their layers. `max_step_tokens`: most tokens of a step. `off`: what is switched
-        off, for messages."""
+        """`devices`: in the order of their layers. `max_step_tokens`: maximum tokens of a step. `off`: the features
+        that are switched off, for messages."""
         divided, streamed = experts.divided, experts.streamed
         self.vocabulary = spec.vocab_size
         self._spec = spec
@@ -81,13 +81,13 @@ class HybridModel(Runner):
         self._joint = experts.joint
         self._joint_experts = None if experts.joint is None else divided.over(experts.joint)
         self._has_joint_step = False
-        """Whether a joint step of the decode lane has begun, whose logits have not been asked for."""
+        """Whether a joint step of the decode lane has begun and its logits have not been requested."""
         self.devices = tuple(devices)
         self.layers = ForwardPass(spec, weights, self.devices)
         self._has_prefill_lane = False
         self._prefill_pass: PrefillPass | None = None
-        # The decode lane's step that is queued: what computes its experts, where its logits arrive, and which of their
-        # rows to return.
+        # The queued step of the decode lane: the experts that compute it, the destination of its logits, and the rows
+        # to return.
         self._at_work = divided
         self._pending = torch.empty(0)
         self._queued = self.device.event()
@@ -95,28 +95,29 @@ class HybridModel(Runner):
         self._num_streamed_steps = 0
         self._decode_steps = DecodeSteps(self.device, self.layers, divided)
         embedding = Embedding(weights.embedding)
-        self._rows, self._prefill_rows = (  # of either lane
+        self._rows, self._prefill_rows = (  # one for each lane
             EmbeddedRows(embedding, max_step_tokens, spec.hidden, self.device.platform) for _ in range(2)
         )
 
     @property
     def device(self) -> Device:
-        """The only device. What asks for it assumes that there is one."""
+        """The only device. Callers assume that there is exactly one."""
         [device] = self.devices
         return device
 
     @torch.inference_mode()
     def warm_up(self, warmup_sizes: Sequence[int], host: RoutedLayers, layers: Sequence[int]) -> None:
-        """Run steps of padding, so that every kernel has been used once: a first use may take longer than a layer may.
+        """Run steps of padding, so that every kernel has been used once: the first use may exceed the time limit of a
+        layer.
 
-        `warmup_sizes`: tokens of a prompt's step, and requests of a decode step. `host` stands in for the CPU's
-        experts. `layers`: the ascending layers that steps go through."""
+        `warmup_sizes`: tokens of a prefill step, and requests of a decode step. `host` replaces the CPU experts.
+        `layers`: ascending indices of the layers that steps compute."""
         idle = self._experts.over(host)
         longest = max(warmup_sizes)
         for num_tokens in warmup_sizes:
             rows = torch.ones((num_tokens, self._spec.hidden), device=self.device.torch_device)
             batch = padding(num_tokens, self.device.kv.block_tokens)
-            if num_tokens < longest:  # whose logits may be too many for the memory that is left
+            if num_tokens < longest:  # the logits of all its tokens may not fit in the remaining memory
                 batch = replace(batch, sampled=np.arange(num_tokens))
             step = self.device.prepared(batch, is_prefill=True)
             idle.begin(num_tokens)
@@ -127,7 +128,7 @@ class HybridModel(Runner):
 
     @torch.inference_mode()
     def capture_decode(self, report: Callable[[float], None], *, finishes_later: bool = False) -> None:
-        """Capture decode steps as graphs, and use them from now on; `report` gets the share captured, 0…1.
+        """Capture decode steps as graphs, and use them from now on; `report` gets the fraction captured, 0…1.
         `finishes_later`: leave rare batch sizes to `use_spare_time`. Raises as `DecodeGraphs.capture` does."""
         self._decode_steps.capture(report, finishes_later=finishes_later)
 
@@ -140,13 +141,13 @@ class HybridModel(Runner):
         return self._decode_steps.capture_next()
 
     def set_prefill_attention(self, attention: AttentionLayer[Any]) -> None:
-        """Compute long prompts by `attention` from the next one on. No pass of the prefill lane may be in flight."""
+        """Use `attention` for long prompts from the next one on. No pass of the prefill lane may be in flight."""
         assert self._prefill_pass is None
         self.device.prefill_attention = attention
 
     def set_pcie_share(self, share: float) -> None:
-        """Set the share, 0…1, of a decode step's experts in host memory that the device reads. Captured steps are
-        captured again, since a share of 0 queues nothing. Raises EngineDeadError."""
+        """Set the fraction, 0…1, of a decode step's experts in host memory that the device reads. Captured steps are
+        captured again, because a fraction of 0 queues no work. Raises EngineDeadError."""
         self._experts.set_pcie_share(share)
         if self.device.graphs is not None:
             self.capture_decode(lambda _: None)
@@ -163,8 +164,7 @@ class HybridModel(Runner):
 
     @torch.inference_mode()
     def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
-        """See `Runner`. On a GPU, one call queues the whole step. Raises EngineDeadError when its memory is
-        full."""
+        """See `Runner`. On a GPU, one call queues the whole step. Raises EngineDeadError when device memory is full."""
         self._wanted_rows = slice(None)
         with self.device.explained_when_full(), self.device.decoding():
             self._experts.leave_bus(self._prefill_pass is not None and self.streamed is not None)
@@ -181,7 +181,7 @@ class HybridModel(Runner):
 
     @torch.inference_mode()
     def stage(self, batch: Batch) -> None:
-        """See `Runner`. The next step's tables are queued behind the step that runs."""
+        """See `Runner`. The next step's tables are queued behind the running step."""
         self._decode_steps.stage(batch)
 
     def is_done(self, timeout_s: float) -> bool:
@@ -205,7 +205,7 @@ class HybridModel(Runner):
 
     @property
     def can_prefill_beside(self) -> bool:
-        """See `Runner`: whether the device computes all experts of a long step."""
+        """See `Runner`. True if the device computes all experts of a long step."""
         return self.long_steps_pay
 
     def open_prefill_lane(self) -> None:
@@ -220,12 +220,12 @@ class HybridModel(Runner):
 
     @property
     def can_begin_prefill(self) -> bool:
-        """See `Runner`: a joint step uses the buffers and the bus that a pass of the prefill lane needs."""
+        """See `Runner`. False during a joint step, which uses the buffers and the bus that a prefill pass needs."""
         return not self._has_joint_step
 
     @torch.inference_mode()
     def begin_prefill(self, batch: Batch) -> None:
-        """See `Runner`. Raises EngineDeadError when the device's memory is full, here and below."""
+        """See `Runner`. This and the methods below raise EngineDeadError when device memory is full."""
         assert self.can_begin_prefill, "a joint step is in flight"
         with self.device.explained_when_full():
             self._use_compiled()
@@ -262,7 +262,7 @@ class HybridModel(Runner):
         return rows
 
     def abandon_prefill(self) -> None:
-        """See `Runner`. Raises as `device_wait.wait_for`."""
+        """See `Runner`. Raises as `device_wait.wait_for` does."""
         self._prefill_pass = None
         if self.streamed is not None:
             self.streamed.wait()
@@ -275,7 +275,7 @@ class HybridModel(Runner):
 
     @property
     def expert_bytes_read_over_pcie(self) -> int:
-        """Of `expert_bytes_read`, the bytes that the device has read."""
+        """The part of `expert_bytes_read` that the device has read."""
         return self._experts.pcie_bytes_read + (0 if self.streamed is None else self.streamed.bytes_read)
 
     @property
@@ -293,14 +293,14 @@ class HybridModel(Runner):
 
     @property
     def expert_uses(self) -> NDArray[np.int64]:
-        """[routed layers, E]: for how many tokens the CPU has computed each expert so far."""
+        """[routed layers, E]: number of tokens for which the CPU has computed each expert so far."""
         routed = [layer.routed.experts for layer in self.layers.weights.layers if layer.routed is not None]
         none = np.zeros(self._spec.routing.num_experts, np.int64)
         return np.stack([none if experts is None else experts.uses for experts in routed])
 
     @property
     def kv_tensors(self) -> Sequence[torch.Tensor]:
-        """The KV cache, layer by layer: each [slots, its width]."""
+        """The KV cache by layer, each [slots, row width]."""
         return [tensor for device in self.devices for tensor in device.kv.tensors]
 
     @property
@@ -327,7 +327,7 @@ class HybridModel(Runner):
         return self._joint is not None and self._joint.split.pays(num_tokens)
 
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
-        """Queue a step in which a request has several tokens: logits on the device."""
+        """Queue a step in which a request has several tokens; returns its logits on the device."""
         if self._prefill_pass is None:
             self._use_compiled()
         self._at_work = self._experts_for(batch.token_ids.size)
@@ -339,7 +339,7 @@ class HybridModel(Runner):
         return drained(pieces, _now_and_then(alive))
 
     def _prefill_pieces(self, batch: Batch, step: Step) -> Pieces[torch.Tensor]:
-        """A step of the prefill lane. Its tokens too are embedded in pieces, while the first experts are copied."""
+        """A step of the prefill lane. Its tokens are also embedded in pieces, while the first experts are copied."""
         experts = self._long_step_experts
         experts.begin(batch.token_ids.size)
         embedded = yield from self._prefill_rows.pieces(batch.token_ids)
@@ -351,7 +351,7 @@ class HybridModel(Runner):
 
 
 def _now_and_then(alive: Callable[[], None]) -> Callable[[], None]:
-    """Calls `alive` if ALIVE_EVERY_S have passed since it was called last."""
+    """Returns a function that calls `alive` at most once every ALIVE_EVERY_S seconds."""
     last_s = time.monotonic()
 
     def report() -> None:

@@ -1,4 +1,4 @@
-"""Work that is queued on a device in pieces, so that others get their turn on the host in between."""
+"""Work that is queued on a device in pieces, so that other work can be queued in between."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 Pieces = Generator[None, None, Result]
-"""Queues a piece each time that it is advanced, and returns a result that is there once all of them are computed."""
+"""Queues one piece per advance, and returns a result that is valid after the device has computed all pieces."""
 
 
 def drained(pieces: Pieces[Result], after_each: Callable[[], None] = lambda: None) -> Result:
-    """The result, with all chunks queued immediately."""
+    """Queue all pieces immediately; returns the result."""
     while True:
         try:
             next(pieces)

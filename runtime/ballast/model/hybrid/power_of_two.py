@@ -1,4 +1,4 @@
-"""Rounds sizes up to powers of two, which the sides of Triton's tiles must be."""
+"""Rounds sizes up to powers of two, as required for the sides of Triton's tiles."""
 
 from __future__ import annotations
 

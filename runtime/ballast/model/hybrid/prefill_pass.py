@@ -1,4 +1,4 @@
-"""A step of the prefill lane, queued on the device piece by piece, so that decode steps get their turn on the host."""
+"""A step of the prefill lane, queued on the device piece by piece, so that decode steps can be queued in between."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ballast.model.hybrid.device_wait import Event
 from ballast.model.hybrid.pieces import Pieces
 
 MOST_AHEAD = 8
-"""Pieces that are queued and not computed yet: enough that the device never waits for the host, and few enough that its
-queue takes a launch at once."""
+"""Maximum number of pieces that are queued and not yet computed. It is large enough that the device never waits for the
+host, and small enough that the device's queue accepts a launch without blocking."""
 
 
 class PrefillPass:
-    """One step between its first piece and its logits."""
+    """One step, from its first piece to its logits."""
 
     def __init__(self, pieces: Pieces[torch.Tensor], record: Callable[[], Event]) -> None:
-        """`pieces` queues one each time that it is advanced, and returns the logits on the device; `record` returns an
-        event after what is queued so far."""
+        """`pieces` queues one piece per advance, and returns the logits on the device; `record` returns an event after
+        the work queued so far."""
         self._pieces = pieces
         self._record = record
         self._queued: deque[Event] = deque()
         self._logits: torch.Tensor | None = None
         self.is_cancelled = False
-        """Whether no more pieces are queued. Those that were still compute with what the step holds."""
+        """Whether no more pieces are queued. Pieces that are already queued still use the step's memory."""
         self._since_event = AwakeClock.for_limit(device_wait.LIMIT_S)
 
     def advance(self, progressed: Callable[[], None]) -> bool:
-        """Queue a piece, if the device will soon need one; whether all are computed. `progressed` is called for each
-        piece that has been. Never waits. Raises EngineDeadError when the device computes none for
-        `device_wait.LIMIT_S`, and what it has failed with."""
+        """Queue a piece if the device will soon need one; returns whether all pieces are computed. Calls `progressed`
+        for each computed piece. Never waits. Raises EngineDeadError when the device computes no piece for
+        `device_wait.LIMIT_S` seconds, and the error of a failed device."""
         while self._queued and self._queued[0].query():
             self._queued.popleft()
             self._since_event = AwakeClock.for_limit(device_wait.LIMIT_S)
@@ -52,11 +52,11 @@ class PrefillPass:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether no piece is to be queued now."""
+        """Whether enough pieces are queued for now."""
         return self.is_cancelled or self._logits is not None or len(self._queued) >= MOST_AHEAD
 
     @property
     def logits(self) -> torch.Tensor:
-        """On the device, once all pieces are computed."""
+        """The logits on the device, valid after all pieces are computed."""
         assert self._logits is not None
         return self._logits

@@ -1,7 +1,7 @@
-"""What Triton's reductions combine two values with: `tl.reduce(values, axis, plus)` is a sum.
+"""The combine functions of Triton's reductions: `tl.reduce(values, axis, plus)` is a sum.
 
-Kernels use Triton's built-in operations only. Its own library (tl.sum, tl.zeros, tl.cdiv) is compiled when it is
-imported, and Triton's interpreter, which the tests run kernels with, cannot run it then.
+Kernels use only Triton's built-in operations. Triton's own library (tl.sum, tl.zeros, tl.cdiv) is compiled when it is
+imported, and Triton's interpreter, with which the tests run kernels, cannot run it then.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

@@ -1,6 +1,6 @@
 """Divides a step into slices of tokens to limit the temporary memory of attention. Pure.
 
-A slice is computed as a step of its own, after those before it: their tokens are in the cache by then.
+Each slice is computed as a separate step, after the slices before it: their tokens are in the cache by then.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.layer import Mixer
 
 PRODUCT_TOKENS = 4096
-"""Most tokens that a layer's products take at a time: they bound activations wider than a token's row. A quantised
-matrix is decoded once for each."""
+"""Maximum tokens that a layer's products process at a time. It bounds the memory of activations that are wider than a
+token's row. A quantised matrix is decoded once per such chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceSizes:
-    """How a step is cut."""
+    """Limits of the slices of a step."""
 
     tokens: int = 1024
-    """Most tokens of a slice that is computed as the cache holds it: in latent attention, with queries carried into the
-    latent space."""
+    """Maximum tokens of a slice that attends in the cache's own form. In latent attention, queries are projected into
+    the latent space."""
     long_tokens: int = 8192
-    """Most tokens of a slice of one request whose keys and values are brought out of the latent space, and most of
-    these at a time."""
+    """Maximum tokens of a long slice. A long slice belongs to one request; its keys and values are expanded from the
+    latent space. Also the maximum number of expanded keys at a time."""
     long_from: int | None = 1024
-    """Fewest tokens that a request adds to be cut into such slices; None: none is."""
+    """Minimum new tokens of a request for long slices; None: no long slices."""
 
 
 SLICE_SIZES = SliceSizes()
@@ -40,8 +40,8 @@ GROUPED_SLICE_SIZES = SliceSizes(tokens=PRODUCT_TOKENS, long_from=None)
 """Slice limits of grouped-query attention, whose tensors are never wider than a product's activations."""
 
 SPARSE_SLICE_SIZES = SliceSizes(long_from=None)
-"""Those of latent attention to chosen positions: each token has its own, so no keys are brought out of the latent
-space."""
+"""Slice limits of sparse latent attention: each token selects its own positions, so no keys are expanded from the
+latent space."""
 
 
 def slice_sizes_of(mixer: Mixer) -> SliceSizes:
@@ -53,36 +53,36 @@ def slice_sizes_of(mixer: Mixer) -> SliceSizes:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Tokens begin … end - 1 of a step, which are those of some requests, or of a part of one."""
+    """Tokens begin … end - 1 of a step. They belong to some requests, or to a part of one."""
 
     begin: int
     end: int
     first_request: int
     end_request: int
     is_long: bool
-    """Whether it is one request's, to be computed outside the latent space."""
+    """Whether the slice belongs to one request and is computed outside the latent space."""
 
     def begins(self, begins: NDArray[np.int32]) -> NDArray[np.int32]:
-        """[R + 1], tokens of the slice that precede each of its requests'; `begins` are the step's."""
+        """[R + 1], the slice's tokens that precede each of its requests; `begins` are the step's."""
         own: NDArray[np.int32] = begins[self.first_request : self.end_request + 1].clip(self.begin, self.end)
         return own - np.int32(self.begin)
 
     def lens(self, begins: NDArray[np.int32], lens: NDArray[np.int32]) -> NDArray[np.int32]:
-        """[R], tokens of its requests so far, the slice's included; `begins` and `lens` are the step's."""
+        """[R], number of tokens of each request so far, including the slice's; `begins` and `lens` are the step's."""
         ends = begins[self.first_request + 1 : self.end_request + 1]
         own: NDArray[np.int32] = lens[self.first_request : self.end_request] - (ends - ends.clip(max=self.end))
         return own
 
 
 def cut(begins: NDArray[np.int32], sizes: SliceSizes) -> tuple[Slice, ...]:
-    """The slices of a step in order; none where it need not be cut. `begins` [R + 1]: tokens of the step that precede
-    each request's, each of which has at least one."""
+    """The slices of a step in order; empty if the step need not be cut. `begins` [R + 1]: tokens of the step that
+    precede each request; each request has at least one token."""
     slices = tuple(_slices(begins.tolist(), sizes))
     return () if len(slices) == 1 and not slices[0].is_long else slices
 
 
 def even_bounds(begin: int, end: int, most: int) -> Iterator[tuple[int, int]]:
-    """Bounds of the fewest pieces of begin … end - 1 that have at most `most`, as even as can be."""
+    """Bounds of the fewest pieces of begin … end - 1 with at most `most` elements each, as even as possible."""
     num_pieces = -(-(end - begin) // most)
     bounds = [begin + (end - begin) * index // num_pieces for index in range(num_pieces + 1)] if num_pieces else []
     return itertools.pairwise(bounds)

@@ -1,4 +1,4 @@
-"""One step's tables on the device: which tokens it has, and what their requests have cached."""
+"""The tables of one step on the device: its tokens, and the cached tokens of their requests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ballast.model.hybrid.slices import Slice, SliceSizes, cut
 class RequestTable:
     """R requests in the order of their tokens. The host's copies are for planning, the device's for kernels."""
 
-    host_begins: NDArray[np.int32]  # [R + 1], tokens of the step that precede each request's
-    host_lens: NDArray[np.int32]  # [R], tokens so far, the step's included
+    host_begins: NDArray[np.int32]  # [R + 1], tokens of the step that precede each request
+    host_lens: NDArray[np.int32]  # [R], tokens so far, including the step's
     begins: torch.Tensor  # int32 [R + 1]
     lens: torch.Tensor  # int32 [R]
-    blocks: torch.Tensor  # int32 [R, most blocks of one or more]
+    blocks: torch.Tensor  # int32 [R, maximum blocks of a request]
     place: int = 0
-    """Which slice of its step it is of, from 1; 0: of a whole step."""
+    """Number of the slice in its step, from 1; 0: the whole step."""
 
     @property
     def num_requests(self) -> int:
@@ -38,13 +38,13 @@ class RequestTable:
 
 @dataclass(frozen=True, slots=True)
 class StepSlice:
-    """Tokens begin … end - 1 of a step, and their tables as those of a step of their own."""
+    """Tokens begin … end - 1 of a step, with tables like those of a separate step."""
 
     begin: int
     end: int
     step: Step
     is_long: bool
-    """Whether it is one request's, to be computed outside the latent space."""
+    """Whether the slice belongs to one request and is computed outside the latent space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,17 @@ class Step:
     sampled: torch.Tensor  # int64 [S]
     requests: RequestTable
     slices: tuple[StepSlice, ...] = ()
-    """What attention computes one after the other; empty: the step as a whole."""
+    """Slices that attention computes one after the other; empty: the step as a whole."""
 
     def rows(self, begin: int, end: int) -> Step:
-        """Positions and slots of tokens begin … end - 1, in addition to the step's other tables. They are copies: for
-        views at odd addresses Triton would compile its kernels once more, while everybody waits."""
+        """Positions and slots of tokens begin … end - 1, with the step's other tables unchanged. They are copies: for
+        views at odd addresses Triton would compile its kernels once more and delay all requests."""
         return replace(self, positions=self.positions[begin:end].clone(), slots=self.slots[begin:end].clone())
 
     @classmethod
     def from_batch(cls, batch: Batch, device: torch.device, sizes: SliceSizes | None = None) -> Step:
-        """Copy a batch's tables; the batch is not needed afterwards. None: the step is not cut into slices."""
+        """Copy a batch's tables to the device; the batch is not needed afterwards. `sizes` None: the step is not cut
+        into slices."""
         begins = batch.query_indptr.copy()
         lens = batch.positions[begins[1:] - 1] + np.int32(1)
         bounds = batch.kv_indptr.tolist()

@@ -1,4 +1,5 @@
-"""The weights of a hybrid model: on the device what every token needs, in host memory the routed experts."""
+"""The weights of a hybrid model: the weights that every token needs are on the device, the routed experts in host
+memory."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from ballast.model.weights import read_ahead, shares_after_layers
 from ballast.weights.gguf import GgufModel
 
 IsTaken = Callable[[int, kernels.Experts], bool]
-"""Asked with a routed layer's index, from 0, and its packed experts: whether the device has taken all of them."""
+"""Called with a routed layer's index, from 0, and its packed experts; returns whether the device has taken all of
+them."""
 
 
 AttentionWeights = LatentWeights | GroupedWeights
@@ -32,7 +34,7 @@ AttentionWeights = LatentWeights | GroupedWeights
 
 @dataclass(frozen=True, slots=True)
 class MlpWeights:
-    """The feed-forward network that every token passes: a dense layer's, or the shared experts."""
+    """The feed-forward network for every token: a dense layer's, or the shared experts."""
 
     gate_and_up: Linears  # D → N, N
     down: Linear  # N → D
@@ -40,7 +42,7 @@ class MlpWeights:
 
 @dataclass(frozen=True, slots=True)
 class RoutedWeights:
-    """The router on the device, and the experts in host memory; None where the device has all of them."""
+    """The router on the device, and the experts in host memory; None if the device has all of them."""
 
     router: Linear  # D → E
     choose: Choose
@@ -59,7 +61,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class HybridWeights:
-    """All weights of a model. The embedding is read from the mapped file, a few rows a step."""
+    """All weights of a model. The embedding is read from the mapped file, a few rows per step."""
 
     embedding: kernels.Matrix  # [vocabulary, D]
     layers: tuple[LayerWeights, ...]
@@ -67,8 +69,8 @@ class HybridWeights:
     output: Linear  # D → sampled vocabulary
     num_sampled_ids: int
     largest: Mapping[str, float]
-    """By what the cache keeps, "key", "latent", "value" or "index key": the largest number that it can have there,
-    for any tokens; see `cache_bounds`."""
+    """The largest number that the cache can receive, for any tokens, by kind of entry: "key", "latent", "value" or
+    "index key"; see `cache_bounds`."""
 
 
 def load_hybrid_weights(
@@ -82,8 +84,8 @@ def load_hybrid_weights(
     report: Callable[[float], None],
     is_taken: IsTaken = lambda *_: False,
 ) -> HybridWeights:
-    """Load every tensor of a checked file; `report` gets the share of bytes done, 0…1, after each layer. A layer's
-    experts are not kept where `is_taken` says that the device has them."""
+    """Load every tensor of a checked file; `report` gets the fraction of bytes done, 0…1, after each layer. A layer's
+    experts are not kept if `is_taken` returns that the device has them."""
     with read_ahead(gguf_model, spec, packing) as ahead:
         tensors = Tensors(gguf_model, packing, ahead)
         loader = _Loader(tensors, spec, make_linear, make_router, device, is_taken)
@@ -126,7 +128,7 @@ class _Loader:
         host = LayerTensors(self._tensors, layer_tensors(self._spec, index))
         tensors = DeviceTensors(host, self._make_linear, self._device)
         for name, largest in largest_kept(host, mixer).items():
-            # A sum that is no number stays one.
+            # A NaN bound stays NaN.
             self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
         return LayerWeights(
             attention=GroupedWeights.load(tensors)

@@ -16,8 +16,8 @@ SCORE_BYTES = 64 << 20
 
 
 def largest_query(scale: float, cache_type: torch.dtype) -> float:
-    """The largest number that a query may hold. Kernels multiply it by the scale of scores, ours also by log2(e), and
-    round the product to the cache's type."""
+    """The largest number that a query may contain. Kernels multiply it by the score scale (Ballast's kernels also by
+    log2(e)) and round the product to the cache's type."""
     return min(torch.finfo(cache_type).max / (scale * math.log2(math.e)), torch.finfo(torch.float32).max)
 
 
@@ -25,13 +25,13 @@ class Attention(Protocol):
     """Attention of one model. Shapes: T tokens, H heads, K = key_dim, V = v_dim."""
 
     def prepare(self, step: Step) -> None:
-        """Plan a step on the host, or its slices where it has any: once a step, before its layers are queued or its
-        graph is replayed, and after the device has finished the step before. Steps of `DecodeInputs` share their
+        """Plan a step, or its slices if it has any, on the host. Call it once per step, before its layers are queued or
+        its graph is replayed, and after the device has finished the previous step. Steps of `DecodeInputs` share their
         memory. Long slices need no plan: see `ExpandedAttention`."""
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
-        """query float32 [T, H, K], cache [slots, row_width] → float32 [T, H, V]. Token t sees its request's positions
-        0…positions[t]; `Sizes` say where a slot's keys and values lie."""
+        """query float32 [T, H, K], cache [slots, row_width] → float32 [T, H, V]. Token t attends to positions
+        0…positions[t] of its request; `Sizes` define the positions of keys and values in a row of the cache."""
 
 
 class PlainAttention:
@@ -41,13 +41,13 @@ class PlainAttention:
         self._sizes = sizes
 
     def prepare(self, step: Step) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """See `Attention`."""
         sizes, requests = self._sizes, step.requests
         heads = sizes.num_kv_heads
-        # By head of the cache and query of its group.
+        # Grouped by head of the cache, then by query of its group.
         groups = query.view(len(query), heads, -1, sizes.key_dim)
         attended = query.new_empty((*groups.shape[:3], sizes.v_dim))
         offsets = torch.arange(sizes.block_tokens, device=query.device)

@@ -1,10 +1,10 @@
 """Upper bounds of the numbers that a layer can write to its cache, for any tokens. Pure.
 
-A norm's output is its weights times a vector whose length is at most √D, the root of its width: so an entry is at most
-its weight times that root. What nothing norms, a latent model's key or a value, is a product of the layer's norm: by
-Cauchy and Schwarz an entry is at most √D times the length of its row, each column times its weight of the norm, and its
-bias. A rotation carries two entries into each other, so that either may come to the length of both; of what was normed,
-to the length of the whole at most.
+A norm's output is its weights times a vector of length at most √D, where D is its width. So an entry is at most its
+weight times √D. A key or value without a norm of its own is a product of the layer's norm. By the Cauchy-Schwarz
+inequality, its entry is at most √D times the length of its row, with each column multiplied by its weight of the norm,
+plus its bias. A rotation mixes two entries, so each may reach the length of the pair; after a norm, each may reach at
+most the length of the whole vector.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def largest_normed(norm: NDArray[np.float32]) -> float:
 
 
 def largest_product(norm: NDArray[np.float32], rows: NDArray[np.float32], bias: NDArray[np.float32] | None) -> F64:
-    """Of each entry of a product, [rows]. norm [D]: the weights of the layer's norm; rows [rows, D]: of the matrix;
-    bias [rows], where there is one."""
+    """The bound of each entry of a product, [rows]. norm [D]: the weights of the layer's norm; rows [rows, D]: the
+    matrix; bias [rows], if there is one."""
     with np.errstate(invalid="ignore"):  # a file may hold infinities
         lengths: F64 = np.sqrt(norm.size * np.square(rows.astype(np.float64) * norm).sum(1))
     return lengths if bias is None else lengths + np.abs(bias)
 
 
 def largest_rotated(first: F64, second: F64, rotation: float) -> float:
-    """The bound of rotated pairs, given the bounds of both entries; `rotation`: what a rotation multiplies
-    lengths by."""
+    """The bound of rotated pairs, given the bounds of both entries; `rotation`: the factor by which a rotation scales
+    lengths."""
     return rotation * float(np.hypot(first, second).max())

@@ -13,15 +13,15 @@ from ballast.model.layers.plane import INDEX_KEYS, Plane
 class LayerCache(NamedTuple):
     """The data of a layer, one row per slot."""
 
-    rows: torch.Tensor  # [slots, width]: the planes that attention reads, side by side
-    index_keys: torch.Tensor | None  # [slots, key_dim], where the layer has an indexer
+    rows: torch.Tensor  # [slots, width]: the KV components that attention reads, adjacent
+    index_keys: torch.Tensor | None  # [slots, key_dim], if the layer has an indexer
 
 
 class DeviceKvPool:
-    """One row per token and layer, in which the planes that attention reads lie side by side: one gather finds all of a
-    token. Keys of an indexer lie by themselves, since they are read of many more tokens.
+    """One row per token and layer. It holds the KV components that attention reads, so that one gather reads a token's
+    data. Index keys are in a separate tensor, because they are read for many more tokens.
 
-    Slot s belongs to block s // block_tokens; block 0, the null block, comes on top of `num_blocks`.
+    Slot s belongs to block s // block_tokens; block 0, the null block, is in addition to `num_blocks`.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class DeviceKvPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """`planes`: the planes of each layer."""
+        """`planes`: the KV components of each layer."""
         num_slots = (num_blocks + 1) * block_tokens
         self.block_tokens = block_tokens
 
@@ -49,10 +49,10 @@ class DeviceKvPool:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of all numbers."""
+        """The type of all numbers in the cache."""
         return self.layers[0].rows.dtype
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors of all layers, in order; each [slots, its width]."""
+        """The tensors of all layers, in order; each [slots, row width]."""
         return [tensor for layer in self.layers for tensor in layer if tensor is not None]

@@ -1,9 +1,9 @@
 """Attention of long prompts outside the latent space.
 
-In its absorbed form, attention takes rank + rope_dim + rank multiplications for each query, key and head: 1,088 in
-DeepSeek's models. With keys and values brought out of the latent space it takes nope_dim + rope_dim + v_dim, 320, and
-bringing one out costs as much as some hundred queries. So that long contexts fit, it is done with pieces of the
-context, and what the pieces give is merged by the sums of their weights.
+In its absorbed form, attention takes rank + rope_dim + rank multiplications per query, key and head: 1,088 in
+DeepSeek's models. With keys and values expanded from the latent space it takes nope_dim + rope_dim + v_dim, 320;
+expanding one key costs as much as about a hundred queries. To fit long contexts in memory, the context is expanded in
+pieces, and the results of the pieces are merged by their sums of weights.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.step import Step
 
 _ROWS = 256
-"""Columns of a matrix that are asked for at a time, by what it gives for as many unit vectors; where it has fewer,
-zeros follow. Products of so many tokens use none of a layer's counters (`panels/panel_linear.py`), which a decode
-step on another stream may be using."""
+"""Number of matrix columns that are read at a time, as the products with that many unit vectors, padded with zeros.
+Products of this many tokens use none of a layer's counters (`panels/panel_linear.py`), which a decode step on another
+stream may be using."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class ExpandedSizes:
 
     num_heads: int
     rank: int
-    """kv_lora_rank, of the latents."""
+    """kv_lora_rank, the width of the latents."""
     nope_dim: int
     rope_dim: int
     v_dim: int
     scale: float
-    """The factor of scores."""
+    """The factor of attention scores."""
     block_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class ExpandedWeights:
-    """The matrices that bring keys and values out of the latent space, each as two terms of the cache's type: a number
-    rounded, and the rest."""
+    """The matrices that expand keys and values from the latent space. Each is two terms of the cache's type: the
+    rounded number, and the remainder."""
 
     keys: torch.Tensor  # [2 * rank, H * nope_dim]
     values: torch.Tensor  # [2 * rank, H * v_dim]
@@ -53,17 +53,18 @@ class ExpandedKernels(Protocol):
     v_dim."""
 
     def keys(self, nope: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-        """nope [N, H * nope_dim], rope [N, rope_dim] → [N, H, K], all heads with the same rope. What is infinite
-        becomes the largest number and is counted."""
+        """nope [N, H * nope_dim], rope [N, rope_dim] → [N, H, K], where all heads have the same rope. Infinite numbers
+        become the largest finite number and are counted."""
 
     def values(self, values: torch.Tensor) -> torch.Tensor:
-        """[N, H * V] → [N, H, V], in place. What is infinite becomes the largest number and is counted."""
+        """[N, H * V] → [N, H, V], in place. Infinite numbers become the largest finite number and are counted."""
 
     def attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, is_causal: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """query [T, H, K], scaled, keys [N, H, K] and values [N, H, V] → averages of values [T, H, V], and base-2
-        logarithms of the sums of weights float32 [T, H]. Causal: T is N, and query t sees keys 0…t; else all."""
+        logarithms of the sums of weights float32 [T, H]. If causal, T equals N and query t attends to keys 0…t;
+        otherwise each query attends to all keys."""
 
     def merge(self, total: torch.Tensor, weight: torch.Tensor, part: torch.Tensor, part_weight: torch.Tensor) -> None:
         """Merge averages over other keys, part [T, H, V] and part_weight float32 [T, H], into total float32 [T, H, V]
@@ -71,8 +72,7 @@ class ExpandedKernels(Protocol):
 
 
 class ExpandedAttention:
-    """Attention of one request's tokens, which follow each other and are in the cache. Keeps nothing from call to
-    call."""
+    """Attention of consecutive tokens of one request, which are in the cache. Stateless."""
 
     def __init__(self, sizes: ExpandedSizes, kernels: ExpandedKernels, piece_keys: int) -> None:
         """`piece_keys`: maximum number of expanded keys at a time, and of queries per call."""
@@ -81,8 +81,8 @@ class ExpandedAttention:
         self._piece_keys = piece_keys
 
     def weights(self, k_up: Linear, v_up: Linear, dtype: torch.dtype, device: torch.device) -> ExpandedWeights:
-        """The matrices of a layer. k_up: per head nope_dim → rank; v_up: per head rank → v_dim. They are read by
-        their products with unit vectors, so that any type works."""
+        """The matrices of a layer. k_up: per head nope_dim → rank; v_up: per head rank → v_dim. They are read as
+        products with unit vectors, which works for any weight type."""
         sizes = self.sizes
         keys = torch.cat(list(_columns(k_up, sizes.nope_dim, sizes.num_heads, device)))  # [nope_dim, H, rank]
         values = torch.cat(list(_columns(v_up, sizes.rank, sizes.num_heads, device)))  # [rank, H, v_dim]
@@ -129,7 +129,7 @@ class PlainExpandedKernels:
     """`ExpandedKernels` in torch's operations, on any device."""
 
     def __init__(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> None:
-        """`num_saturated` int64 [] counts."""
+        """`num_saturated` int64 []: the counter of infinite numbers."""
         self._sizes = sizes
         self._num_saturated = num_saturated
 
@@ -166,7 +166,7 @@ class PlainExpandedKernels:
 
 
 def _columns(linear: Linear, num_cols: int, num_heads: int, device: torch.device) -> Iterator[torch.Tensor]:
-    """The columns of each head's matrix [_, heads, rows], some at a time."""
+    """The columns of each head's matrix [_, heads, rows], up to _ROWS at a time."""
     ones = torch.eye(max(num_cols, _ROWS), num_cols, device=device)[:, None, :]
     for rows in torch.split(ones, _ROWS):
         product = linear(rows.expand(-1, num_heads, -1).contiguous())

@@ -14,7 +14,7 @@ from ballast.model.hybrid.reduce_kernels import plus
 
 @triton.jit
 def _bounded(values, LARGEST: tl.constexpr):
-    """(values, how many were infinite); NaN stays NaN."""
+    """(values, number of infinite values); NaN stays NaN."""
     wide = values.to(tl.float32)
     is_beyond = (wide > LARGEST) | (wide < -LARGEST)
     bounded = tl.where(wide > LARGEST, LARGEST, tl.where(wide < -LARGEST, -LARGEST, wide))
@@ -62,7 +62,7 @@ def bound(
     BLOCK: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
-    """Finite numbers are only read."""
+    """Replaces infinite numbers and counts them; finite numbers are not written."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
     is_there = place < num_values
     found, num_beyond = _bounded(tl.load(values + place, mask=is_there, other=0.0), LARGEST)

@@ -16,14 +16,14 @@ from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.step import RequestTable, Step
 
 RANK, ROPE_DIM = 512, 64
-"""The latents that flashinfer has kernels for."""
+"""The sizes of latents that flashinfer's kernels support."""
 MAX_TILES = 15 << 10
-"""Most tiles of rows in a step. flashinfer's plan holds 16384 pieces of work and does not check for more; beside one
-for each tile, there are at most as many as the GPU has multiprocessors."""
+"""Maximum tiles of rows in a step. flashinfer's plan holds 16384 work items and does not check the limit. It has one
+item per tile, plus at most one per multiprocessor of the GPU."""
 _TILE_ROWS = 64
 _HALF_BYTES, _FLOAT_BYTES = 2, 4
 WORKSPACE_BYTES = 8 << 20
-"""Of a wrapper's tables on the device."""
+"""Size of a wrapper's tables on the device."""
 _LAST_TABLE, _TABLE_BYTES = 15, 4 << 14
 """Indices in flashinfer's plan (`MLAPlanInfo`, scheduler.cuh) of the offset of its last table and of that table's
 size."""
@@ -45,10 +45,10 @@ class FlashinferAttention:
     def __init__(self, sizes: LatentSizes, device: torch.device) -> None:
         """Compile the kernels, unless flashinfer's cache has them, and run them once. Raises ImportError, OSError or
         RuntimeError."""
-        import flashinfer  # here alone: it takes a second and a CUDA device
+        import flashinfer  # imported here, because it takes a second and needs a CUDA device
 
         processors = torch.cuda.get_device_properties(device).multi_processor_count
-        # Two partial tiles for each multiprocessor, and its rounding up of addresses.
+        # Two partial tiles per multiprocessor, plus the rounding up of addresses.
         partial_bytes = 2 * processors * _TILE_ROWS * (RANK * _HALF_BYTES + _FLOAT_BYTES) + (1 << 10)
         workspace = torch.empty(partial_bytes, dtype=torch.uint8, device=device)
         self._sizes = sizes
@@ -68,15 +68,16 @@ class FlashinferAttention:
         return int((-(-rows // tile)).sum()) <= MAX_TILES
 
     def prepare(self, step: Step) -> None:
-        """Divide the step among the multiprocessors; a captured graph finds the plan at the address of the last one.
+        """Divide the step among the multiprocessors; a captured graph finds the plan at the address of the previous
+        one.
 
-        flashinfer copies its plan by the copy engine, where it may wait behind experts that stream (`small_copies`). So
-        that copy goes where nobody reads it, on a stream that nobody waits for, and a kernel copies the plan again.
-        Tables are passed in pinned memory: copies from other memory may wait for the step that runs."""
+        flashinfer copies its plan with the copy engine, where the copy may wait behind streamed experts
+        (`small_copies`). So that copy goes to an unused buffer on a separate stream, and a kernel copies the plan
+        again. Tables are passed in pinned memory: copies from other memory may wait for the running step."""
         requests = step.requests
         while len(self._wrappers) <= requests.place:
             self._wrappers.append(self._make_wrapper())
-        # The table of blocks is the list of pages as it lies, each request's at its row.
+        # The block table, in row order, is the list of pages; each request's pages begin at its row.
         first_pages = np.arange(requests.num_requests + 1, dtype=np.int32) * np.int32(requests.blocks.shape[1])
         wrapper = self._wrappers[requests.place]
         with self._platform.on(self._aside), planning_into(wrapper, self._unread):
@@ -101,7 +102,7 @@ class FlashinferAttention:
         """See `Attention`; the cache holds half precision."""
         assert cache.dtype == torch.float16
         rounded = torch.empty_like(query, dtype=cache.dtype)
-        # Scaled before it is rounded: what would still overflow has been bounded by `largest_query`.
+        # The query is scaled before it is rounded; `largest_query` has clamped numbers that would still overflow.
         torch.mul(query, self._sizes.scale, out=rounded)
         pages = cache.view(-1, self._sizes.block_tokens, RANK + ROPE_DIM)
         attended: torch.Tensor = self._wrappers[step.requests.place].run(
@@ -110,7 +111,8 @@ class FlashinferAttention:
         return attended.float()
 
     def _try(self, device: torch.device) -> None:
-        """Run one token of zeros that only sees itself, so that kernels that cannot run here fail now."""
+        """Run one token of zeros that attends only to itself, so that kernels that cannot run on this device fail
+        now."""
         host = np.array([0, 1], np.int32)
         begins = torch.from_numpy(host).to(device)
         requests = RequestTable(host, host[1:], begins, begins[1:], begins[:1, None])
@@ -127,7 +129,7 @@ class FlashinferAttention:
 
 @contextmanager
 def planning_into(wrapper: Any, unread: torch.Tensor) -> Iterator[None]:
-    """Let flashinfer's own copy of the plan go to `unread` instead of the tables that its kernels read."""
+    """Redirect flashinfer's own copy of the plan to `unread`, away from the tables that its kernels read."""
     tables = wrapper._int_workspace_buffer
     wrapper._int_workspace_buffer = unread
     try:

@@ -10,7 +10,7 @@ from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSiz
 from ballast.model.hybrid.power_of_two import padded
 
 HEAD_DIM, V_DIM = 192, 128
-"""The heads that they are compiled for: of all DeepSeek models."""
+"""The head sizes for which they are compiled: those of all DeepSeek models."""
 _TRIED = 200
 _HEADS = 16
 _ROWS = 16
@@ -18,17 +18,17 @@ _BOUND_BLOCK = 4096
 
 
 class FlashinferExpandedKernels:
-    """`ExpandedKernels` on a GPU, for a cache of half precision, to which queries, keys, values and results are
-    rounded."""
+    """`ExpandedKernels` on a GPU, for a cache in half precision. Queries, keys, values and results are rounded to half
+    precision."""
 
     def __init__(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> None:
-        """`num_saturated` int64 [], on the device, counts. Raises ImportError."""
-        import flashinfer  # here alone: it takes a second and a CUDA device
+        """`num_saturated` int64 []: the counter of infinite numbers, on the device. Raises ImportError."""
+        import flashinfer  # imported here, because it takes a second and needs a CUDA device
 
         self._sizes = sizes
         self._num_saturated = num_saturated
         self._attend = flashinfer.single_prefill_with_kv_cache
-        # Products of half precision are summed in float32 to the end.
+        # Sums of half-precision products stay in float32 to the end.
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
     def keys(self, nope: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
@@ -74,8 +74,8 @@ class FlashinferExpandedKernels:
 
 
 def why_wrong(kernels: ExpandedKernels, sizes: ExpandedSizes, device: torch.device) -> str | None:
-    """The reason why the kernels cannot be relied on, or None: a few keys that all queries see, and as many that they
-    see one after the other, compared with the plain way."""
+    """The reason why the kernels are unreliable, or None. Compares them with the plain implementation for a few keys
+    that all queries see, and for the same number of keys with a causal mask."""
     rng = torch.Generator(device).manual_seed(0)
 
     def some(*shape: int) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Grouped-query attention of prompts by flashinfer's kernels: fa3 on Hopper, fa2 elsewhere.
 
-Steps of few tokens a request are ours: fa3's tiles hold 128 tokens of one head, and read a group's keys once for each
-of its heads.
+Ballast's kernels compute steps with few tokens per request: fa3's tiles hold 128 tokens of one head, and read a group's
+keys once per query head.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.step import RequestTable, Step
 
 HEAD_DIMS = (64, 128, 256)
-"""Supported widths of flashinfer's kernels, if keys and values have the same width."""
+"""Widths that flashinfer's kernels support, if keys and values have the same width."""
 FEWEST_TOKENS = 32
 """Minimum average number of new tokens per request of a step."""
 MOST_TILES = 16 << 10
-"""Most tiles of 128 tokens and a head in a step: with all that is kept of each, half of a plan's workspace."""
+"""Maximum tiles of 128 tokens and one head in a step: their tables take half of a plan's workspace."""
 _TILE_TOKENS = 128
 _FLOAT_WORKSPACE_BYTES = 1 << 20
 """Work is not split among programs, so nothing has to be merged."""
@@ -49,13 +49,13 @@ def compile_grouped(head_dim: int, device: torch.device) -> None:
 
 
 class FlashinferGrouped:
-    """`Attention` for one model's sizes, on one device, for steps that it `takes`. Queries and results are rounded to
-    half precision."""
+    """`Attention` for one model's sizes, on one device, for steps for which `takes` is true. Queries and results are
+    rounded to half precision."""
 
     def __init__(self, sizes: GroupedSizes, device: torch.device) -> None:
-        """Compile the kernels, unless flashinfer's cache has them, and compare them with the plain way. Raises
-        ImportError, OSError or RuntimeError."""
-        import flashinfer  # here alone: it takes a second and a CUDA device
+        """Compile the kernels, unless flashinfer's cache has them, and compare them with the plain implementation.
+        Raises ImportError, OSError or RuntimeError."""
+        import flashinfer  # imported here, because it takes a second and needs a CUDA device
 
         workspace = torch.empty(_FLOAT_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._sizes = sizes
@@ -75,9 +75,10 @@ class FlashinferGrouped:
     def prepare(self, step: Step) -> None:
         """Divide the step among the multiprocessors.
 
-        As in `FlashinferAttention.prepare`, flashinfer's copies go where nobody reads them, and a kernel copies the
-        plan again. The table of blocks is the list of pages as it lies, each request's at its row; a request has as
-        many as a row, and in its last page, which fa2 subtracts them by, fewer tokens than none."""
+        As in `FlashinferAttention.prepare`, flashinfer's copies go to an unused buffer, and a kernel copies the plan
+        again. The block table, in row order, is the list of pages, and each request's pages begin at its row. Each
+        request is passed with all pages of its row. So the number of tokens in its last page, from which fa2 computes
+        the length, may be zero or negative."""
         requests, sizes = step.requests, self._sizes
         while len(self._wrappers) <= requests.place:
             self._wrappers.append(self._make_wrapper())
@@ -113,7 +114,7 @@ class FlashinferGrouped:
         assert cache.dtype == torch.float16
         sizes = self._sizes
         rounded = torch.empty_like(query, dtype=cache.dtype)
-        # Scaled before it is rounded: what would still overflow has been bounded by `largest_query`.
+        # The query is scaled before it is rounded; `largest_query` has clamped numbers that would still overflow.
         torch.mul(query, sizes.scale, out=rounded)
         pages = cache.view(-1, sizes.block_tokens, 2, sizes.num_kv_heads, sizes.key_dim)
         attended = torch.empty_like(rounded)
@@ -127,7 +128,7 @@ class FlashinferGrouped:
         begins = np.concatenate([[0], added.cumsum()]).astype(np.int32)
         positions = np.concatenate([np.arange(end - count, end) for count, end in zip(added, lens, strict=True)])
         num_blocks = -(-int(lens.max()) // sizes.block_tokens)
-        # Backwards, so that pages do not follow each other.
+        # In descending order, so that pages are not consecutive.
         blocks = torch.arange(2 * num_blocks, 0, -1, dtype=torch.int32, device=device).view(2, num_blocks)
         requests = RequestTable(
             begins, lens, torch.from_numpy(begins).to(device), torch.from_numpy(lens).to(device), blocks
@@ -144,14 +145,14 @@ class FlashinferGrouped:
 
 
 def is_long(begins: NDArray[np.int32], num_heads: int) -> bool:
-    """Whether flashinfer computes a step. `begins` [R + 1]: tokens of the step that precede each request's."""
+    """Whether flashinfer computes a step. `begins` [R + 1]: tokens of the step that precede each request."""
     added = np.diff(begins)
     num_tiles = int((-(-added // _TILE_TOKENS)).sum()) * num_heads
     return float(added.mean()) >= FEWEST_TOKENS and num_tiles <= MOST_TILES
 
 
 def _plan_bytes(plan: list[int]) -> int:
-    """Bytes of a plan's tables. fa3's (`PrefillPlanSM90Info`, scheduler.cuh) are nine numbers, of which the first eight
-    are places of arrays of one size, the last one's at 7; fa2's (`PrefillPlanInfo`), without what is split, end with
-    one number at the place that 9 tells."""
+    """Bytes of a plan's tables. fa3's plan (`PrefillPlanSM90Info`, scheduler.cuh) has nine numbers; the first eight are
+    offsets of arrays of equal size, the last array's at index 7. fa2's plan (`PrefillPlanInfo`), without split work,
+    ends with one number at the offset that index 9 gives."""
     return plan[7] + plan[1] - plan[0] if len(plan) == 9 else plan[9] + 4

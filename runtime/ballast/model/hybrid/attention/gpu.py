@@ -23,7 +23,7 @@ Flashinfer = FlashinferAttention | FlashinferGrouped
 
 
 class GpuAttention:
-    """Attention with flashinfer's kernels if they can be used, otherwise with Ballast's."""
+    """Attention with flashinfer's kernels if they are available, otherwise with Ballast's."""
 
     def __init__(self, paged: PagedAttention, flashinfer: Flashinfer | None = None) -> None:
         self._paged = paged
@@ -35,7 +35,7 @@ class GpuAttention:
         return self._flashinfer is not None
 
     def use(self, flashinfer: Flashinfer | None) -> None:
-        """Use flashinfer's kernels from the next step on. Steps that are prepared must have ended."""
+        """Use flashinfer's kernels from the next step on. All prepared steps must have ended."""
         self._flashinfer = flashinfer
 
     def prepare(self, step: Step) -> None:
@@ -66,10 +66,11 @@ def paged_attention(sizes: Sizes, device: torch.device) -> PagedAttention:
 def compiled_flashinfer(
     sizes: Sizes, device: torch.device, off: SwitchedOff, compiled: CompiledAside | None = None
 ) -> Flashinfer | None:
-    """flashinfer's kernels, or None where it has none for such heads, is not installed or cannot compile them; `off`
-    knows of the latter two. `compiled`: compiles them, and is waited for. Raises what CUDA itself reports."""
+    """flashinfer's kernels. None if flashinfer has no kernels for these heads, is not installed or cannot compile them;
+    in the latter two cases `off` gets the reason. `compiled`: the compilation in progress, which is awaited. Raises the
+    errors that CUDA itself reports."""
     if "flashinfer" in off.reasons:
-        return None  # as for the other lane
+        return None  # already switched off for the other lane
     if not has_kernels(sizes):
         log.info("attention uses Ballast's kernels: flashinfer has none for %s", sizes)
         return None
@@ -91,7 +92,7 @@ def compiled_flashinfer(
 
 
 def has_kernels(sizes: Sizes) -> bool:
-    """Whether flashinfer has kernels for such heads."""
+    """Whether flashinfer has kernels for these heads."""
     if isinstance(sizes, LatentSizes):
         return (sizes.rank, sizes.rope_dim) == (RANK, ROPE_DIM)
     return sizes.key_dim == sizes.v_dim and sizes.key_dim in HEAD_DIMS

@@ -35,7 +35,7 @@ class LateFlashinfer:
     def __init__(
         self, sizes: Sizes, expanded_sizes: ExpandedSizes | None, device: torch.device, off: SwitchedOff
     ) -> None:
-        """`expanded_sizes`: of attention outside the latent space, if the model has any. `off` gets the reason where
+        """`expanded_sizes`: those of attention outside the latent space, if the model has any. `off` gets the reason if
         kernels cannot be compiled or are wrong."""
         self._sizes, self._expanded_sizes = sizes, expanded_sizes
         self._device, self._off = device, off
@@ -60,12 +60,12 @@ class LateFlashinfer:
         piece_keys: int,
         late: LateKernels,
     ) -> None:
-        """Let `lanes` use the kernels, and `use_expanded` attention outside the latent space, which counts in
-        `num_saturated` and has `piece_keys` keys at a time. Kernels that decode steps use are waited for, since these
-        steps are captured; `late` gets the others. Raises what CUDA itself reports."""
+        """Make `lanes` use the kernels, and pass attention outside the latent space to `use_expanded`. That attention
+        counts in `num_saturated` and expands `piece_keys` keys at a time. Waits for kernels that decode steps use,
+        because these steps are captured; `late` gets the others. Raises the errors that CUDA itself reports."""
 
         def use() -> None:
-            # All are made before any is used: the device may have too little memory for the last.
+            # All are made before any is used: device memory may be too small for the last one.
             made = [compiled_flashinfer(self._sizes, self._device, self._off, self._attention) for _ in lanes]
             for lane, flashinfer in zip(lanes, made, strict=True):
                 lane.use(flashinfer)
@@ -89,8 +89,8 @@ class LateFlashinfer:
 def compiling_expansion(
     sizes: ExpandedSizes, device: torch.device, after: CompiledAside | None = None
 ) -> CompiledAside | None:
-    """Begin to compile the kernels of attention outside the latent space, which takes a minute or two, once `after` has
-    ended. None where such heads have no kernels."""
+    """Start to compile the kernels of attention outside the latent space, after `after` has ended. This takes one to
+    two minutes. None if no kernels exist for these heads."""
     if (sizes.nope_dim + sizes.rope_dim, sizes.v_dim) != (HEAD_DIM, V_DIM):
         log.info(
             "attention of long prompts stays in the latent space: kernels exist only for heads of %d + %d",
@@ -115,9 +115,9 @@ def compiled_expansion(
     device: torch.device,
     off: SwitchedOff,
 ) -> ExpandedAttention | None:
-    """Wait for the kernels of attention outside the latent space: the attention, given what counts saturated numbers
-    and the most keys at a time; None where they cannot be compiled or are wrong, as `off` then knows. Raises what CUDA
-    itself reports."""
+    """Wait for the kernels of attention outside the latent space; returns the attention. `num_saturated`: the counter
+    of infinite numbers; `piece_keys`: maximum number of expanded keys at a time. None if the kernels cannot be compiled
+    or are wrong; `off` then gets the reason. Raises the errors that CUDA itself reports."""
     try:
         compiled.wait()
         kernels = FlashinferExpandedKernels(sizes, num_saturated)

@@ -54,10 +54,11 @@ class PagedAttention:
         self._tilings = tilings
         self._wanted_programs = PROGRAMS_PER_PROCESSOR * num_processors
         self._single_tiles: dict[int, torch.Tensor] = {}
-        self._tiles: dict[int, torch.Tensor] = {}  # by the place of a slice in its step
+        self._tiles: dict[int, torch.Tensor] = {}  # by the number of a slice in its step
 
     def prepare(self, step: Step) -> None:
-        """Tiles of a step of single tokens depend on their number only, and are kept at one address for graphs."""
+        """See `Attention`. Tiles of a step of single tokens depend only on their number, and stay at one address for
+        graphs."""
         requests = step.requests
         if not requests.adds_one_each:
             self._tiles[requests.place] = self._tiles_of(requests)
@@ -127,7 +128,7 @@ class PagedAttention:
 
 
 def rounded_query(query: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Tensor:
-    """`query` times `scale`, of type `dtype`, which is the cache's."""
+    """`query` times `scale`, in the cache's type `dtype`."""
     rounded = torch.empty_like(query, dtype=dtype)
     paged_kernels.round_query[-(-query.numel() // _ROUNDED_SIZE),](
         query, rounded, scale, query.numel(), SIZE=_ROUNDED_SIZE
@@ -136,7 +137,7 @@ def rounded_query(query: torch.Tensor, dtype: torch.dtype, scale: float) -> torc
 
 
 def kernel_constants(sizes: Sizes, tiling: Tiling) -> dict[str, Any]:
-    """The constants and options that `attend` is compiled with."""
+    """The constants and options with which `attend` is compiled."""
     first, second = _key_parts(sizes)
     return {
         "BLOCK_TOKENS": sizes.block_tokens,
@@ -156,13 +157,13 @@ def kernel_constants(sizes: Sizes, tiling: Tiling) -> dict[str, Any]:
 
 
 def choose_tilings(sizes: Sizes, shared_bytes: int) -> Tilings:
-    """The fastest tilings that fit a processor's shared memory. Raises ValueError where none does."""
+    """The fastest tilings that fit a processor's shared memory. Raises ValueError if none fits."""
     first, second = _key_parts(sizes)
     key = _tile_side(first) + (_tile_side(second) if second else 0)
     of_values = _tile_side(sizes.v_dim) if sizes.values_at else 0
 
     def fits(tiling: Tiling) -> bool:
-        """Whether queries, keys and values of all stages and weights, of two bytes each, fit."""
+        """Whether the queries, the keys and values of all stages, and the weights fit, with two bytes per number."""
         cached = tiling.keys * tiling.num_stages * (key + of_values)
         return (tiling.rows * key + cached + tiling.rows * tiling.keys) * 2 <= shared_bytes
 
@@ -179,8 +180,8 @@ def choose_tilings(sizes: Sizes, shared_bytes: int) -> Tilings:
 
 
 def _key_parts(sizes: Sizes) -> tuple[int, int]:
-    """A key in two parts, of which the kernel pads each to a power of two: a latent and what is rotated, or of a head
-    the largest power of two that it holds and the rest. The second may be 0."""
+    """Widths of the two parts of a key, each of which the kernel pads to a power of two: latent and rotated part, or
+    for a head the largest power of two that fits and the remainder. The second may be 0."""
     if isinstance(sizes, LatentSizes):
         return sizes.rank, sizes.rope_dim
     first = padded(sizes.key_dim + 1) // 2
@@ -188,5 +189,5 @@ def _key_parts(sizes: Sizes) -> tuple[int, int]:
 
 
 def _tile_side(width: int) -> int:
-    """A power of two that `width` fits in: at least 16, the smallest side of tiles that are multiplied."""
+    """The smallest power of two that is at least `width` and 16, the smallest side of multiplied tiles."""
     return max(16, padded(width))

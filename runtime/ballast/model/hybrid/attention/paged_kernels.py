@@ -1,9 +1,10 @@
-"""Triton kernels of attention: paged, causal, heads of any size, latent or not; prompts and single tokens alike.
+"""Triton kernels for paged causal attention. They support heads of any size, latent or not, and both prompts and single
+tokens.
 
-A row is one head of one token. The heads that share a head of the cache are a group; its rows of one request follow
-each other, token by token. A program takes a tile of a group's rows of one request and a share of the tokens that they
-see; what the shares found is merged afterwards. Lengths and blocks are read from device memory, so that a captured
-launch serves every step. Triton's built-in operations only: see reduce_kernels.py.
+A row is one head of one token. The heads that share a head of the cache form a group; a group's rows of one request are
+consecutive, token by token. A program computes a tile of a group's rows of one request over a fraction (split) of the
+visible tokens; the results of the splits are merged afterwards. Lengths and blocks are read from device memory, so that
+a captured launch serves every step. Triton's built-in operations only: see reduce_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -22,14 +23,14 @@ def _ceil_div(a, b):
 
 @triton.jit
 def _share(num_keys, num_splits, KEYS: tl.constexpr):
-    """Tokens of one split: whole runs of KEYS."""
+    """Number of tokens of one split: a multiple of KEYS."""
     return _ceil_div(_ceil_div(num_keys, KEYS), num_splits) * KEYS
 
 
 @triton.jit
 def _tile(tiles, begins, lens, group, ROWS: tl.constexpr):
     """(request, tokens of the step before the request's, first row of the tile, rows of the request and group, tokens
-    that its first row sees, tokens that the tile's last row sees)."""
+    visible to the first row, tokens visible to the last row) of a tile."""
     request = tl.load(tiles + 2 * tl.program_id(0))
     first_row = tl.load(tiles + 2 * tl.program_id(0) + 1)
     begin = tl.load(begins + request)
@@ -42,7 +43,7 @@ def _tile(tiles, begins, lens, group, ROWS: tl.constexpr):
 
 @triton.jit
 def _place(begin, own_row, group):
-    """Rows of a tile among the step's [tokens, heads]; the third axis of the grid is heads of the cache."""
+    """Indices of a tile's rows in the step's [tokens, heads]; the third axis of the grid is heads of the cache."""
     token = begin.to(tl.int64) + own_row // group
     return token * (group * tl.num_programs(2)) + tl.program_id(2) * group + own_row % group
 
@@ -55,8 +56,9 @@ def round_query(
     num_numbers,
     SIZE: tl.constexpr,
 ):
-    """Times scale, for kernels of long rows: rounded in their registers, queries would not be read from shared memory
-    where they are multiplied, and leave too few registers for products that follow each other at once."""
+    """Multiply by scale and round, for kernels of long rows. If queries were rounded in the kernel's registers, they
+    would not be read from shared memory for the multiplication, and would leave too few registers for consecutive
+    products."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     is_there = at < num_numbers
     number = tl.load(query + at, mask=is_there, other=0.0) * scale
@@ -65,13 +67,13 @@ def round_query(
 
 @triton.jit(do_not_specialize=["num_rows", "group", "max_blocks", "num_splits"])
 def attend(
-    query,  # [rows, KEY + MORE_KEY], float32; where IS_ROUNDED as `round_query` leaves it
-    cache,  # [slots, ROW_WIDTH]: keys by head from 0, values by head from VALUES_AT; 0: a value begins its key
+    query,  # [rows, KEY + MORE_KEY], float32; if IS_ROUNDED, as `round_query` returns it
+    cache,  # [slots, ROW_WIDTH]: keys by head from 0, values by head from VALUES_AT; 0: a value is the start of its key
     tiles,  # int32 [tiles, 2]: a request, and the first of its rows
-    begins,  # int32 [requests + 1], tokens of the step that precede each request's
-    lens,  # int32 [requests], tokens that the request's last one sees
+    begins,  # int32 [requests + 1], tokens of the step that precede each request
+    lens,  # int32 [requests], tokens visible to the request's last token
     blocks,  # int32 [requests, max_blocks]
-    sums,  # float32 [splits, rows, V_DIM], each split's average of values
+    sums,  # float32 [splits, rows, V_DIM], the average of values of each split
     peaks,  # float32 [splits, rows], base-2 logarithms of the splits' weights
     scale,  # of scores, times log2(e)
     num_rows,  # of all heads
@@ -142,7 +144,7 @@ def attend(
         is_seen = is_key[None, :] & (key[None, :] < seen[:, None])
         scores = tl.where(is_seen, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.reduce(scores, 1, larger))
-        # A row that has seen nothing yet keeps -inf; its difference to itself would be NaN.
+        # A row that has seen no key yet keeps -inf; -inf minus -inf would be NaN.
         base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(peak - base)
@@ -160,7 +162,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["num_rows", "group", "num_splits"])
 def merge(
-    sums,  # as `attend` wrote them
+    sums,  # as `attend` writes them
     peaks,
     tiles,  # as for `attend`
     begins,
@@ -174,7 +176,7 @@ def merge(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """One program for each row of a tile."""
+    """Merge the splits. One program per row of a tile."""
     _, begin, first_row, num_request_rows, _, num_keys = _tile(tiles, begins, lens, group, ROWS)
     own_row = first_row + tl.program_id(1)
     if own_row >= num_request_rows:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LatentSizes:
-    """Latent attention in its absorbed form: all heads share one key, a latent and what positions rotate, of which the
-    latent is the value as well."""
+    """Latent attention in its absorbed form: all heads share one key, which consists of a latent and a rotated part.
+    The latent is also the value."""
 
     num_heads: int
     rank: int
-    """kv_lora_rank, of the latents."""
+    """kv_lora_rank, the width of the latents."""
     rope_dim: int
     scale: float
-    """The factor of scores."""
+    """The factor of attention scores."""
     block_tokens: int
 
     @property
@@ -25,7 +25,7 @@ class LatentSizes:
 
     @property
     def key_dim(self) -> int:
-        """Width of a query, and of a key."""
+        """Width of a query and of a key."""
         return self.rank + self.rope_dim
 
     @property
@@ -53,13 +53,13 @@ class GroupedSizes:
 
     num_heads: int
     num_kv_heads: int
-    """Heads that the cache keeps, of one group of queries each."""
+    """Number of heads in the cache, one per group of query heads."""
     key_dim: int
-    """Width of a query, and of a key."""
+    """Width of a query and of a key."""
     v_dim: int
     """Width of a value."""
     scale: float
-    """The factor of scores."""
+    """The factor of attention scores."""
     block_tokens: int
 
     @property

@@ -1,4 +1,4 @@
-"""Compiles something while a model is loaded."""
+"""Runs a compilation in the background while a model is loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ballast.errors import first_line
 log = logging.getLogger(__name__)
 
 COMPILE_LIMIT_S = 900.0
-"""Longest wait for the compiler."""
+"""Maximum wait for the compiler."""
 _NICE = 19
 _LOOK_S = 0.25
 """Interval for detecting started compilers."""
@@ -25,8 +25,8 @@ class CompiledAside:
     """A compilation on a separate thread. It starts on construction."""
 
     def __init__(self, name: str, compile_it: Callable[[], None], *, is_urgent: bool = True) -> None:
-        """`name` is for the log. `is_urgent` False: compilers that the thread starts as processes leave the CPUs to
-        everything else. The thread keeps its priority: it may hold the interpreter's lock."""
+        """`name` is for the log. If `is_urgent` is false, compiler processes that the thread starts get the lowest CPU
+        priority. The thread keeps its priority, because it may hold the interpreter's lock."""
         self.name = name
         self._compile = compile_it
         self._failure: BaseException | None = None
@@ -61,14 +61,14 @@ class CompiledAside:
     def _lower_priority(self) -> None:
         while self._thread.is_alive():
             for process in _descendants(Path(f"/proc/self/task/{self._thread.native_id}")):
-                with suppress(OSError):  # it has ended, or the system has no priorities
+                with suppress(OSError):  # the process has ended, or the system has no priorities
                     os.setpriority(os.PRIO_PROCESS, process, _NICE)
             self._thread.join(_LOOK_S)
 
 
 def _descendants(task: Path) -> Iterator[int]:
-    """The descendants of a thread, given by its path `task` in /proc."""
-    with suppress(OSError):  # it has ended, or the system lists no children
+    """The descendant processes of a thread, which is given by its path `task` in /proc."""
+    with suppress(OSError):  # the thread has ended, or the system lists no children
         for child in (task / "children").read_text().split():
             yield int(child)
             for thread in Path("/proc", child, "task").iterdir():

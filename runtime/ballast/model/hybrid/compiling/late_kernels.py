@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 
 class LateKernels:
-    """Calls that make a model use kernels, each to be made once its kernels are compiled, in the order of `add`."""
+    """Callbacks that make a model use kernels. Each is called once its kernels are compiled, in the order of `add`."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[CompiledAside, Callable[[], None]]] = deque()
 
     def add(self, compiled: CompiledAside, use: Callable[[], None]) -> None:
-        """`use` is called by `use_compiled`, once `compiled` has ended, with or without an error."""
+        """Register `use`, which `use_compiled` calls once `compiled` has ended, with or without an error."""
         self._waiting.append((compiled, use))
 
     @property
@@ -30,9 +30,9 @@ class LateKernels:
         return [compiled.name for compiled, _ in self._waiting]
 
     def use_compiled(self, *, waits: bool = False) -> None:
-        """Use the kernels that are compiled by now; all of them if `waits`. No step that they compute may have begun.
-        Kernels for which the device has too little memory are not used, unless `waits`: a start plans with this memory.
-        Raises what else the calls raise."""
+        """Use the kernels that are compiled by now, or with `waits` all of them. No step that they compute may have
+        begun. If the device has too little memory for a kernel, it is not used, unless `waits` is set: a start plans
+        with this memory. Other errors of the callbacks are raised."""
         while self._waiting and (waits or self._waiting[0][0].is_done):
             compiled, use = self._waiting.popleft()
             begin = time.monotonic()

@@ -14,21 +14,22 @@ from ballast.model.hybrid.platforms.interface import Bytes, Take
 from ballast.model.hybrid.platforms.platform_of import platform_of
 
 COPIED_AT_ONCE = 16
-"""Number of blocks that are gathered on the device before sending, and scattered after arrival."""
+"""Number of blocks that are gathered on the device before a copy to the host, and scattered after a copy from it."""
 
 Each = TypeVar("Each")
 
 
 class DeviceBlocks:
-    """Implements CacheBlocks of `model/tiers` for the tensors of a cache, each [slots, its width].
+    """Implements CacheBlocks of `model/tiers` for the tensors of a cache, each [slots, row width].
 
-    A block's rows lie in every tensor. On a stream of their own they are gathered to one piece, which crosses the bus
-    in one copy; what comes back takes the same way. All copies are done in the order in which they were begun.
+    Each tensor contains some rows of a block. A separate stream gathers the rows of all tensors into one buffer, which
+    crosses the bus in one copy; copies back to the device use the same steps in reverse. All copies run in the order in
+    which they were started.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], block_tokens: int, take: Take) -> None:
-        """Allocates memory for COPIED_AT_ONCE blocks on the tensors' device. `take` allocates host memory: pinned, with
-        a GPU."""
+        """Allocates memory for COPIED_AT_ONCE blocks on the tensors' device. `take` allocates host memory; with a GPU,
+        the memory is pinned."""
         first = tensors[0]
         self._device = first.device
         self._tensors = [tensor.view(-1, block_tokens * tensor.shape[1]) for tensor in tensors]  # [blocks, numbers]
@@ -42,7 +43,7 @@ class DeviceBlocks:
         on = self._platform.name
         self.layout = f"{first.dtype} {block_tokens} tokens, {kept}, computed on {on} by torch {torch.__version__}"
         self._stream = self._platform.new_stream()
-        # Tiers copy in on threads of their own.
+        # Tiers call copy_in on their own threads.
         self._lock = threading.Lock()
         self._going_out: deque[tuple[Event, frozenset[int]]] = deque()
 
@@ -77,18 +78,18 @@ class DeviceBlocks:
             return self._event()
 
     def before_writing(self, blocks: Sequence[int], alive: Callable[[], None]) -> None:
-        """See CacheBlocks. Raises EngineDeadError where a copy does not end."""
+        """See CacheBlocks. Raises EngineDeadError if a copy does not end."""
         while self._going_out and self._going_out[0][0].query():
             self._going_out.popleft()
         written = set(blocks)
         wait_for([copy for copy, going in self._going_out if not written.isdisjoint(going)], alive)
 
     def _own(self, gathered: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each tensor, and the position of its blocks among the gathered ones."""
+        """Each tensor, and the position of its blocks in the gather buffer."""
         return zip(self._tensors, torch.split(gathered, self._sizes, 1), strict=True)
 
     def _parts(self, blocks: Sequence[int]) -> Iterator[torch.Tensor]:
-        """The numbers of COPIED_AT_ONCE blocks at a time, on the device."""
+        """The gathered numbers of COPIED_AT_ONCE blocks at a time, on the device."""
         for part in _parts(blocks):
             ids = torch.tensor(part, dtype=torch.int64, pin_memory=self._platform.pins)
             yield ids.to(self._device, non_blocking=True)

@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 
 
 class PinnedAhead:
-    """A context in which a thread takes memory in pieces, for `take` to hand on. Leaving it waits for the thread and
-    gives back what nobody took. What the system refuses is left to whoever needs it."""
+    """A context in which a thread allocates memory in pieces, which `take` returns to callers. Leaving it waits for the
+    thread and releases unused pieces. If the system refuses memory, the thread stops without an error."""
 
     def __init__(self, num_bytes: int, piece_bytes: int, new: Take, use_device: Callable[[], None] = lambda: None):
-        """`new` takes memory. `use_device` binds the thread to the device: else it might take memory through another
-        one."""
+        """`new` allocates memory. `use_device` binds the thread to the device; otherwise it might allocate memory
+        through another device."""
         self._num_pieces = num_bytes // piece_bytes
         self._piece_bytes = piece_bytes
         self._new, self._use_device = new, use_device
@@ -38,15 +38,15 @@ class PinnedAhead:
         self.give_back()
 
     def take(self, num_bytes: int) -> Bytes:
-        """A pre-pinned buffer, cut to `num_bytes`, if at least half of it is used; otherwise
-        new memory. Waits for the thread. Raises MemoryError."""
+        """A pre-pinned buffer, cut to `num_bytes`, if at least half of it is used; otherwise new memory. Waits for the
+        thread. Raises MemoryError."""
         self.wait()
         if self._pieces and num_bytes <= self._piece_bytes <= 2 * num_bytes:
             return self._pieces.popleft()[:num_bytes]
         return self._new(num_bytes)
 
     def wait(self) -> None:
-        """Wait until the thread has ended, because it would disturb measurements."""
+        """Wait until the thread has ended, because pinning would disturb measurements."""
         self._thread.join()
 
     def give_back(self) -> None:

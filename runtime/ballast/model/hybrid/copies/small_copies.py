@@ -1,7 +1,7 @@
 """Small copies from pinned memory to the device that do not wait for large copies.
 
-A GPU's copy engine takes the copies of one direction in the order in which they reach it, whatever their streams and
-priorities. Behind the experts of a prompt that streams, a copy of a kilobyte waits for up to twelve pieces of 64 MB. A
+A GPU's copy engine executes the copies of one direction in the order in which they arrive, regardless of their streams
+and priorities. While a prompt streams experts, a copy of one kilobyte would wait for up to twelve pieces of 64 MB. A
 kernel reads pinned memory without the engine.
 """
 
@@ -15,9 +15,9 @@ import torch
 BLOCK_WORDS = 1024
 
 SmallCopy = Callable[[torch.Tensor, torch.Tensor], None]
-"""Copies the first tensor, contiguous and pinned where the device has a queue, to the second, of the same shape and
-type on the device, in the order of the current stream. Their bytes are whole words of 32 bits. The first must not
-change until the copy has run."""
+"""Copies the first tensor to the second, in the order of the current stream. The first is contiguous, and pinned if the
+device has a queue; the second has the same shape and type and is on the device. Their size is a multiple of 32 bits.
+The first must not change until the copy has run."""
 
 
 def carried(kernels: ModuleType) -> SmallCopy:
@@ -27,8 +27,8 @@ def carried(kernels: ModuleType) -> SmallCopy:
         source, target = (tensor.view(-1).view(torch.int32) for tensor in (host, out))
         num_words = target.numel()
         grid = (-(-num_words // BLOCK_WORDS),)
-        # Launched even where `parallel_compile` lets launches only compile: kernels that are not Triton's run there,
-        # and find their addresses in what is copied.
+        # Launched even if `parallel_compile` makes launches compile only: kernels from outside Triton still run there,
+        # and read addresses from the copied data.
         kernels.copy_words.run(source, target, num_words, grid=grid, warmup=False, BLOCK=BLOCK_WORDS)
 
     return carry

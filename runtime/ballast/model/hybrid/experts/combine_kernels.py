@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def combine_experts(
-    pairs,  # float32 [T, k, rows], of each pair
+    pairs,  # float32 [T, k, rows], one row per pair
     ids,  # int32 [T, k]
     weights,  # float32 [T, k]
     out,  # float32 [T, rows]
@@ -21,7 +21,7 @@ def combine_experts(
     PAIRS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A token's pairs are added in their order; `pairs` holds nothing for ids outside 0…num_slots - 1."""
+    """Sum a token's pairs in their order; `pairs` has no data for ids outside 0…num_slots - 1."""
     token = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     has_row = row < num_rows

@@ -1,4 +1,4 @@
-"""The device's data of a layer's experts: copies of some, and the addresses of all in host memory."""
+"""A layer's experts as the device accesses them: copies of some, and the addresses of all in host memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, copy_pi
 from ballast.moe.gpu_experts import GpuExperts
 
 TryOut = Callable[[Sequence[LayerOnDevice], Sequence[kernels.Experts]], list[LayerOnDevice]]
-"""Returns the layers unchanged where the device computes them as the CPU does, else with nothing on the device."""
+"""Returns the layers unchanged if the device computes them as the CPU does, otherwise layers with nothing on the
+device."""
 
 
 class WholeLayers:
-    """Layers with all experts in the device's memory. They are copied there while the model is loaded, layer by
-    layer, so that the host never keeps them all."""
+    """Layers with all experts in device memory. They are copied there while the model is loaded, layer by layer, so
+    that the host never holds all of them."""
 
     def __init__(self, gpu_experts: GpuExperts, make: MakeExperts, device: torch.device, try_out: TryOut) -> None:
-        """`try_out` is called with the first layer of each combination of types. `gpu_experts` has every routed layer,
-        or is empty."""
+        """`try_out` is called with the first layer of each combination of types. `gpu_experts` lists every routed
+        layer, or is empty."""
         self.placed: dict[int, LayerOnDevice] = {}
         """By index of the routed layer."""
         self._gpu_experts = gpu_experts
@@ -37,8 +38,8 @@ class WholeLayers:
         self._is_wanted: set[int] = set()
 
     def take(self, index: int, experts: kernels.Experts) -> bool:
-        """Copy all experts of the `index`th routed layer to the device, where that is wanted; whether they are there
-        now, and computed as the CPU computes them."""
+        """Copy all experts of the `index`th routed layer to the device, if the plan requests that. Returns whether they
+        are on the device and computed as the CPU computes them."""
         if not self._gpu_experts or len(self._gpu_experts[index]) < experts.num_experts:
             return False
         self._is_wanted.add(index)
@@ -54,8 +55,7 @@ class WholeLayers:
         return self._is_right[kind]
 
     def left_of(self, index: int) -> Sequence[int]:
-        """The experts to copy of a layer that `take` has refused: none, where the whole layer should have been
-        taken."""
+        """The experts to copy for a layer that `take` has refused; none if the whole layer should have been taken."""
         return self._gpu_experts[index] if self._gpu_experts and index not in self._is_wanted else ()
 
 
@@ -67,8 +67,8 @@ def place_experts(
     *,
     is_readable: bool,
 ) -> LayerOnDevice:
-    """A layer with `gpu_experts`, ascending ids, copied to the device's memory. `is_readable`: whether the device can
-    read the others in host memory."""
+    """A layer with `gpu_experts`, ascending ids, copied to device memory. `is_readable`: whether the device can read
+    the others from host memory."""
     parts = panels_of(experts)
     is_whole = len(gpu_experts) == experts.num_experts
     slots = None

@@ -1,7 +1,7 @@
 """The routed experts of all layers, divided between a GPU and the CPU.
 
-The GPU computes the experts in its memory and a share of the others, between the hand-off to the CPU and the wait for
-its results.
+Between the transfer to the CPU and the wait for its results, the GPU computes the experts in its memory and a fraction
+of the others.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ class RoutedLayers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayerOnDevice:
-    """The experts of a layer that the device computes. Each is computed in parts, whose results are added."""
+    """The experts of a layer that the device computes. Each is computed in parts, whose results are summed."""
 
     gpu_experts: Sequence[GroupedExperts] = ()
-    """The parts of experts in its memory, which are chosen by slot."""
-    slots: torch.Tensor | None = None  # int32 [E], -1 where an expert is not in its memory
+    """The parts of the experts in device memory, which are selected by slot."""
+    slots: torch.Tensor | None = None  # int32 [E], -1 for an expert that is not in device memory
     num_gpu_experts: int = 0
     across: Sequence[GroupedExperts] = ()
-    """The parts of all experts in host memory, which are chosen by id; empty where the device cannot read them."""
+    """The parts of all experts in host memory, which are selected by id; empty if the device cannot read them."""
     expert_bytes: int = 0
     is_whole: bool = False
-    """Whether every expert is in the device's memory: then nothing is handed to the CPU."""
+    """Whether every expert is in device memory: then no activations are sent to the CPU."""
 
 
 class DividedExperts:
-    """All routed layers of a model, computed in order after each `begin`. `host` computes the experts that are left; it
-    has only the layers that are not whole on the device."""
+    """All routed layers of a model, computed in order after each `begin`. `host` computes the remaining experts; it has
+    only the layers that are not entirely on the device."""
 
     def __init__(
         self, host: RoutedLayers, layers: Sequence[LayerOnDevice], divide: Divide, device: torch.device
@@ -67,7 +67,7 @@ class DividedExperts:
         self._host_index = [sum(has_host[:index]) for index in range(len(layers))]
         self.has_host = any(has_host)
         self.pcie_share = 0.0
-        """The share of a decode step's experts in host memory that the device reads; see `set_pcie_share`."""
+        """The fraction of a decode step's experts in host memory that the device reads; see `set_pcie_share`."""
         self._share_now = 0.0
         self._share = torch.zeros((), device=device)
         self._num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
@@ -75,25 +75,25 @@ class DividedExperts:
         self._terms: list[torch.Tensor] = []
 
     def over(self, host: RoutedLayers) -> DividedExperts:
-        """These experts with another `host`, and with the share that is set now."""
+        """These experts with another `host`, and with the current PCIe share."""
         other = copy.copy(self)
         other._host, other._terms = host, []
         return other
 
     @property
     def can_share(self) -> bool:
-        """Whether the device can read host memory at all."""
+        """Whether the device can read experts from host memory."""
         return any(layer.across for layer in self._layers)
 
     def set_pcie_share(self, share: float) -> None:
-        """Set the share for the next steps. Captured steps follow it too, except those captured with a share of 0: they
-        hold no work for it."""
+        """Set the fraction for the next steps. Captured steps also follow it, except those captured with a fraction of
+        0, which contain no work for it."""
         self.pcie_share = self._share_now = share
         self._share.fill_(share)
 
     def leave_bus(self, is_left: bool) -> None:
-        """Let the device read nothing across PCIe in the next steps, while others need the bus; or as before again. The
-        CPU computes the share meanwhile. Queued on the current stream."""
+        """If `is_left`, the device reads nothing over PCIe in the next steps, because other transfers need the bus, and
+        the CPU computes its fraction; otherwise the device reads again. Queued on the current stream."""
         share = 0.0 if is_left else self.pcie_share
         if share != self._share_now:
             self._share_now = share
@@ -111,18 +111,18 @@ class DividedExperts:
         return sum(count * layer.expert_bytes for count, layer in zip(counts, self._layers, strict=True))
 
     def begin(self, num_tokens: int) -> None:
-        """A step of `num_tokens` tokens follows, which submits every layer in order."""
+        """Start a step of `num_tokens` tokens that submits every layer in order."""
         if self.has_host:
             self._host.begin(num_tokens)
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        """Start x float32 [T, D] of the `layer`th routed layer with the experts chosen, ids int32 and weights float32
+        """Start x float32 [T, D] of the `layer`th routed layer with the selected experts, ids int32 and weights float32
         [T, k]."""
         for _ in self.pieces(layer, x, ids, weights):
             pass
 
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
-        """As `submit`, piece by piece as the iterator is advanced, so that others get their turn in between."""
+        """As `submit`, one piece per advance of the iterator, so that other work can be queued in between."""
         own = self._layers[layer]
         shares = self.pcie_share > 0 and bool(own.across) and 0 < len(ids) <= MOST_SHARED_TOKENS
         if own.slots is None and not shares:
@@ -144,11 +144,11 @@ class DividedExperts:
         return functools.reduce(torch.add, terms)
 
     def is_done(self, timeout_s: float) -> bool:
-        """As `HostExperts.is_done`."""
+        """See `HostExperts.is_done`."""
         return not self.has_host or self._host.is_done(timeout_s)
 
     def finish(self, alive: Callable[[], None]) -> None:
-        """As `HostExperts.finish`."""
+        """See `HostExperts.finish`."""
         self._num_across_seen.copy_(self._num_across, non_blocking=True)
         if self.has_host:
             self._host.finish(alive)

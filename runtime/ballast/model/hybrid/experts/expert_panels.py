@@ -1,4 +1,5 @@
-"""Routed experts on a GPU, packed as on the CPU, from the device's memory or read over PCIe from host memory."""
+"""Routed experts on a GPU, packed as on the CPU. The GPU reads them from its own memory, or over PCIe from host
+memory."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _COMBINE_BLOCK = 1024
 
 
 class ExpertPanels:
-    """Some experts of a layer, or all: slot s has the s-th matrix of each stack."""
+    """Some or all experts of a layer: slot s has the s-th matrix of each stack."""
 
     def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
         """gate, up [rows I, cols D] and down [rows D, cols I]. Raises ValueError for other shapes."""
@@ -39,7 +40,7 @@ class ExpertPanels:
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D]: the sum over a token's ids in
-        0…num_experts - 1 of weight * down(silu(gate x) * up x). Other ids add nothing; a token names an expert at most
+        0…num_experts - 1 of weight * down(silu(gate x) * up x). Other ids add nothing; a token has each expert at most
         once. Never waits for the device, so it can be captured."""
         num_tokens, num_used = ids.shape
         x, ids, weights = x.contiguous(), ids.contiguous(), weights.contiguous()
@@ -64,7 +65,7 @@ class ExpertPanels:
         return out
 
     def _multiply(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Each pair's result, float32 [T * k, D]; nothing for pairs of no expert here."""
+        """The result of each pair, float32 [T * k, D]; undefined for pairs whose expert is not here."""
         stacks = (self._gate, self._up, self._down)
         if grouped_int_gemm.can_multiply(*stacks, *ids.shape):
             return grouped_int_gemm.multiply(*stacks, x, ids)
@@ -81,7 +82,7 @@ class ExpertPanels:
         gemv(self._down, hidden, pairs, replace(groups, sharing=1))
 
     def _multiply_many(self, x: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
-        hidden = x.new_zeros((len(pairs), self._gate.rows))  # pairs of no expert here are split into terms too
+        hidden = x.new_zeros((len(pairs), self._gate.rows))  # pairs without an expert here are also split
         terms = split_bf16(x, self._gate.ggml_type)
         dequant_gemm(self._gate, terms, hidden, groups)
         if (self._gate.ggml_type in FLOAT_TYPES) != (self._up.ggml_type in FLOAT_TYPES):
@@ -92,12 +93,12 @@ class ExpertPanels:
 
 
 def group_by_expert(ids: torch.Tensor, num_experts: int) -> Groups:
-    """Group the pairs of token and expert, ids int32 [T, k], by expert; pairs of no expert here are in no tile. An
-    expert has the fewest tiles that hold its pairs. Never waits for the device: there are as many tiles as could be
-    needed."""
+    """Group the pairs of token and expert, ids int32 [T, k], by expert; pairs whose expert is not here are in no tile.
+    An expert has the fewest tiles that hold its pairs. Never waits for the device: the number of tiles is the maximum
+    that could be needed."""
     num_tokens, num_used = ids.shape
     num_pairs = ids.numel()
-    # A token names an expert once at most: with so few tokens, one tile holds all of an expert's pairs.
+    # A token has each expert at most once: with so few tokens, one tile holds all of an expert's pairs.
     block = num_tokens if num_tokens <= MAX_GEMV_TOKENS else grouped_gemm_block(num_tokens)
     num_tiles = min(num_pairs, num_experts + num_pairs // block)
     flat = ids.reshape(-1)

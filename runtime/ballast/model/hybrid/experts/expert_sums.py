@@ -1,4 +1,4 @@
-"""The sums of a layer's experts that come to a GPU chunk by chunk."""
+"""The sums of a layer's experts that arrive on a GPU chunk by chunk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ballast.model.hybrid.panels.stack import PanelStack
 
 
 class ExpertSums:
-    """`LayerSums` on a GPU. What all chunks need of the tokens is made once."""
+    """`LayerSums` on a GPU. Data of the tokens that all chunks need is computed once."""
 
     def __init__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
         """See `MakeSums`."""

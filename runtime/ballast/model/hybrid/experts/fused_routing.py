@@ -10,16 +10,16 @@ from ballast.model.hybrid.power_of_two import padded
 from ballast.model.layers.feed_forward import RoutingSpec
 
 FEW_PAIRS = 128
-"""Most pairs that are each compared with every other."""
+"""Maximum number of pairs for comparing all pairs with each other."""
 _PAIRS = 256
-"""Pairs of token and expert that a program divides where pairs are not compared."""
+"""Pairs of token and expert per program, if pairs are not compared."""
 
 
 class FusedRouter:
     """`Choose` in one launch."""
 
     def __init__(self, rule: RoutingSpec, bias: torch.Tensor | None) -> None:
-        """bias float32 [E], on the device, added for the choice only."""
+        """bias float32 [E], on the device, added only for the selection."""
         group_size = rule.num_experts // rule.num_groups
         self._bias = bias
         self._scale = rule.weights_scale
@@ -43,7 +43,7 @@ class FusedRouter:
         ids = torch.empty((num_tokens, self._known["CHOSEN"]), dtype=torch.int32, device=logits.device)
         weights = logits.new_empty(ids.shape)
         if num_tokens:
-            bias = logits if self._bias is None else self._bias  # any pointer, where there is no bias
+            bias = logits if self._bias is None else self._bias  # any pointer, if there is no bias
             routing_kernels.route[(num_tokens,)](logits, bias, ids, weights, self._scale, **self._known, num_warps=1)
         return ids, weights
 
@@ -61,7 +61,7 @@ def fused_divide(
     block = _PAIRS if share is None else max(16, padded(num_pairs))
     routing_kernels.divide[(-(-num_pairs // block),)](
         ids,
-        ids if slots is None else slots,  # any pointer, where it is not read; so for the share
+        ids if slots is None else slots,  # any pointer, if it is not read; the same for the share
         num_across if share is None else share,
         num_across,
         gpu_slots,
@@ -78,9 +78,10 @@ def fused_divide(
 
 
 def fused_groups(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Group pairs, ids int32 [T, k], contiguous, by expert, in one launch: their stable order int32 [T * k], those of
-    no expert last, and tiles int32 [T * k, 3], each an expert and its bounds in the order. Each distinct expert has one
-    tile; the others have expert -1. At most FEW_PAIRS pairs: each is compared with every other."""
+    """Group pairs, ids int32 [T, k], contiguous, by expert, in one launch. Returns their stable order int32 [T * k],
+    with pairs without an expert last, and tiles int32 [T * k, 3], each an expert and its bounds in the order. Each
+    distinct expert has one tile; the others have expert -1. At most FEW_PAIRS pairs, because all pairs are compared
+    with each other."""
     num_pairs = ids.numel()
     order, tiles = ids.new_empty(num_pairs), ids.new_empty((num_pairs, 3))
     block = max(16, padded(num_pairs))

@@ -1,4 +1,4 @@
-"""Products of few tokens with the experts that they chose, by exact codes: how the kernels are compiled and launched.
+"""Products of few tokens with their selected experts, by exact codes: selects, compiles and launches the kernels.
 
 The sizes were chosen by measurement (benchmarks/hybrid/resident_experts.py); they are not tuned at start.
 """
@@ -18,21 +18,21 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.platforms.platform_of import platform_of
 
 MOST_TOKENS = 128
-"""Most tokens for which experts are multiplied so."""
+"""Maximum tokens for which experts are multiplied by exact codes."""
 MOST_PAIRS = 1024
-"""Most pairs of token and expert: each is compared with every other."""
+"""Maximum pairs of token and expert: all pairs are compared with each other."""
 FEW_PAIRS = 128
-"""Most pairs that are compared by the smaller of two kernels."""
+"""Maximum pairs for the smaller of two comparing kernels."""
 _MOST_TOKENS_OF_SMALL_TILES = 64
 _GROUPS = 4
-"""Groups of 32 columns that a program takes at a time; as many more are on their way from memory."""
+"""Groups of 32 columns that a program processes at a time; the same number is being loaded from memory."""
 _WANTED_PROGRAMS = 2112
-"""Programs of one token to fill a GPU with, sixteen for each processor of an H200; where its experts have too few rows,
+"""Target number of one-token programs on a GPU, sixteen per processor of an H200; if its experts have too few rows,
 columns are split among programs."""
 _BLOCK_ROWS = 32
 _STEP_COLS = 256
 _TERM_NUMBERS = 64
-"""Numbers of a group of 32 columns, in two terms."""
+"""Numbers per group of 32 columns, in two terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +53,19 @@ def can_multiply(gate: PanelStack, up: PanelStack, down: PanelStack, num_tokens:
 
 
 def is_few(num_tokens: int, num_used: int) -> bool:
-    """Whether tokens are so few that `multiply` takes them."""
+    """Whether there are few enough tokens for `multiply`."""
     return num_tokens <= MOST_TOKENS and num_tokens * num_used <= MOST_PAIRS
 
 
 def tile_tokens(num_tokens: int) -> int:
-    """Most tokens in an expert's tile; more of its tokens make another one."""
+    """Maximum tokens in an expert's tile; more of its tokens make another tile."""
     return 4 if num_tokens <= _MOST_TOKENS_OF_SMALL_TILES else 8
 
 
 def multiply(gate: PanelStack, up: PanelStack, down: PanelStack, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """x float32 [T, D], ids int32 [T, k], both contiguous → float32 [T * k, D]: down(silu(gate x) * up x) of each pair
-    of token and expert; nothing where an expert is not among the stacks'. Never waits for the device, and a pair's
-    result does not depend on the others. `can_multiply` says which stacks and how many tokens."""
+    """x float32 [T, D], ids int32 [T, k], both contiguous → float32 [T * k, D]: down(silu(gate x) * up x) for each pair
+    of token and expert; undefined for an expert that is not in the stacks. Never waits for the device, and a pair's
+    result does not depend on the others. `can_multiply` returns which stacks and how many tokens are supported."""
     num_tokens, num_used = ids.shape
     first = GroupedProduct((gate, up), num_used)
     second = GroupedProduct((down,), num_used)
@@ -83,7 +83,7 @@ def grouped_kernel(kind: GgmlType, tile: int, *, has_up: bool, is_split: bool) -
     known: dict[str, Any] = {"LAYOUT": LAYOUTS[kind], "HAS_UP": has_up, "IS_SPLIT": is_split}
     known |= {"GROUPS": _GROUPS, "EIGHTS": tile // 4}
     step_cols = _GROUPS * GROUP_COLS
-    # Without the compiler's own contractions, tiles of every size give the same bits.
+    # Without the compiler's own contractions, tiles of every size give identical bits.
     options = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
     return Kernel(grouped_int_gemm_kernels.grouped_int_gemm, known, step_cols, options)
 
@@ -122,11 +122,11 @@ def new_rows(like: torch.Tensor, num_rows: int, cols: int) -> SplitRows:
 
 
 class GroupedProduct:
-    """One launch: one matrix of each expert, or the two whose results are one."""
+    """One launch: one matrix of each expert, or the two matrices whose results are combined."""
 
     def __init__(self, stacks: tuple[PanelStack, ...], num_used: int) -> None:
-        """`num_used`: a token's experts, by which columns are split, so that a token's sums do not depend on the number
-        of tokens."""
+        """`num_used`: experts per token. It determines how columns are split, so that a token's sums do not depend on
+        the number of tokens."""
         stack = stacks[0]
         self._stacks = stacks
         self.num_blocks = -(-stack.rows // _BLOCK_ROWS)
@@ -138,12 +138,12 @@ class GroupedProduct:
 
     @property
     def num_programs(self) -> int:
-        """Programs that share a block of rows: splits of the columns of all matrices."""
+        """Number of programs that share a block of rows: splits of the columns of all matrices."""
         return self._num_splits * len(self._stacks)
 
     @property
     def is_split(self) -> bool:
-        """Whether programs leave partial sums, and each tile has `num_blocks` counters of them."""
+        """Whether programs store partial sums, and each tile has `num_blocks` counters for them."""
         return self.num_programs > 1
 
     def launch(
@@ -155,7 +155,7 @@ class GroupedProduct:
         arrived: torch.Tensor,
         sharing: int,
     ) -> None:
-        """`sharing` results share a row that is given."""
+        """`sharing` results share one row of `given`."""
         stack, other = self._stacks[0], self._stacks[-1]
         layout = LAYOUTS[stack.ggml_type]
         num_results = len(tiles)

@@ -1,9 +1,9 @@
-"""Triton kernels that multiply experts' packed matrices with the tokens that chose them, each expert read once for a
-tile of a few tokens.
+"""Triton kernels that multiply experts' packed matrices with the tokens that selected them. Each expert is read once
+for a tile of a few tokens.
 
-Codes go to tensor cores as they are (panels/operand_kernels.py). Two columns of a tile are one token: its upper and its
-lower terms (bf16_split_kernels.py), so one product does for both. A token's sums are one fixed sequence of operations,
-whatever the other tokens are.
+Tensor cores multiply the codes directly (panels/operand_kernels.py). Two columns of a tile are one token: its upper and
+its lower terms (bf16_split_kernels.py), so one product computes both. A token's sums are a fixed sequence of
+operations, independent of the other tokens.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -45,11 +45,11 @@ def group_and_split(
 ):
     """Group pairs of token and expert by expert, set counters to zero, and split x into terms.
 
-    A pair that is the first of TILE of its expert leads a tile: the expert, and its pairs in their order; -1 where
-    there is none. Nothing but -1 is stored for the other pairs. Of a group of 32 columns there are the upper terms,
-    then the lower ones, each as the lines that threads load: a quad of each half, its first byte, the third, the
-    second, the fourth. Totals are those of both terms, a half each. Grid: a pair a program, then for each token steps
-    of 256 columns."""
+    Every TILE-th pair of an expert, from its first on, leads a tile: the expert, and its pairs in their order, padded
+    with -1. The tiles of the other pairs contain only -1. A group of 32 columns has its upper terms, then its lower
+    terms, each in the order of the lines that threads load: a quad of each half, with byte order first, third, second,
+    fourth. Totals are those of both terms, one per half. Grid: one program per pair, then for each token steps of 256
+    columns."""
     program = tl.program_id(0)
     if program < num_pairs:
         other = tl.arange(0, PAIRS)
@@ -85,14 +85,14 @@ def group_and_split(
 @triton.jit
 def _terms(value):
     """Values as upper and lower terms."""
-    # Rounding makes a zero of a GPU's own NaN, and the lower term would be rounded too.
+    # Rounding turns a GPU's own NaN into zero, and the lower term would be rounded too.
     upper = tl.where(value == value, rounded(value), value)
     return upper, rounded(value - upper)
 
 
 @triton.jit
 def _place_of(col):
-    """The places of a group's columns among its terms."""
+    """The index of a group's columns among its terms."""
     return col % 16 // 4 * 8 + col // 16 * 4 + col % 2 * 2 + col % 4 // 2
 
 
@@ -104,16 +104,16 @@ def grouped_int_gemm(
     totals,  # float32 [rows of x, num_groups, 2]
     words,  # the panels, seen as int32
     halves,  # as float16
-    up_words,  # those of the second matrix, or anything, as the next
+    up_words,  # those of the second matrix, or unused, also the next
     up_halves,
-    points,  # int32, of the type's grid, or anything
-    scales,  # float32, of each slot's matrix, or anything
-    up_scales,  # those of the second matrix, or anything
+    points,  # int32, of the type's grid, or unused
+    scales,  # float32, of each slot's matrix, or unused
+    up_scales,  # those of the second matrix, or unused
     tiles,  # int32 [tiles, 4 * EIGHTS + 1]
     out,  # float32 [results, num_rows], or with the second matrix terms [results, num_rows / 32, 64]
-    out_totals,  # float32 [results, num_rows / 32, 2], or anything
-    partial,  # float32 [splits of both matrices, results, num_rows], or anything
-    arrived,  # int32 [tiles, blocks of rows], zeros, or anything
+    out_totals,  # float32 [results, num_rows / 32, 2], or unused
+    partial,  # float32 [splits of both matrices, results, num_rows], or unused
+    arrived,  # int32 [tiles, blocks of rows], zeros, or unused
     sharing,
     num_rows,
     num_groups,
@@ -203,8 +203,8 @@ def grouped_int_gemm(
 
 @triton.jit
 def _columns(tile, terms, totals, sharing, num_groups, g, t, EIGHTS: tl.constexpr):
-    """(where the terms begin that a thread loads, and the totals of token t, and its result or -1), each a tuple over
-    EIGHTS. What the tile does not have reads what its first result reads, and is not stored."""
+    """(address of the terms that a thread loads, totals of token t, its result or -1), each a tuple over EIGHTS. For
+    results that the tile does not have, it uses the data of the tile's first result; they are not stored."""
     leader = tl.load(tile + 1)
     row_terms = ()
     row_totals = ()

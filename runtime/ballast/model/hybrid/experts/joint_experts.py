@@ -1,5 +1,5 @@
-"""Routed experts of steps that use both processors: of every layer, some experts are streamed to the device while the
-CPU computes the others where they lie."""
+"""Routed experts of steps that use both processors: for every layer, some experts are streamed to the device while the
+CPU computes the others from host memory."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 
 
 class JointExperts:
-    """`RoutedLayers` of steps of medium length. Experts 0…n - 1 of a layer are streamed; n depends on the number of
-    tokens. A step must not overlap another one that uses `streamed`, since both would share its buffers."""
+    """`RoutedLayers` for steps of medium length. Experts 0…n - 1 of a layer are streamed; n depends on the number of
+    tokens. A step must not overlap another one that uses `streamed`, because both would share its buffers."""
 
     def __init__(self, host: RoutedLayers, streamed: StreamedExperts, split: JointSplit) -> None:
-        """`host` computes what is not streamed; it has the layers of `streamed`."""
+        """`host` computes the experts that are not streamed; it has the same layers as `streamed`."""
         self.split = split
         self._host = host
         self._streamed = streamed
         self._bounds = [streamed.bounds(layer) for layer in range(streamed.num_layers)]
         self._counts = [0] * streamed.num_layers
-        """Experts of each layer that the step streams."""
+        """Number of experts of each layer that the step streams."""
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of experts' weights read so far, by either processor and in steps of any kind."""
+        """Bytes of experts' weights read so far, by both processors and in steps of any kind."""
         return self._host.bytes_read + self._streamed.bytes_read
 
     def begin(self, num_tokens: int) -> None:
@@ -37,12 +37,12 @@ class JointExperts:
         self._streamed.begin_first(self._counts)
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        """As `HostExperts.submit`."""
+        """See `HostExperts.submit`."""
         for _ in self.pieces(layer, x, ids, weights):
             pass
 
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
-        """As `submit`: first the CPU's part, then a chunk each time that the iterator is advanced."""
+        """As `submit`: first the CPU's part, then one chunk per advance of the iterator."""
         is_streamed = ids < self._counts[layer]
         yield from self._host.pieces(layer, x, ids.masked_fill(is_streamed, -1), weights)
         if self._counts[layer] > 0:
@@ -54,7 +54,7 @@ class JointExperts:
         return self._streamed.result(layer) + on_host if self._counts[layer] > 0 else on_host
 
     def is_done(self, timeout_s: float) -> bool:
-        """Whether both have computed every layer; the CPU is waited for, `timeout_s` at most. Raises as `finish`."""
+        """Whether both have computed every layer; waits up to `timeout_s` for the CPU. Raises as `finish`."""
         return self._host.is_done(timeout_s) and self._streamed.is_done(timeout_s)
 
     def finish(self, alive: Callable[[], None]) -> None:

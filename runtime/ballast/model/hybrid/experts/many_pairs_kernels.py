@@ -1,9 +1,10 @@
-"""Triton kernels that multiply decoded experts with the tokens that chose them, for steps of thousands of tokens.
+"""Triton kernels that multiply decoded experts with the tokens that selected them, for steps of thousands of tokens.
 
-An expert's weights are decoded to memory once and then multiplied with all of its tokens, where
-`dequant_gemm_kernels.py` decodes them again for every 64. Each number is two bfloat16 terms (bf16_split_kernels.py): a
-product takes three, and that of the small terms is left out. A pair is a token and an expert that it chose; pairs are
-sorted by expert. Programs take one tile after another, since how many there are is known on the device alone.
+An expert's weights are decoded to memory once and then multiplied with all of its tokens; `dequant_gemm_kernels.py`
+would decode them again for every 64 tokens. Each number is two bfloat16 terms (bf16_split_kernels.py): a product of two
+numbers takes three products of terms, and omits the product of the lower terms. A pair is a token and one of its
+selected experts; pairs are sorted by expert. Programs process one tile after another, because only the device knows the
+number of tiles.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -23,8 +24,8 @@ def decode_rows(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
-    points,  # int32, of the type's grid, or anything
-    scales,  # float32, of each slot's matrix, or anything
+    points,  # int32, of the type's grid, or unused
+    scales,  # float32, of each slot's matrix, or unused
     terms,  # [decoded rows, 2, padded_cols]
     first_row,
     num_rows,
@@ -40,7 +41,7 @@ def decode_rows(
     ROW_STEP: tl.constexpr,
 ):
     """Decode rows first_row … to their upper and lower terms, row r to row ROW_STEP * r + row_place, columns in the
-    order of `split_bf16`. Grid: steps of columns, blocks of rows: what is written at a time lies together."""
+    order of `split_bf16`. Grid: steps of columns, blocks of rows, so that data written at the same time is adjacent."""
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     begin = ((first_row + row) // 16).to(tl.int64) * panel_words
     lane = (first_row + row) % 16
@@ -59,7 +60,7 @@ def decode_rows(
         third = words_of(lines, scale_words, group, 2, half, inside, LAYOUT)
         fourth = words_of(lines, scale_words, group, 3, half, inside, LAYOUT)
         for byte in tl.static_range(4):
-            # A group's four lines next to each other, as they are stored.
+            # A group's four lines are stored next to each other.
             outer = tl.join(weight_of(first, byte, scale, rest, LAYOUT), weight_of(third, byte, scale, rest, LAYOUT))
             inner = tl.join(weight_of(second, byte, scale, rest, LAYOUT), weight_of(fourth, byte, scale, rest, LAYOUT))
             weight = tl.reshape(tl.join(outer, inner), (ROWS, GROUPS * 4))
@@ -71,7 +72,7 @@ def decode_rows(
 
 @triton.jit
 def _num_tiles(begins, first, num_experts, row_tiles, BLOCK: tl.constexpr):
-    """Tiles of experts first … first + num_experts - 1."""
+    """Number of tiles of experts first … first + num_experts - 1."""
     total = 0
     for index in range(num_experts):
         count = tl.load(begins + first + index + 1) - tl.load(begins + first + index)
@@ -81,7 +82,7 @@ def _num_tiles(begins, first, num_experts, row_tiles, BLOCK: tl.constexpr):
 
 @triton.jit
 def _expert_of(tile, begins, first, num_experts, row_tiles, BLOCK: tl.constexpr):
-    """(the tile's expert, counted from the first, the expert's first tile, its tiles of pairs)."""
+    """(the tile's expert, counted from the first expert; the expert's first tile; its number of tiles)."""
     before = 0
     expert = 0
     own_first = 0
@@ -101,7 +102,8 @@ def _expert_of(tile, begins, first, num_experts, row_tiles, BLOCK: tl.constexpr)
 def _product(
     left, right, left_lower, right_lower, num_cols, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
 ):
-    """[BLOCK, ROWS] of rows at left [BLOCK, COLS] and right [COLS, ROWS], `…_lower` before their lower terms."""
+    """[BLOCK, ROWS], the product of rows at left [BLOCK, COLS] and right [COLS, ROWS]; `…_lower` are the distances to
+    their lower terms."""
     sums = tl.full((BLOCK, ROWS), 0.0, dtype=tl.float32)
     for col in range(0, num_cols, COLS):
         upper_x = tl.load(left + col)
@@ -119,7 +121,7 @@ def gated_pairs(
     terms,  # [T, 2, padded_cols], as split_bf16 orders them
     order,  # int32 [pairs], sorted by expert
     begins,  # int32 [experts + 1], where each expert's pairs begin
-    weights,  # [num_experts, num_rows, 2, padded_cols], gate's and up's rows by turns, as `decode_rows` decodes them
+    weights,  # [num_experts, num_rows, 2, padded_cols], gate's and up's rows alternating, as `decode_rows` writes them
     hidden,  # [pairs of the experts, 2, hidden_cols], in the order of `split_bf16`
     first,
     num_experts,
@@ -132,7 +134,7 @@ def gated_pairs(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    """hidden = silu(gate x) * up x of the pairs of experts first … first + num_experts - 1, as terms. Grid: any."""
+    """hidden = silu(gate x) * up x for the pairs of experts first … first + num_experts - 1, as terms. Any grid."""
     row_tiles = (num_rows + ROWS - 1) // ROWS
     col = tl.arange(0, COLS)
     base = tl.load(begins + first)
@@ -165,13 +167,13 @@ def gated_pairs(
 
 @triton.jit(do_not_specialize=["first", "expert", "num_experts", "num_tokens", "sharing"])
 def add_pairs(
-    hidden,  # [pairs of the experts, 2, hidden_cols], as `gated_pairs` leaves it
+    hidden,  # as `gated_pairs` writes it
     order,  # as above
     begins,
     shares,  # float32 [pairs], each pair's weight
     weights,  # [num_experts, num_rows, 2, hidden_cols], the experts' rows of down
     sums,  # float32 [num_experts or more, T, num_rows]
-    first,  # whose pairs `hidden` begins with
+    first,  # the expert with whose pairs `hidden` begins
     expert,
     num_experts,
     num_tokens,
@@ -182,8 +184,8 @@ def add_pairs(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    """sums[i] += share * down hidden of the pairs of expert + i, i below num_experts: each expert has sums of its own,
-    so that no two programs add to one. Grid: any."""
+    """sums[i] += share * down hidden for the pairs of expert + i, i below num_experts: each expert has separate sums,
+    so that no two programs add to the same one. Any grid."""
     row_tiles = (num_rows + ROWS - 1) // ROWS
     col = tl.arange(0, COLS)
     base = tl.load(begins + first)

@@ -13,19 +13,20 @@ from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.slices import even_bounds
 
 FEWEST_PAIRS = 256
-"""Fewest tokens of an expert, on average, for which decoding it to memory pays."""
+"""Minimum average number of tokens per expert for which decoding it to memory pays."""
 DECODED_BYTES = 640 << 20
-"""Most memory for decoded experts, unless one takes more."""
+"""Maximum memory for decoded experts, unless a single one needs more."""
 HIDDEN_BYTES = 640 << 20
-"""Most memory for the hidden values of their pairs, unless one expert of all tokens takes more."""
+"""Maximum memory for the hidden values of their pairs, unless one expert with all tokens needs more."""
 SUMS = 2
-"""Experts whose results are added at a time, and sums of each token: those of one do not fill a GPU evenly."""
+"""Number of experts whose results are added at a time, which is the number of sums per token: a single expert does not
+fill a GPU evenly."""
 _BLOCK, _ROWS = 128, 128
-"""Pairs and rows of a tile."""
+"""Pairs and rows per tile."""
 _STEP_COLS = 256
 _DECODED_ROWS = 32
 _LINES = 32
-"""Columns of a step that one code of each word has; see `split_bf16`."""
+"""Number of columns of a step that one code of each word covers; see `split_bf16`."""
 
 
 def pays(num_tokens: int, num_used: int, num_experts: int) -> bool:
@@ -34,19 +35,19 @@ def pays(num_tokens: int, num_used: int, num_experts: int) -> bool:
 
 
 def can_decode(*stacks: PanelStack) -> bool:
-    """Whether these matrices can be: quantised ones of whole panels."""
+    """Whether these matrices can be decoded: they must be quantised and consist of whole panels."""
     return all(stack.ggml_type not in FLOAT_TYPES and stack.rows % PANEL_ROWS == 0 for stack in stacks)
 
 
 class PairSums:
-    """The sums of one layer's experts for T tokens. Experts are added one after the other, in the order of calls, by
-    turns to as many sums as are added at a time: so no two programs add to the same number, and its order is one."""
+    """The sums of one layer's experts for T tokens. Experts are added in the order of calls, in rotation to SUMS sums:
+    no two programs add to the same number, and the order of additions is fixed."""
 
     def __init__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
         """x float32 [T, D], ids int32 [T, k], weights float32 [T, k]. Ids outside 0…num_experts - 1 add nothing; a
-        token names an expert at most once."""
+        token has each expert at most once."""
         self._num_tokens, self._num_used = ids.shape
-        self._terms = split_bf16(x.contiguous(), next(iter(LAYOUTS)))  # as for every quantised type
+        self._terms = split_bf16(x.contiguous(), next(iter(LAYOUTS)))  # the same for every quantised type
         self._shares = weights.contiguous()
         self._sums = x.new_zeros((SUMS, *x.shape))
         flat = ids.reshape(-1)
@@ -57,7 +58,7 @@ class PairSums:
 
     @property
     def total(self) -> torch.Tensor:
-        """float32 [T, D], in the memory of the sums, which end with it."""
+        """float32 [T, D], in the memory of the sums, which must not be used afterwards."""
         total = self._sums[0]
         for other in self._sums[1:]:
             total += other
@@ -73,7 +74,8 @@ class PairSums:
         return max(1, min(gate.num_experts, DECODED_BYTES // max(gated_bytes, down_bytes), of_hidden))
 
     def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
-        """Add experts first … first + gate.num_experts - 1, whose matrices `can_decode`. Never waits for the device."""
+        """Add experts first … first + gate.num_experts - 1, whose matrices satisfy `can_decode`. Never waits for the
+        device."""
         platform = platform_of(self._sums.device)
         programs = platform.num_processors
         padded_cols, hidden_cols = self._terms.shape[2], _padded(gate.rows)
@@ -90,7 +92,7 @@ class PairSums:
             _decode(gate, begin, end, decoded, row_step=2, row_place=0)
             _decode(up, begin, end, decoded, row_step=2, row_place=1)
             most_pairs = self._num_tokens * min(self._num_used, end - begin)
-            # Columns that only pad are multiplied with zeros, and must be numbers.
+            # Padding columns are multiplied with zeros, and must not be NaN or infinite.
             make = torch.empty if hidden_cols == gate.rows else torch.zeros
             hidden = make((most_pairs, 2, hidden_cols), dtype=decoded.dtype, device=decoded.device)
             many_pairs_kernels.gated_pairs[(programs,)](

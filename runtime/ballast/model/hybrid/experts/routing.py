@@ -1,4 +1,4 @@
-"""Chooses each token's experts on the device: the protocol."""
+"""Selects each token's experts on the device: the protocol."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ class Choose(Protocol):
 
 
 MakeRouter = Callable[[RoutingSpec, torch.Tensor | None], Choose]
-"""Makes the choice of one layer by its rule and its bias."""
+"""Makes the selection for one layer from its rule and its bias."""

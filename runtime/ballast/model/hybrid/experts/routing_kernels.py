@@ -1,4 +1,4 @@
-"""Triton kernels of the expert choice, its division and its order, for which torch needs a dozen launches each.
+"""Triton kernels that select the experts, divide them and order the pairs; torch needs a dozen launches for each.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -14,7 +14,7 @@ from ballast.model.hybrid.reduce_kernels import larger, plus
 
 @triton.jit
 def _better(value, index, other_value, other_index):
-    """The larger value with its index; of equal ones that of the lower index."""
+    """The larger value with its index; for equal values the one with the lower index."""
     is_first = (value > other_value) | ((value == other_value) & (index < other_index))
     return tl.where(is_first, value, other_value), tl.where(is_first, index, other_index)
 
@@ -55,7 +55,7 @@ def route(
     biased = score
     if HAS_BIAS:
         biased = biased + tl.load(bias + expert, mask=is_expert, other=0.0)
-    biased = tl.where(biased == biased, biased, -1e30)  # NaN comes last, and is still chosen once at most
+    biased = tl.where(biased == biased, biased, -1e30)  # NaN comes last, and is still selected at most once
     biased = tl.where(is_expert, biased, none)
 
     if GROUPS_USED < GROUPS:
@@ -91,7 +91,7 @@ def divide(
     slots,  # int32 [E]
     share,  # float32 []
     num_across,  # int64 []
-    gpu_slots,  # int32 [pairs], as the next two
+    gpu_slots,  # int32 [pairs], also the next two
     across,
     on_host,
     phase,
@@ -109,7 +109,7 @@ def divide(
         slot = tl.load(slots + expert, mask=is_pair, other=-1)
         left = tl.where(slot < 0, expert, -1)
     goes = tl.full((PAIRS,), False, tl.int1)
-    if SHARES:  # one program
+    if SHARES:  # a single program
         row, col = left[:, None], left[None, :]
         again = tl.reduce(((row == col) & (pair[:, None] < pair[None, :])).to(tl.int32), 0, plus)
         is_first = ((again == 0) & (left >= 0)).to(tl.int32)
@@ -132,21 +132,21 @@ def group_pairs(
     num_experts,
     PAIRS: tl.constexpr,
 ):
-    """Stable order of pairs by expert, those of no expert last; tiles (expert, begin, end), one a distinct expert in
-    ascending order, then (-1, 0, 0). One program."""
+    """Stable order of pairs by expert, pairs without an expert last; tiles (expert, begin, end), one per distinct
+    expert in ascending order, then (-1, 0, 0). One program."""
     pair = tl.arange(0, PAIRS)
     is_pair = pair < num_pairs
     expert = tl.load(ids + pair, mask=is_pair, other=-1)
     is_known = (expert >= 0) & (expert < num_experts)
     key = tl.where(is_known, expert, num_experts)
     key = tl.where(is_pair, key, num_experts + 1)
-    # Every row is a pair, and counts the columns that come before it.
+    # Each row is a pair, and counts the columns that precede it.
     lower = key[None, :] < key[:, None]
     equal = key[None, :] == key[:, None]
     begin = tl.reduce(lower.to(tl.int32), 1, plus)
     place = begin + tl.reduce((equal & (pair[None, :] < pair[:, None])).to(tl.int32), 1, plus)
     tl.store(order + place, pair, mask=is_pair)
-    # Columns now: a column is the first of its expert if no equal one precedes it.
+    # Now by column: a column is the first of its expert if no equal one precedes it.
     again = tl.reduce((equal & (pair[:, None] < pair[None, :])).to(tl.int32), 0, plus)
     is_first = ((again == 0) & is_known).to(tl.int32)
     tile = tl.reduce(tl.where(lower, is_first[None, :], 0), 1, plus)

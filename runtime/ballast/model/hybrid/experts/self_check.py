@@ -1,4 +1,4 @@
-"""Checks, before anything relies on it, that the device computes experts as the CPU does."""
+"""Checks that the device computes experts as the CPU does, before they are used."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import Feature, SwitchedOff
 
 _MOST_COMPARED_TOKENS = 32
-"""Most tokens that are compared; the CPU takes too long for more."""
+"""Maximum tokens that are compared; the CPU takes too long for more."""
 
 Role = Literal["gpu_experts", "across"]
-"""Which of a `LayerOnDevice`'s fields."""
+"""A field of `LayerOnDevice`."""
 _TOLD_AS: Mapping[Role, str] = {"gpu_experts": "GPU", "across": "across"}
 _FEATURES: Mapping[Role, Feature] = {"gpu_experts": "gpu_experts", "across": "pcie_share"}
 Kind = tuple[tuple[GgmlType, GgmlType, GgmlType], ...]
@@ -43,12 +43,12 @@ def checked(
     parallel_compile: Callable[[], AbstractContextManager[None]],
     off: SwitchedOff,
 ) -> list[LayerOnDevice]:
-    """`layers` unchanged where the device computes them rightly, else layers with nothing on the device; `off` gets the
-    reason.
+    """`layers` unchanged if the device computes them correctly, otherwise layers with nothing on the device; `off` gets
+    the reason.
 
-    One layer of each combination of types is computed for each of `num_tokens`; results of few tokens are compared with
-    the CPU's. Launches inside the context that `parallel_compile` returns only compile. Raises what CUDA itself
-    reports."""
+    Computes one layer of each combination of types for each of `num_tokens`, and compares results of few tokens with
+    the CPU's. Launches inside the context that `parallel_compile` returns only compile. Raises the errors that CUDA
+    itself reports."""
     comparisons = _comparisons(layers, experts, pool, spec, num_tokens, device)
     try:
         with parallel_compile():
@@ -61,7 +61,7 @@ def checked(
                 comparison.on_device()
     except DEVICE_ERRORS:
         raise
-    except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
+    except Exception as error:  # noqa: BLE001  compilers raise errors of any type, and the CPU can replace them
         for role in sorted({comparison.role for comparison in comparisons}):
             off.add(_FEATURES[role], first_line(error))
         return [LayerOnDevice()] * len(layers)
@@ -76,7 +76,7 @@ def launch_experts(
     num_tokens: Sequence[int],
     device: torch.device,
 ) -> None:
-    """Launch what `checked` would launch for one layer; for a context in which launches only compile."""
+    """Make the launches of `checked` for one layer, in a context in which launches only compile."""
     for comparison in _comparisons([layer], [experts], pool, spec, num_tokens, device):
         comparison.on_device()
 
@@ -100,8 +100,8 @@ def _comparisons(
 def _kinds(
     layers: Sequence[LayerOnDevice], experts: Sequence[kernels.Experts]
 ) -> Iterator[tuple[LayerOnDevice, Role, kernels.Experts]]:
-    """The first layer of each combination of types that has experts in the device's memory, and the first that has
-    experts read from host memory."""
+    """The first layer of each combination of types with experts in device memory, and the first with experts read from
+    host memory."""
     seen: set[tuple[Role, Kind]] = set()
     roles: tuple[Role, ...] = ("gpu_experts", "across")
     for layer, of_layer in zip(layers, experts, strict=True):
@@ -138,7 +138,7 @@ class _Comparison:
         return torch.stack([part(*arguments) for part in parts]).sum(0)
 
     def compare(self) -> None:
-        """Raises ValueError when the device's results differ from the CPU's."""
+        """Raises ValueError if the device's results differ from the CPU's."""
         x, chosen, weights = self._given()
         expected = np.empty_like(x)
         self.experts.forward(self.pool, x, chosen, weights, expected)
@@ -156,7 +156,7 @@ class _Comparison:
         return slots
 
     def _given(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
-        """Activations, chosen experts among those that the device has, and weights."""
+        """Activations, selected experts among those that the device has, and weights."""
         rng = np.random.default_rng(self.num_tokens)
         there = np.flatnonzero(self._slots() >= 0)
         chosen = [rng.permutation(there)[: self.spec.routing.num_experts_used] for _ in range(self.num_tokens)]

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def captured(
     pool: _POOL_HANDLE | None = None, stream: torch.cuda.Stream | None = None
 ) -> Iterator[torch.cuda.CUDAGraph]:
-    """A context that captures what this thread queues in it, with memory from `pool`. Other threads may use the device
-    meanwhile. The graph's kernels have the priority of `stream`; None: the lowest.
+    """A context that captures the work that this thread queues in it, with memory from `pool`. Other threads may use
+    the device in the meantime. The graph's kernels have the priority of `stream`; None: the lowest.
 
     An error inside is raised without torch's warning that the graph is empty."""
     graph = torch.cuda.CUDAGraph()

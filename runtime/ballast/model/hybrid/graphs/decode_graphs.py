@@ -1,4 +1,4 @@
-"""Decode steps as CUDA graphs, one for each batch size, so that a step costs the host one launch."""
+"""Decode steps as CUDA graphs, one per batch size, so that the host makes one launch per step."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_CAPTURED = 256
-"""Most requests in a captured step. In a larger step the queueing of kernels hardly counts, while more graphs would
+"""Maximum requests in a captured step. In larger steps the time to queue kernels is negligible, while more graphs would
 take minutes at start and gigabytes of memory."""
 _COMMON = 32
 _COMMON_MULTIPLE = 16
-"""Batch sizes up to the first number, and multiples of the second, are captured before a server is ready, since each
-graph takes a tenth of a second."""
+"""Batch sizes up to the first number, and multiples of the second, are captured before a server is ready. The others
+are captured later, because each graph takes a tenth of a second."""
 
 
 class DecodeGraphs:
     """The graphs of one model. They share one pool of device memory, so only one may run at a time."""
 
     def __init__(self, stream: Any) -> None:
-        """They are captured on `stream`, a torch.cuda.Stream, and have its priority; None: the lowest."""
+        """Graphs are captured on `stream`, a torch.cuda.Stream, and have its priority; None: the lowest."""
         self._stream = stream
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._pool: _POOL_HANDLE | None = None
         self._left: deque[int] = deque()
-        """Batch sizes that are to be captured later, descending."""
+        """Batch sizes that remain to be captured, descending."""
 
     @property
     def count(self) -> int:
-        """Batch sizes that are captured."""
+        """Number of captured batch sizes."""
         return len(self._graphs)
 
     def holds(self, batch_size: int) -> bool:
@@ -57,12 +57,12 @@ class DecodeGraphs:
         *,
         finishes_later: bool = False,
     ) -> None:
-        """Capture every batch size up to `max_batch_size`, MOST_CAPTURED at most; the largest first, so that the others
-        fit in its memory. `finishes_later`: leave rare sizes to `capture_next`.
+        """Capture every batch size up to `max_batch_size`, at most MOST_CAPTURED. The largest is captured first, so
+        that the others fit in its memory. `finishes_later`: leave rare sizes to `capture_next`.
 
-        `run(size)` runs a step of padding before the capture, so that nothing is used for the first time in it;
-        `queue(size)` queues what is captured; `report` gets the share done, 0…1. Raises what a step raises, and
-        EngineDeadError where a step cannot be captured."""
+        `run(size)` runs a step of padding before the capture, so that no first use happens inside it; `queue(size)`
+        queues the work to capture; `report` gets the fraction done, 0…1. Raises the errors of a step, and
+        EngineDeadError if a step cannot be captured."""
         begin = time.monotonic()
         free, _ = torch.cuda.mem_get_info()
         self._pool = torch.cuda.graph_pool_handle()
@@ -79,8 +79,8 @@ class DecodeGraphs:
         log.info("decode graphs captured", extra=extra)
 
     def capture_next(self, run: Callable[[int], None], queue: Callable[[int], None]) -> bool:
-        """Capture the next batch size that `capture` has left; returns whether any is left then. If the device's memory
-        is full, none is. No step may be in flight. Otherwise as `capture`."""
+        """Capture the next batch size that `capture` left; returns whether any remains. If device memory is full, the
+        remaining sizes are dropped. No step may be in flight. Otherwise as `capture`."""
         if not self._left:
             return False
         try:
@@ -102,7 +102,7 @@ class DecodeGraphs:
             with captured(self._pool, self._stream) as graph:
                 queue(size)
         except RuntimeError as error:
-            # An error inside a capture may make the end of the capture fail too: the first is the cause.
+            # An error inside a capture may also make the end of the capture fail: the first error is the cause.
             first = error.__context__ or error
             if is_full(first):
                 raise torch.OutOfMemoryError(str(first)) from first

@@ -1,6 +1,6 @@
-"""The input of decode steps, at addresses that never change, so that a captured graph can read it.
+"""The input of decode steps, at fixed addresses, so that a captured graph can read it.
 
-Each step takes two copies from pinned memory: its tables, and its embedded tokens. They wait behind no large ones.
+Each step makes two copies from pinned memory: its tables, and its embedded tokens. They never wait for large copies.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ballast.model.hybrid.step import RequestTable, Step
 _COLUMNS = 3
 """Columns of a table before the blocks of the requests: positions, slots, lengths."""
 _ALIGNED = 4
-"""Columns begin at multiples of this: Triton compiles another kernel for addresses of lower alignment."""
+"""Columns begin at multiples of this: for addresses of lower alignment, Triton would compile another kernel."""
 
 Table = TypeVar("Table", torch.Tensor, NDArray[np.int32])
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeInput:
-    """Input of a step of B decoded tokens. Each is a request of its own in the tables."""
+    """Input of a step of B decoded tokens. In the tables, each token is a separate request."""
 
     embedded: torch.Tensor  # float32 [B, D]
     step: Step
 
 
 class DecodeInputs:
-    """The inputs of every batch size up to a limit; they share their memory."""
+    """The inputs of all batch sizes up to a limit; they share their memory."""
 
     def __init__(
         self, max_batch_size: int, max_blocks: int, hidden: int, device: torch.device, copy: SmallCopy
     ) -> None:
-        """No step has more than `max_batch_size` tokens, and no request more than `max_blocks` blocks."""
+        """A step has at most `max_batch_size` tokens, and a request at most `max_blocks` blocks."""
         platform = platform_of(device)
         self.max_batch_size = max_batch_size
         self._max_blocks = max_blocks
@@ -57,23 +57,23 @@ class DecodeInputs:
         self._of_size = [self._input(size + 1) for size in range(max_batch_size)]
 
     def of_size(self, batch_size: int) -> DecodeInput:
-        """The same tensors at each call, for `batch_size` tokens."""
+        """The input for `batch_size` tokens; the same tensors at each call."""
         return self._of_size[batch_size - 1]
 
     def host_rows(self, batch_size: int) -> NDArray[np.float32]:
-        """[B, D], the embedded tokens that `send_rows` copies."""
+        """The embedded tokens [B, D] that `send_rows` copies."""
         rows: NDArray[np.float32] = self._host_embedded[:batch_size].numpy()
         return rows
 
     def send_rows(self, batch_size: int) -> None:
-        """Queue the copy of the embedded tokens; the step itself comes next. `host_rows` must not change until that
-        step has ended."""
+        """Queue the copy of the embedded tokens; the caller queues the step next. `host_rows` must not change until
+        that step has ended."""
         self._copy(self._host_embedded[:batch_size], self._embedded[:batch_size])
         self._sent.record()
 
     def send_tables(self, batch: Batch) -> None:
-        """Queue the copy of a batch's tables, behind a step that may be running. A request has a row for each of its
-        tokens, which sees the tokens up to that one."""
+        """Queue the copy of a batch's tables behind the running step, if any. A request has one row per token; each
+        token sees the tokens up to itself."""
         self._wait_until_sent()
         size = batch.token_ids.size
         positions, slots, lens, blocks = self._columns(self._host_table.numpy(), size)
@@ -95,7 +95,7 @@ class DecodeInputs:
         self._send(batch_size)
 
     def _wait_until_sent(self) -> None:
-        """Wait for the last copies: they read pinned memory when their turn comes in the device's queue."""
+        """Wait for the last copies: the device reads pinned memory only when it executes them."""
         self._sent.synchronize()
 
     def _send(self, batch_size: int) -> None:

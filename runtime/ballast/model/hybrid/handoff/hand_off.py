@@ -1,4 +1,4 @@
-"""How a device hands activations to the CPU's experts, and gets their results: what a backend gives `HostExperts`."""
+"""Transfers activations from a device to the CPU experts, and results back. A backend provides it to `HostExperts`."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class HandOff:
     send: Send
     fetch: Fetch
     pins: bool
-    """Whether the device reaches only host memory that is page-locked."""
+    """Whether the device can access only page-locked host memory."""

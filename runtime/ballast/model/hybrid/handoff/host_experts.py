@@ -1,7 +1,7 @@
 """Routed experts that the CPU computes from host memory while the device continues.
 
-The device hands over a layer's activations, and waits for the results, through words of host memory
-(csrc/moe/handoff.h). So a whole step can be queued on it at once, and the calling thread waits for no layer.
+The device sends a layer's activations, and waits for the results, through words of host memory (csrc/moe/handoff.h). So
+a whole step can be queued at a time, and the calling thread waits for no layer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ballast.model.spec import ModelSpec
 from ballast.model.transformer import ALIVE_EVERY_S
 
 LIMIT_S = 25.0
-"""Longest wait for the device in one layer, in seconds; a server's heartbeat would go stale later. Experts get 0.1 s
-more for each token of the step (csrc/moe/handoff.h)."""
+"""Longest wait for the device in one layer, in seconds; with a longer one, the server's heartbeat would go stale.
+Experts get 0.1 s more per token of the step (csrc/moe/handoff.h)."""
 
 
 class HostExperts:
-    """All routed layers of a model. They share the buffers of activations and results: in the device's order, a layer's
-    activations come after the results of the layer before."""
+    """All routed layers of a model. They share the buffers of activations and results: the device sends a layer's
+    activations after it has received the results of the layer before."""
 
     def __init__(
         self,
@@ -38,7 +38,8 @@ class HostExperts:
         *,
         pin_thread: bool = False,
     ) -> None:
-        """Steps have at most `max_tokens` tokens. `pin_thread`: the worker becomes the pool's first thread, pinned."""
+        """Steps have at most `max_tokens` tokens. With `pin_thread`, the worker becomes the pool's first thread and is
+        pinned."""
         self._mailbox = Mailbox(
             torch.empty((max_tokens, spec.hidden), pin_memory=hand_off.pins),
             torch.empty((max_tokens, spec.routing.num_experts_used), dtype=torch.int32, pin_memory=hand_off.pins),
@@ -64,7 +65,7 @@ class HostExperts:
         )
 
     def idle(self) -> IdleExperts:
-        """The stand-in for these in warm-up steps."""
+        """Experts that compute nothing, for warm-up steps."""
         return IdleExperts(self._mailbox, self._send, self._fetch)
 
     @property
@@ -73,18 +74,18 @@ class HostExperts:
         return self._worker.bytes_read
 
     def begin(self, num_tokens: int) -> None:
-        """A step of `num_tokens` tokens follows, which submits every layer in order."""
+        """Start a step of `num_tokens` tokens that submits every layer in order."""
         self._worker.begin(num_tokens)
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        """Hand over x float32 [T, D] of the `layer`th routed layer with the experts chosen, ids int32 and weights
-        float32 [T, k]; an id of -1 is not computed."""
+        """Send x float32 [T, D] of the `layer`th routed layer with the selected experts, ids int32 and weights float32
+        [T, k]; an id of -1 is not computed."""
         self._num_tokens = len(x)
         self._send(self._mailbox, x, ids, weights)
         self._signals.raise_word(self._submitted, layer)
 
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
-        """As `submit`, which is one piece."""
+        """As `submit`, in one piece."""
         self.submit(layer, x, ids, weights)
         yield
 
@@ -94,13 +95,13 @@ class HostExperts:
         return self._fetch(self._mailbox, self._num_tokens)
 
     def finish(self, alive: Callable[[], None]) -> None:
-        """Wait until every layer is computed, calling `alive` now and then: a layer that takes longer than its limit to
-        be asked for, or then to be computed, fails the step. Raises what failed it on either side."""
+        """Wait until every layer is computed, calling `alive` now and then. The step fails if the device takes longer
+        than the limit to submit a layer, or the CPU to compute it. Raises the error of either side."""
         while not self.is_done(ALIVE_EVERY_S):
             alive()
 
     def is_done(self, timeout_s: float) -> bool:
-        """Whether every layer is computed, `timeout_s` from now at the latest. Raises as `finish` does."""
+        """Whether every layer is computed; waits up to `timeout_s`. Raises as `finish` does."""
         is_done = self._worker.finish(timeout_s)
         if not is_done:
             self._signals.check()

@@ -10,8 +10,8 @@ from ballast.model.hybrid.handoff.transport import Fetch, Mailbox, Send
 
 
 class IdleExperts:
-    """Stand-in for `HostExperts`: activations go to host memory and back as in any step, and every layer's result is
-    zero. Nothing waits for the CPU, so a kernel may take as long as it likes to compile."""
+    """Replaces `HostExperts`: activations are copied to host memory and back as in any step, and every layer's result
+    is zero. The device does not wait for the CPU, so a kernel may take any time to compile."""
 
     bytes_read = 0
 
@@ -22,16 +22,16 @@ class IdleExperts:
         self._num_tokens = 0
 
     def begin(self, num_tokens: int) -> None:
-        """As `HostExperts.begin`."""
+        """See `HostExperts.begin`."""
         self._mailbox.results[:num_tokens].zero_()
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        """As `HostExperts.submit`."""
+        """See `HostExperts.submit`."""
         self._num_tokens = len(x)
         self._send(self._mailbox, x, ids, weights)
 
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
-        """As `HostExperts.pieces`."""
+        """See `HostExperts.pieces`."""
         self.submit(layer, x, ids, weights)
         yield
 
@@ -40,8 +40,8 @@ class IdleExperts:
         return self._fetch(self._mailbox, self._num_tokens)
 
     def is_done(self, timeout_s: float) -> bool:
-        """There is nothing to wait for."""
+        """Always true: there is nothing to wait for."""
         return True
 
     def finish(self, alive: Callable[[], None]) -> None:
-        """Nothing to wait for."""
+        """Does nothing: there is nothing to wait for."""

@@ -1,4 +1,4 @@
-"""Words of host memory that the device raises and waits for, in the order of its queue."""
+"""Words of host memory that the device sets and waits for, in the order of its queue."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 
 
 class Signals(Protocol):
-    """Raises and awaits words, which are zero or one. Where the device has a queue, calls return at once, and what they
-    ask for happens in the queue's order."""
+    """Sets and awaits words, which are zero or one. If the device has a queue, calls return immediately, and the
+    operations run in the queue's order."""
 
     def raise_word(self, words: torch.Tensor, index: int) -> None:
         """Set a word to one."""
@@ -18,4 +18,4 @@ class Signals(Protocol):
         """Wait until a word is one, and set it to zero."""
 
     def check(self) -> None:
-        """Raise the error that the device has failed with, if it has."""
+        """Raise the error of a failed device."""

@@ -1,4 +1,4 @@
-"""Carries activations to the experts in host memory, and results back, in the order of the device's queue."""
+"""Copies activations to the experts in host memory, and results back, in the order of the device's queue."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """Host memory that both sides see, pinned where the device has a queue."""
+    """Host memory that both sides access, pinned if the device has a queue."""
 
-    inputs: torch.Tensor  # float32 [most tokens, D]
-    ids: torch.Tensor  # int32 [most tokens, k]
-    weights: torch.Tensor  # float32 [most tokens, k]
-    results: torch.Tensor  # float32 [most tokens, D]
+    inputs: torch.Tensor  # float32 [maximum tokens, D]
+    ids: torch.Tensor  # int32 [maximum tokens, k]
+    weights: torch.Tensor  # float32 [maximum tokens, k]
+    results: torch.Tensor  # float32 [maximum tokens, D]
 
 
 Send = Callable[[Mailbox, torch.Tensor, torch.Tensor, torch.Tensor], None]
-"""Puts x float32 [T, D], ids int32 [T, k] and weights float32 [T, k] into the mailbox."""
+"""Writes x float32 [T, D], ids int32 [T, k] and weights float32 [T, k] to the mailbox."""
 Fetch = Callable[[Mailbox, int], torch.Tensor]
-"""The results of T tokens on the device, float32 [T, D]."""
+"""Copies the results of T tokens to the device, float32 [T, D]."""
 
 
 def carried(device: torch.device, kernels: ModuleType) -> tuple[Send, Fetch]:
-    """Transport by a GPU's kernels (`transport_kernels`), which reach pinned memory: one launch each way."""
+    """Transport by a GPU's kernels (`transport_kernels`), which access pinned memory: one launch per direction."""
 
     def send(mailbox: Mailbox, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
         block = _block(x.numel())
@@ -52,5 +52,5 @@ def carried(device: torch.device, kernels: ModuleType) -> tuple[Send, Fetch]:
 
 
 def _block(num_values: int) -> int:
-    """Values that a program carries: fewer for few tokens, so that many programs share them."""
+    """Number of values that a program copies: fewer for few tokens, so that many programs share the work."""
     return 1024 if num_values <= 1 << 16 else 4096

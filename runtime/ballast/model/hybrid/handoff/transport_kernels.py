@@ -1,4 +1,5 @@
-"""Triton kernels that carry activations to host memory and back: one launch each, where copies would be four.
+"""Triton kernels that copy activations to host memory and results back: one launch per direction instead of four
+copies.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -13,7 +14,7 @@ import triton.language as tl
 @triton.jit(do_not_specialize=["num_pairs"])
 def send(
     x,  # float32 [values]
-    ids,  # int32 [pairs], no more than values
+    ids,  # int32 [pairs], at most as many as values
     weights,  # float32 [pairs]
     to_x,  # pinned host memory, as the next two
     to_ids,

@@ -1,1 +1,1 @@
-"""What a layer computes on the GPU: each kind of attention, slice by slice, and the embedding."""
+"""The GPU part of a layer: each kind of attention, slice by slice, and the embedding."""

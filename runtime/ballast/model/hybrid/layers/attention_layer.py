@@ -1,7 +1,7 @@
-"""The attention of a layer, from its normed input to what is added to the stream.
+"""The attention of a layer, from its normed input to its contribution to the stream.
 
-A long step is computed slice by slice, so that queries and what is made of them are bounded. A slice's tokens are in
-the cache before its queries look there. Shapes: T tokens, D hidden.
+A long step is computed slice by slice, so that the size of queries and intermediate results is bounded. A slice's
+tokens are in the cache before its queries read it. Shapes: T tokens, D hidden.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class AttentionKind(Protocol[Weights]):
     """How one kind of attention computes a slice of a layer."""
 
     attend: Attention
-    """What it attends with."""
+    """The attention implementation."""
 
     def __call__(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
-        """normed float32 [T, D] → float32 [T, D]; the tokens' rows of the cache are written."""
+        """normed float32 [T, D] → float32 [T, D]; writes the tokens' rows of the cache."""
 
     def long(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step, out: torch.Tensor) -> None:
-        """The same of a long slice, into `out`."""
+        """The same for a long slice; the result goes to `out`."""
 
 
 class AttentionLayer(Generic[Weights]):
@@ -39,24 +39,24 @@ class AttentionLayer(Generic[Weights]):
     def __init__(self, kind: AttentionKind[Weights], slices: SliceSizes) -> None:
         self._kind = kind
         self.slices = slices
-        """How steps that are given are cut."""
+        """Slice limits for steps."""
 
     def prepare(self, step: Step) -> None:
-        """As `Attention.prepare`."""
+        """See `Attention.prepare`."""
         self._kind.attend.prepare(step)
 
     def prepared(self, batch: Batch, device: torch.device) -> Step:
-        """The batch's tables on the device, cut and planned."""
+        """The batch's tables on the device, sliced and planned."""
         step = Step.from_batch(batch, device, self.slices)
         self._kind.attend.prepare(step)
         return step
 
     def __call__(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
-        """As `AttentionKind`'s."""
+        """See `AttentionKind`."""
         return drained(self.pieces(weights, normed, cache, step))
 
     def pieces(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> Pieces[torch.Tensor]:
-        """As a call, a slice each time that the generator is advanced."""
+        """As a call, one slice per advance of the generator."""
         if not step.slices:
             attended = self._kind(weights, normed, cache, step)
             yield

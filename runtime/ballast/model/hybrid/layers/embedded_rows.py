@@ -1,4 +1,4 @@
-"""The embedded tokens of steps on a device, by way of host memory that it copies from."""
+"""The embedded tokens of steps on a device. They are copied from a host buffer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ballast.model.hybrid.pieces import Pieces
 from ballast.model.hybrid.platforms.interface import Platform
 
 EMBEDDED_AT_ONCE = 2048
-"""Tokens of a prompt that are embedded at a time: a few milliseconds of some threads."""
+"""Tokens of a prompt that are embedded at a time: this takes a few threads a few milliseconds."""
 
 
 class EmbeddedRows:
-    """Those of one lane, which has one step at a time."""
+    """The embedded tokens of one lane, which has one step at a time."""
 
     def __init__(self, embedding: Embedding, max_tokens: int, hidden: int, platform: Platform) -> None:
         """Steps have at most `max_tokens` tokens."""
@@ -24,14 +24,14 @@ class EmbeddedRows:
         self._device = platform.device
 
     def whole(self, token_ids: NDArray[np.int32]) -> torch.Tensor:
-        """The rows of T tokens on the device, float32 [T, D]; to be queued before gigabytes of streamed experts, which
-        share the bus."""
+        """The rows of T tokens on the device, float32 [T, D]. Call it before gigabytes of streamed experts are queued,
+        which share the bus."""
         rows = self._host_rows[: token_ids.size]
         self._embedding.read(token_ids, rows.numpy())
         return rows.to(self._device, non_blocking=True, copy=True)
 
     def pieces(self, token_ids: NDArray[np.int32]) -> Pieces[torch.Tensor]:
-        """As `whole`, EMBEDDED_AT_ONCE tokens each time that the generator is advanced."""
+        """As `whole`, EMBEDDED_AT_ONCE tokens per advance of the generator."""
         num_tokens = token_ids.size
         rows = self._host_rows[:num_tokens]
         embedded = torch.empty_like(rows, device=self._device)

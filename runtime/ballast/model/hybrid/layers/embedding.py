@@ -1,5 +1,5 @@
-"""The embedded tokens of a step, decoded from the mapped file on several threads: the GPU waits for those of a long
-step."""
+"""The embedded tokens of a step, decoded from the mapped file on several threads, because the GPU waits for those of a
+long step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ballast._core import kernels
 from ballast.model.hybrid.slices import even_bounds
 
 ROWS_A_THREAD = 512
-"""Fewest rows, more or less, for which a thread pays."""
+"""Approximate minimum number of rows for which another thread pays."""
 MOST_THREADS = 8
 
 
 class Embedding:
-    """The embedding of a model, for one caller at a time."""
+    """The embedding of a model. Not thread-safe."""
 
     def __init__(self, matrix: kernels.Matrix) -> None:
         """matrix [vocabulary, D]."""
@@ -28,7 +28,7 @@ class Embedding:
         self._num_threads = num_threads
 
     def read(self, ids: NDArray[np.int32], out: NDArray[np.float32]) -> None:
-        """The rows of ids [T] into `out` [T, D]. Raises IndexError for an id that there is no row of."""
+        """Read the rows of ids [T] into `out` [T, D]. Raises IndexError for an id without a row."""
         if len(ids) < 2 * ROWS_A_THREAD:
             kernels.embed(self._matrix, ids, out)
             return

@@ -1,4 +1,4 @@
-"""Grouped-query attention of a slice. Shapes: T tokens, H heads of queries, G of keys and values."""
+"""Grouped-query attention of a slice. Shapes: T tokens, H query heads, G key and value heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ballast.model.layers.grouped import GroupedSpec
 
 @dataclass(frozen=True, slots=True)
 class GroupedWeights:
-    """A layer's weights over G heads of keys of width K and values of width V."""
+    """A layer's weights for G heads with keys of width K and values of width V."""
 
     norm: torch.Tensor  # [D]
     heads: Linears  # D → H * K; G * K; G * V

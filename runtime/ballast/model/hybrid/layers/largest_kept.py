@@ -1,4 +1,4 @@
-"""Bounds of the numbers that a layer writes to its cache, computed from its weights for all tokens."""
+"""Bounds of the numbers that a layer writes to its cache for any tokens, computed from its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ballast.model.packed_tensors import LayerTensors
 
 
 def largest_kept(tensors: LayerTensors, mixer: Mixer) -> dict[str, float]:
-    """The largest number by kind: "key" and "value", or "key", "latent" and, with an indexer, "index key"."""
+    """The largest number by kind of entry: "key" and "value", or "key", "latent" and, with an indexer, "index key"."""
     rotation = mixer.rope.yarn.attention_factor if mixer.rope.yarn else 1.0
     if isinstance(mixer, GroupedSpec):
         return _of_heads(tensors, mixer, rotation)
@@ -46,8 +46,8 @@ def _of_heads(tensors: LayerTensors, mixer: GroupedSpec, rotation: float) -> dic
 def _largest_products(
     tensors: LayerTensors, role: str, bias: str | None = None, rows: range | None = None
 ) -> NDArray[np.float64]:
-    """The bounds of the rows of a matrix that follows the layer's norm. `rows` None: all rows. `bias`: the role of its
-    bias, which is optional."""
+    """Upper bounds of the output rows of a matrix that follows the layer's norm. `rows` None: all rows. `bias`: the
+    role of the optional bias."""
     matrix = tensors.view(role)
     ids = np.array(range(matrix.rows) if rows is None else rows, np.int32)
     values = np.empty((len(ids), matrix.cols), np.float32)

@@ -1,5 +1,5 @@
-"""Latent attention of a slice: in the latent space, or outside it where the slice is long; to all positions, or to
-those that an indexer chooses.
+"""Latent attention of a slice: inside the latent space, or outside it for long slices; to all positions, or to those
+that an indexer selects.
 
 Shapes: T tokens, D hidden, H heads.
 """
@@ -29,7 +29,7 @@ class IndexerWeights:
 
     query_up: Linear  # q_lora_rank → H * key_dim
     norm: IndexNorm
-    head_weights: Linear  # D → H, in float32 throughout: rounding would change what is chosen
+    head_weights: Linear  # D → H, in float32 throughout: rounding would change the selection
 
     @staticmethod
     def load(tensors: DeviceTensors, index: IndexSpec) -> IndexerWeights:
@@ -47,8 +47,8 @@ class LatentWeights:
     """A layer's weights. Queries are projected through a low rank (V2, V3) or directly (V2-Lite)."""
 
     norm: torch.Tensor  # [D]
-    down: Linears  # D → q_lora_rank, or H * (nope + rope) where there is no rank; kv_lora_rank + rope;
-    # of an indexer, key_dim
+    down: Linears  # D → q_lora_rank, or H * (nope + rope) without a query rank; kv_lora_rank + rope;
+    # key_dim, if there is an indexer
     query_norm: torch.Tensor | None  # [q_lora_rank]
     query_up: Linear | None  # q_lora_rank → H * (nope + rope)
     kv_a_norm: torch.Tensor  # [kv_lora_rank]
@@ -80,8 +80,8 @@ class LatentAttention:
     def __init__(
         self, mixer: LatentSpec, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
     ) -> None:
-        """`attend`: `SparseAttention` where positions are chosen. `expanded` None: every slice is computed in the
-        latent space, so that there may be no long ones."""
+        """`attend`: `SparseAttention` if positions are selected. `expanded` None: every slice is computed in the latent
+        space, so there must be no long slices."""
         self._mixer = mixer
         self._pointwise = pointwise
         self.attend = attend
@@ -102,7 +102,7 @@ class LatentAttention:
     def long(
         self, weights: LatentWeights, normed: torch.Tensor, cache: LayerCache, step: Step, out: torch.Tensor
     ) -> None:
-        """See `AttentionKind`; with keys and values brought out of the latent space."""
+        """See `AttentionKind`; with keys and values expanded from the latent space."""
         assert self._expanded is not None
         num_tokens = len(normed)
         shape = num_tokens, self._mixer.num_heads, self._mixer.query_dim
@@ -130,7 +130,8 @@ class LatentAttention:
         cache: LayerCache,
         step: Step,
     ) -> None:
-        """Keep the tokens' index keys, and choose what they attend to. queries [T, q_lora_rank], key [T, key_dim]."""
+        """Write the tokens' index keys to the cache, and select the positions to attend to. queries [T, q_lora_rank],
+        key [T, key_dim]."""
         assert isinstance(self.attend, SparseAttention)
         assert cache.index_keys is not None
         query = weights.query_up(queries).view(len(normed), -1, key.shape[1])
@@ -138,8 +139,8 @@ class LatentAttention:
         self.attend.choose(rotated, weights.head_weights(normed), cache.index_keys, step)
 
     def _down(self, weights: LatentWeights, normed: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Queries as `_heads` takes them, latents [T, kv_lora_rank + rope_dim], not rotated, and the indexer's key
-        [T, key_dim] where there is one."""
+        """Queries in the form that `_heads` accepts, latents [T, kv_lora_rank + rope_dim], not rotated, and the
+        indexer's key [T, key_dim] if there is one."""
         queries, *others = weights.down(normed)
         if weights.query_norm is not None:
             queries = self._pointwise.norm(queries, weights.query_norm)

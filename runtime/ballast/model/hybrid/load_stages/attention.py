@@ -1,4 +1,4 @@
-"""The attention of all layers: its kernels, chosen before weights are loaded, and its layers."""
+"""The attention of all layers: selects its kernels before weights are loaded, and makes its layers afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ballast.model.rope import build_rope_table, softmax_scale
 
 
 def choose_kernels(state: LoadState, report: Report) -> None:
-    """Choose the kernels of attention. Those that take minutes to compile begin to compile."""
+    """Select the attention kernels. Start to compile those that take minutes."""
     options, mixer = state.options, state.mixer
     sizes = state.sizes = _sizes(mixer, options.block_tokens)
     with state.times.phase("kernels"):
@@ -41,13 +41,14 @@ def choose_kernels(state: LoadState, report: Report) -> None:
 
 
 def make_layers(state: LoadState, report: Report) -> None:
-    """Make the attention of both lanes. Kernels of long prompts that are still compiled are used later."""
+    """Make the attention of both lanes. Kernels of long prompts that are still compiling are used later."""
     options, mixer = state.options, state.mixer
     rope = build_rope_table(mixer.rope, state.num_positions)
     pointwise = state.pointwise = state.backend.pointwise(
         state.spec.rms_eps, rope, softmax_scale(mixer), options.kv_dtype
     )
-    # Before anything on the CPU is timed: until now a compiler may have run. One that still runs leaves it the CPUs.
+    # Wait before anything on the CPU is timed, because a compiler may have run until now. A compiler that still runs
+    # has the lowest CPU priority.
     if state.ahead is not None:
         with state.times.phase("pinned"):
             state.ahead.wait()
@@ -77,7 +78,7 @@ def make_layers(state: LoadState, report: Report) -> None:
 
 
 def _attentions(state: LoadState, sizes: Sizes) -> Sequence[Attention]:
-    """One for each lane, by kernels that need not be compiled first."""
+    """One attention per lane, with kernels that need no compilation in advance."""
     backend, choices = state.backend, state.spec.choices
     try:
         if not choices:
@@ -99,8 +100,8 @@ def _sizes(mixer: Mixer, block_tokens: int) -> Sizes:
 
 
 def _expanded_sizes(mixer: Mixer, of: Sizes) -> ExpandedSizes | None:
-    """The sizes of attention outside the latent space; None if attention has no latent space or sees chosen positions
-    alone."""
+    """The sizes of attention outside the latent space; None if attention has no latent space or reads only selected
+    positions."""
     if not isinstance(of, LatentSizes) or not isinstance(mixer, LatentSpec) or mixer.index is not None:
         return None
     return ExpandedSizes(of.num_heads, of.rank, mixer.nope_dim, of.rope_dim, mixer.v_dim, of.scale, of.block_tokens)

@@ -1,4 +1,4 @@
-"""Routed experts: which of them the device computes, the streamed ones, and the share that is read over PCIe."""
+"""Routed experts: divides them between the device and the CPU, sets up streaming, and measures the PCIe share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SelfCheck:
 
 
 def self_check(state: LoadState) -> SelfCheck:
-    """It does not refer to the state, which refers to what uses it."""
+    """Makes a check that does not refer to the state, because the state refers to the users of the check."""
     return SelfCheck(state.times, state.packing.pool, state.spec, state.expert_sizes, state.backend, state.off)
 
 
@@ -89,7 +89,8 @@ def stream_experts(state: LoadState, report: Report) -> None:
 
 
 def measure_share(state: LoadState, report: Report) -> None:
-    """Measure which share of a decode step's experts the device should read over PCIe, if no option sets it."""
+    """Measure the fraction of a decode step's experts that the device should read over PCIe, unless an option sets
+    it."""
     options, experts = state.options, state.experts
     if not experts.can_share or options.pcie_share is not None:
         return

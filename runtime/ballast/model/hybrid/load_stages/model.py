@@ -1,4 +1,4 @@
-"""The model is assembled, warmed up, and its decode steps are captured."""
+"""Assembles the model, warms it up, and captures its decode steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def allocate(state: LoadState, report: Report) -> None:
 
 
 def assemble(state: LoadState, report: Report) -> None:
-    """Make the model of its parts."""
+    """Assemble the model from its parts."""
     options, streamed, pcie_share = state.options, state.streamed, state.options.pcie_share
     joint = None
     if streamed is not None and streamed.joint_split is not None:
@@ -61,7 +61,7 @@ def assemble(state: LoadState, report: Report) -> None:
 
 
 def warm_up(state: LoadState, report: Report) -> None:
-    """Run every kernel once: first only compiled, in parallel, then run."""
+    """Use every kernel once: first compile all kernels in parallel, then run them."""
     if not state.backend.compiles:
         return
     kinds = one_of_each_kind(state.gguf_model, state.spec, state.by_layer)
@@ -69,7 +69,7 @@ def warm_up(state: LoadState, report: Report) -> None:
         with state.backend.parallel_compile(report):
             state.model.warm_up(state.step_sizes, state.host.idle(), kinds)
         state.model.warm_up(state.step_sizes, state.host.idle(), kinds)
-    state.backend.give_back_memory()  # pieces of all sizes, of which a long step can use few
+    state.backend.give_back_memory()  # blocks of all sizes, few of which a long step can use
 
 
 def capture_graphs(state: LoadState, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""One stage of loading: its name, its part of the progress, and how it is run and reported."""
+"""One stage of loading: its name, its part of the progress, and how it is run and logged."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ballast.model.hybrid.load_stages.state import LoadState
 log = logging.getLogger(__name__)
 
 Report = Callable[[float], None]
-"""Gets the fraction that is done, 0…1."""
+"""Receives the fraction done, 0…1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of loading."""
+    """One stage of loading."""
 
     name: str
     run: Callable[[LoadState, Report], None]
     end: float
-    """The progress of the whole load when the stage has ended, 0…1."""
+    """The progress of the whole load at the end of the stage, 0…1."""
 
 
 def run_stages(stages: Sequence[Stage], state: LoadState, report: Report) -> None:
-    """Run the stages in order. The debug log gets the seconds of each; if one fails, the log names it."""
+    """Run the stages in order. Logs the seconds of each at debug level; if one fails, logs its name."""
     begin = 0.0
     for stage in stages:
         began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The state of loading: what is given, and what the stages have made so far."""
+"""The state of loading: the inputs, and the results of the stages so far."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from ballast.weights.gguf import GgufModel
 
 
 class LoadState:
-    """One load of a model. Each stage reads what earlier stages have set, and sets attributes of its own: an attribute
-    without a value here belongs to the stage that its group names."""
+    """One load of a model. Each stage reads attributes that earlier stages have set, and sets its own. An attribute
+    without a value here belongs to the stage in its group's heading."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LoadState:
         self.packing = packing
         self.options = options
         self.ahead = ahead
-        """Memory that is pinned meanwhile."""
+        """Memory that is pinned in the meantime."""
         self.backend = backend
         self.device = options.device
         self.times = options.start.times
@@ -59,13 +59,13 @@ class LoadState:
         assert mixer is not None, "the plan rejects layers of different attention"
         self.mixer = mixer
         self.num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
-        """Most positions of a request."""
+        """Maximum positions of a request."""
 
     # --- attention kernels ---
     sizes: Sizes
     expanded_sizes: ExpandedSizes | None
     attends: Sequence[Any]
-    """Attention of each lane, by kernels that need not be compiled first."""
+    """Attention of each lane, with kernels that need no compilation in advance."""
     late_attention: LateAttention | None
     expert_sizes: list[int]
     """Numbers of tokens for which the kernels of experts are checked."""
@@ -75,7 +75,7 @@ class LoadState:
     # --- weights ---
     weights: HybridWeights
     linears: list[Linear]
-    """All dense layers that were made."""
+    """All dense layers."""
     whole: WholeLayers
     pinned: PinnedMemory
     routed_weights: list[RoutedWeights]
@@ -91,7 +91,7 @@ class LoadState:
 
     # --- experts ---
     by_layer: Mapping[int, LayerOnDevice]
-    """What the device computes of each routed layer."""
+    """The experts that the device computes, by routed layer."""
     host: HostExperts
     experts: DividedExperts
 
@@ -107,5 +107,5 @@ class LoadState:
 
     @property
     def on_host(self) -> list[kernels.Experts]:
-        """The experts in host memory, layer by layer."""
+        """The experts in host memory, in order of layers."""
         return list(self.in_host.values())

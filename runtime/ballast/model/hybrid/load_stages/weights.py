@@ -1,4 +1,4 @@
-"""Weights are loaded, experts in host memory are pinned, and the products of the dense layers are tuned."""
+"""Loads the weights, pins the experts in host memory, and tunes the products of the dense layers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
 log = logging.getLogger(__name__)
 
 _LOADED = 0.9 / 0.93
-"""Fraction of this stage's progress when the weights are loaded; the rest is the pinning of experts."""
+"""Fraction of this stage's progress at which the weights are loaded; the rest is the pinning of experts."""
 
 
 def load_weights(state: LoadState, report: Report) -> None:
-    """Load all weights. Experts in host memory are pinned, and kernels compiled, while others are loaded."""
+    """Load all weights. In the meantime, pin loaded experts in host memory and compile kernels."""
     options, device, backend = state.options, state.device, state.backend
     state.whole = WholeLayers(options.gpu_experts, backend.make_experts, device, self_check(state))
     state.linears = []
@@ -90,7 +90,7 @@ def _tell_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
 
 
 def _noted(make_linear: MakeLinear, note: Callable[[Linear], None]) -> MakeLinear:
-    """`note` gets every layer that is made."""
+    """Wraps `make_linear`: `note` receives every layer that is made."""
 
     def make(matrix: Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
         linear = make_linear(matrix, rows, cols, is_transposed=is_transposed)

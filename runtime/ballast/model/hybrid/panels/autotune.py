@@ -1,7 +1,8 @@
-"""Chooses the kernel of each dense product at start: exact codes (`int_gemm`) where they are right and faster.
+"""Chooses the kernel of each dense product at start: the kernel of exact codes (`int_gemm`) if it is correct and
+faster.
 
-The choice for a number of tokens stays the same while a process runs: a captured step gives the results of one that is
-not captured.
+The choice for a number of tokens does not change while a process runs, so that captured steps and uncaptured steps give
+the same results.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from ballast.model.switched_off import SwitchedOff
 log = logging.getLogger(__name__)
 
 Measure = Callable[[Sequence[Callable[[], object]]], float]
-"""Measures the seconds that some calls take, one after the other."""
+"""Measures the seconds that the calls take, one after the other."""
 
 _MOST_ALIKE = 8
-"""Most layers whose matrices are multiplied in turn: together they are too large for the caches."""
+"""Maximum number of layers whose matrices are multiplied in rotation: together they are too large for the caches."""
 _LEAST_GAIN = 1.03
 _MOST_DIFFERENCE = 2.0**-10
-"""Of the largest result. The kernels themselves differ by 2⁻¹⁵ of a sum's largest possible value."""
+"""Maximum difference as a fraction of the largest result. The kernels themselves differ by 2⁻¹⁵ of a sum's largest
+possible value."""
 
 
 def autotune(
@@ -45,13 +47,13 @@ def autotune(
     off: SwitchedOff,
     measurements: Measurements,
 ) -> None:
-    """Try products of up to `most_tokens` tokens, once for each shape, and give each linear layer its faster kernel.
-    If `measurements` has the choice of an earlier start, only the chosen kernels of exact codes are checked.
+    """Try products of up to `most_tokens` tokens, once per shape, and give each linear layer its faster kernel. If
+    `measurements` has the choice of an earlier start, only the chosen kernels of exact codes are checked.
 
-    Where the kernels of exact codes do not compile or are wrong, none is used, and `off` gets the reason. Launches
-    inside the context that `parallel_compile` returns only compile.
+    If the kernels of exact codes do not compile or are wrong, none is used, and `off` gets the reason. Launches inside
+    the context that `parallel_compile` returns only compile.
 
-    Raises EngineDeadError where the other kernels fail, and whatever CUDA itself reports."""
+    Raises EngineDeadError if the other kernels fail, and the errors that CUDA itself reports."""
     alike: dict[Shape, list[PanelLinear]] = defaultdict(list)
     for linear in linears:
         if linear.has_int_gemm:
@@ -86,14 +88,15 @@ def autotune(
 
 
 def launch_products(linear: PanelLinear, most_tokens: int, device: torch.device) -> None:
-    """Launch the products of a layer that `autotune` would try; for a context in which launches only compile."""
+    """Launch the products of a layer that `autotune` would try, inside a context in which launches only compile."""
     if linear.has_int_gemm:
         for tokens in _counts(most_tokens):
             _Product([linear], tokens, device).both()
 
 
 def replay_seconds(calls: Sequence[Callable[[], object]]) -> float:
-    """Seconds of the fastest of some replays of a CUDA graph that holds the calls, whose kernels have run before."""
+    """Seconds of the fastest of several replays of a CUDA graph that contains the calls. The kernels of the calls must
+    have run before."""
     with captured() as graph:
         for call in calls:
             call()
@@ -109,7 +112,7 @@ def replay_seconds(calls: Sequence[Callable[[], object]]) -> float:
 
 
 def _counts(most_tokens: int) -> list[int]:
-    """Those of TUNED_TOKENS that products of up to `most_tokens` tokens use."""
+    """The numbers in TUNED_TOKENS that products of up to `most_tokens` tokens use."""
     return [tokens for last, tokens in zip((0, *TUNED_TOKENS), TUNED_TOKENS, strict=False) if last < most_tokens]
 
 
@@ -119,19 +122,19 @@ def _case(shape: Shape, num_tokens: int) -> str:
 
 
 class _NoIntGemmError(Exception):
-    """Exact codes cannot be compiled, or are wrong."""
+    """The kernels of exact codes cannot be compiled, or are wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """Linear layers of one shape with some number of tokens."""
+    """Linear layers of one shape with a given number of tokens."""
 
     linears: Sequence[PanelLinear]
     num_tokens: int
     device: torch.device
 
     def both(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first layer's result without `int_gemm`, and by it."""
+        """The first layer's result without `int_gemm`, and with it."""
         x = self._given()
         with self._failing_as(EngineDeadError):
             plain = self.linears[0].multiply(x, by_int_gemm=False)
@@ -139,14 +142,14 @@ class _Product:
             return plain, self.linears[0].multiply(x, by_int_gemm=True)
 
     def check(self) -> None:
-        """Raises _NoIntGemmError where `int_gemm` fails or is wrong."""
+        """Raises _NoIntGemmError if `int_gemm` fails or is wrong."""
         plain, coded = self.both()
         by = difference(coded.cpu().numpy(), plain.cpu().numpy())
         if not by <= _MOST_DIFFERENCE:
             raise _NoIntGemmError(f"{self} differ by {by:.2g}")
 
     def pays(self, measure: Measure) -> bool:
-        """Whether `int_gemm` is faster. Raises _NoIntGemmError where it fails or is wrong."""
+        """Whether `int_gemm` is faster. Raises _NoIntGemmError if it fails or is wrong."""
         self.check()
         x = self._given()
         with self._failing_as(_NoIntGemmError):
@@ -158,12 +161,13 @@ class _Product:
 
     @contextmanager
     def _failing_as(self, error_type: type[Exception]) -> Iterator[None]:
-        """A context that turns errors inside into an error that names the case, except what CUDA itself reports."""
+        """A context that converts errors inside to an error that names the case, except errors that CUDA itself
+        reports."""
         try:
             yield
         except DEVICE_ERRORS:
             raise
-        except Exception as error:  # compilers raise whatever they like
+        except Exception as error:  # compilers raise errors of any type
             raise error_type(f"{self} fail: {first_line(error)}") from error
 
     def _given(self) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""Triton kernels that split float32 numbers into two bfloat16 terms: the number rounded, and the rest.
+"""Triton kernels that split float32 numbers into two bfloat16 terms: the rounded number, and the remainder.
 
-Tensor cores multiply bfloat16 several times faster than anything wider, and it has the range of float32, so nothing
-needs a scale. Triton's interpreter does not multiply bfloat16: there, terms are stored as float32, since kernels store
-the type of the memory that they are given.
+Tensor cores multiply bfloat16 several times faster than any wider type, and bfloat16 has the range of float32, so no
+scale is needed. Triton's interpreter does not multiply bfloat16: there, terms are stored as float32, because kernels
+store the type of the memory that they are given.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -18,8 +18,8 @@ from ballast.model.hybrid.panels.dequant_kernels import codes_of, factor_of, lin
 
 @triton.jit
 def rounded(value):
-    """The nearest number that bfloat16 has, as float32. NaN may become zero, but the rest, `value - rounded(value)`, is
-    NaN then."""
+    """The nearest bfloat16 number, as float32. NaN may become zero, but the remainder, `value - rounded(value)`, is NaN
+    then."""
     bits = value.to(tl.int32, bitcast=True)
     return ((bits + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
 
@@ -34,10 +34,10 @@ def split_bf16(
     STEP_COLS: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """x as its upper terms and its lower ones, and with PARTS = 3 the upper ones again.
+    """Split x into its upper terms and its lower terms, followed by the upper terms again if PARTS = 3.
 
-    Columns are stored in the order in which `quantized_gemm` takes them: of each step, first those of every word's
-    first code, then those of its second, and so on; LINES = 0 keeps their order. Grid: rows, steps."""
+    Columns are stored in the order in which `quantized_gemm` reads them: for each step, first the columns of every
+    word's first code, then those of its second, and so on; LINES = 0 keeps their order. Grid: rows, steps."""
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, STEP_COLS)
     if LINES > 0:
@@ -62,7 +62,7 @@ def dequantize_panels(
     halves,
     codes,
     points,
-    scales,  # float32 [1], of the matrix, or anything
+    scales,  # float32 [1], of the matrix, or unused
     terms,  # [num_rows, 3, padded_cols]
     first_row,
     num_rows,
@@ -74,9 +74,9 @@ def dequantize_panels(
     GROUPS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Decode rows first_row … of a matrix to their upper terms, the upper ones again, and the lower ones, columns in
-    the order of `split_bf16`: one product with its three parts is the sum of the three products that count. Grid:
-    blocks of rows, steps of columns."""
+    """Decode rows first_row … of a matrix to their upper terms, the upper terms again, and the lower terms, with
+    columns in the order of `split_bf16`. One product over the three parts is the sum of the three significant products
+    of terms. Grid: blocks of rows, steps of columns."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     begin = ((first_row + row) // 16).to(tl.int64) * panel_words
     lane = (first_row + row) % 16

@@ -1,9 +1,9 @@
 """Triton kernels that multiply packed matrices with tiles of tokens on tensor cores; weights are decoded in registers.
 
-A program takes some panels of one slot (a head, or an expert) and a tile of tokens, and walks a share of the columns.
-The order of sums depends on the matrix and the tile's size only, so a token's result does not depend on the others.
-Each number is two bfloat16 terms (bf16_split_kernels.py): a product takes three, and that of the small terms is left
-out.
+A program computes some panels of one slot (a head, or an expert) for a tile of tokens, over a fraction (split) of the
+columns. The order of sums depends only on the matrix and the tile's size, so a token's result does not depend on the
+others. Each number is two bfloat16 terms (bf16_split_kernels.py): a product of two numbers takes three products of
+terms, and omits the product of the lower terms.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -19,7 +19,7 @@ from ballast.model.hybrid.panels.dequant_kernels import codes_of, factor_of, lin
 from ballast.model.hybrid.panels.program_kernels import results_of_tile, rows_of, slot_of_tile, steps_of, store
 
 _RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "split_stride"]
-"""Arguments whose values Triton compiles no kernels for: batch sizes and shapes share one."""
+"""Arguments for whose values Triton compiles no separate kernels: all batch sizes and shapes share one."""
 
 
 @triton.jit
@@ -38,8 +38,8 @@ def _multiply(sums, weight, terms, padded_cols, has_token):
 
 @triton.jit
 def _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED: tl.constexpr, BLOCK_T: tl.constexpr):
-    """(slot, split, row of x, row of the result, whether it exists) of the program's tokens. Where tokens are not
-    grouped, slots are heads, and every token has all of them."""
+    """(slot, split, row of x, row of the result, whether it exists) of the program's tokens. If tokens are not grouped,
+    slots are heads, and every token has all of them."""
     if IS_GROUPED:
         slot = slot_of_tile(tiles)
         split = tl.program_id(2)
@@ -56,7 +56,7 @@ def _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED: tl.constex
 
 @triton.jit
 def _store(sums, out, gate, result, row, has_token, num_rows, HAS_GATE: tl.constexpr):
-    """Store sums [ROWS, BLOCK_T], one a row of the matrix and token."""
+    """Store sums [ROWS, BLOCK_T], one per row of the matrix and token."""
     kept = (row < num_rows)[:, None] & has_token[None, :]
     store(sums, out, gate, result[None, :] * num_rows + row[:, None], kept, HAS_GATE)
 
@@ -67,12 +67,12 @@ def quantized_gemm(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
-    points,  # int32, of the type's grid, or anything
-    scales,  # float32, of each slot's matrix, or anything
+    points,  # int32, of the type's grid, or unused
+    scales,  # float32, of each slot's matrix, or unused
     out,  # float32 [splits, results, num_rows]
-    gate,  # float32 [results, num_rows], or anything
+    gate,  # float32 [results, num_rows], or unused
     order,  # int32, and
-    tiles,  # int32 [tiles, 3], of grouped tokens, or anything
+    tiles,  # int32 [tiles, 3], of grouped tokens, or unused
     num_tokens,
     num_slots,
     sharing,
@@ -91,8 +91,8 @@ def quantized_gemm(
     ROWS: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
-    """out = x Wᵀ of a quantised type, a sum for each split. Grid: blocks of rows, tiles of tokens, splits of the
-    columns times slots where tokens are not grouped."""
+    """out = x Wᵀ for a quantised type, one sum per split. Grid: blocks of rows, tiles of tokens, splits of the columns
+    (times slots if tokens are not grouped)."""
     slot, split, x_row, result, has_token = _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED, BLOCK_T)
     row, has_row, begin = rows_of(slot, panels_per_slot, panel_words, ROWS)
     factor = factor_of(scales, slot, LAYOUT)
@@ -121,7 +121,7 @@ def quantized_gemm(
 def float_gemm(
     terms,  # [x_rows, 2, padded_cols], in the order of the columns
     values,  # the panels, seen as their floats
-    out,  # as above, and so on
+    out,  # as above, also the next arguments
     gate,
     order,
     tiles,

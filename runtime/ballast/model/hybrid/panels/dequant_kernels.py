@@ -1,7 +1,7 @@
 """Triton functions that decode packed weights (csrc/cpu/panel_layout.h): the scales and codes of groups of columns.
 
-Rows and groups may be either axis of a tile: callers pass them in the shape in which they broadcast. A format is known
-when a kernel is compiled: LAYOUT is its `layout.QuantLayout`.
+Rows and groups may be either axis of a tile: callers pass them in broadcastable shapes. A format is known when a kernel
+is compiled: LAYOUT is its `layout.QuantLayout`.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -13,15 +13,15 @@ import triton.language as tl
 
 @triton.jit
 def lines_of(words, halves, codes, points, factor, begin, lane):
-    """(row_words, row_halves, row_codes, points, factor): where rows begin, `begin` words into the panels, in each of
-    their views, the points of the type's grid, and `factor_of` the rows."""
+    """(row_words, row_halves, row_codes, points, factor): the begin of the rows in each view of the panels, `begin`
+    words into the panels, the points of the type's grid, and the rows' `factor_of`."""
     return words + (begin + lane), halves + (begin * 2 + lane), codes + (begin * 4 + lane), points, factor
 
 
 @triton.jit
 def factor_of(scales, slot, LAYOUT: tl.constexpr):
-    """What scales in small floats are multiplied by: the scale of the slot's matrix, and 2^8 / 2, since their bits are
-    read as those of half-precision numbers, and steps are counted in halves. Slots below zero hold nothing."""
+    """The factor of scales in small floats: the scale of the slot's matrix, times 2^8 / 2. Their bits are read as
+    half-precision bits (2^8), and steps are counted in halves (1 / 2). Slots below zero are empty."""
     if LAYOUT.scales == "e4m3":
         factor = tl.load(scales + tl.maximum(slot, 0)) * 128.0
     else:
@@ -80,21 +80,21 @@ def scales_of(lines, scale_words, group, half: tl.constexpr, inside, LAYOUT: tl.
 
 @triton.jit
 def power_of_two(exponent):
-    """2 to the power of exponent - 128, as the bits of a float; the smallest two are no normal ones."""
+    """2 to the power of exponent - 128, as the bits of a float; the two smallest are subnormal."""
     return tl.where(exponent < 2, 0x00200000 << (exponent & 1), (exponent - 1) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def small_float(byte):
-    """The float in the low seven bits of a word, four of exponent and three of mantissa, times 2^-8: the largest bits
-    of a half-precision number."""
+    """The float in the low seven bits of a word (four exponent bits, three mantissa bits), times 2^-8: these are the
+    highest bits of a half-precision number."""
     return ((byte & 127) << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
 def words_of(lines, scale_words, group, line, half: tl.constexpr, inside, LAYOUT: tl.constexpr):
-    """The codes of columns 16 * half + 4 * line … + 3 of groups: one in the low `code_bits` of
-    each byte. The bits above are undefined."""
+    """The codes of columns 16 * half + 4 * line … + 3 of groups, one in the low `code_bits` of each byte. The bits
+    above are undefined."""
     row_words, _, _, points, _ = lines
     at = scale_words + group * (LAYOUT.group_bytes // 4)
     if LAYOUT.grid is not None:
@@ -128,8 +128,7 @@ def words_of(lines, scale_words, group, line, half: tl.constexpr, inside, LAYOUT
 
 @triton.jit
 def _signs_and_high(lines, scale_words, group, inside, LAYOUT: tl.constexpr):
-    """A row's planes of a group of points: its word of signs, and the high bits of its numbers; 0 for what there is
-    not."""
+    """A group's sign word and the high bits of its point numbers; 0 if the format has none."""
     row_words, row_halves, row_codes, _, _ = lines
     at = scale_words + group * (LAYOUT.group_bytes // 4)
     signs = 0
@@ -146,13 +145,13 @@ def _signs_and_high(lines, scale_words, group, inside, LAYOUT: tl.constexpr):
 
 @triton.jit
 def bits_of_halves(halves):
-    """The bits of half-precision numbers as whole numbers."""
+    """The bits of half-precision numbers as integers."""
     return halves.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
 
 
 @triton.jit
 def odd_in(signs, high, LAYOUT: tl.constexpr):
-    """n of a group's scale, which is 2 n + 1, out of the top bits of its signs, or of the first three nibbles."""
+    """The number n of a group's scale 2 n + 1, from the top bits of its signs, or from the first three nibbles."""
     if LAYOUT.grid.sign_bits == 0:
         number = (high >> 3 & 1) | (high >> 6 & 2) | (high >> 9 & 4)
     else:
@@ -162,7 +161,7 @@ def odd_in(signs, high, LAYOUT: tl.constexpr):
 
 @triton.jit
 def times_odd(scale, code, LAYOUT: tl.constexpr):
-    """A block's scale times that of a sub-block, whose n is the low four bits of `code`."""
+    """A block's scale times the scale of a sub-block, whose n is the low four bits of `code`."""
     return scale * (2.0**-LAYOUT.grid.scale_log2) * ((code & 15) * 2 + 1).to(tl.float32)
 
 
@@ -207,9 +206,9 @@ def point_words(points, numbers, signs, high, line, half: tl.constexpr, LAYOUT: 
 
 @triton.jit
 def trits_in(word, quad):
-    """The codes of quads of a super-block, out of the words that hold them: a digit of each byte. Four are made at
-    once, two to a product: nothing is carried from one to the other."""
-    power = _bytes_of(0x1B090301, 0x51, 0x5550 + quad % 5)  # of 3: the place's byte of 1, 3, 9, 27 and 81
+    """The codes of quads of a super-block, from the words that contain them: one base-3 digit per byte. Four are
+    computed together, with two per multiplication: no carry crosses from one to the other."""
+    power = _bytes_of(0x1B090301, 0x51, 0x5550 + quad % 5)  # power of 3: the byte of 1, 3, 9, 27 and 81 at that index
     first_and_third = ((word & 0x00FF00FF) * power & 0x00FF00FF) * 3
     second_and_fourth = ((word >> 8 & 0x00FF00FF) * power & 0x00FF00FF) * 3
     return _bytes_of(first_and_third, second_and_fourth, 0x7351)
@@ -217,8 +216,8 @@ def trits_in(word, quad):
 
 @triton.jit
 def steps_in(word, LAYOUT: tl.constexpr):
-    """The table's step for the code in the low four bits of each byte. Looked up in registers: a table in memory would
-    cost a load a weight, and keep words from being copied ahead."""
+    """The table's step for the code in the low four bits of each byte. The lookup is in registers: a table in memory
+    would cost one load per weight, and prevent words from being copied ahead."""
     pairs = word & 0x07070707
     pairs = pairs | (pairs >> 4)
     places = _bytes_of(pairs, 0, 0x4420)
@@ -230,8 +229,8 @@ def steps_in(word, LAYOUT: tl.constexpr):
 
 @triton.jit
 def _bytes_of(first, second, places):
-    """Four of eight bytes, of `first` and then of `second`, by the low four digits of `places`; a digit of 8 and more
-    gives the sign of byte digit - 8 in all bits (PTX ISA, prmt)."""
+    """Four of eight bytes, of `first` and then of `second`, selected by the low four digits of `places`; a digit of 8
+    or more fills the byte with the sign of byte digit - 8 (PTX ISA, prmt)."""
     return tl.inline_asm_elementwise(
         "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", [first, second, places], dtype=tl.int32, is_pure=True, pack=1
     )
@@ -239,8 +238,8 @@ def _bytes_of(first, second, places):
 
 @triton.jit
 def codes_of(lines, scale_words, group, line, half: tl.constexpr, inside, LAYOUT: tl.constexpr):
-    """(words, scale, rest) of columns 16 * half + 4 * line … + 3 of groups: what `weight_of` makes weights of. Codes
-    begin `scale_words` words into a row's panel."""
+    """(words, scale, rest) of columns 16 * half + 4 * line … + 3 of groups: the input of `weight_of`. Codes begin
+    `scale_words` words into a row's panel."""
     scale, rest = scales_of(lines, scale_words, group, half, inside, LAYOUT)
     word = words_of(lines, scale_words, group, line, half, inside, LAYOUT)
     return word, scale, rest

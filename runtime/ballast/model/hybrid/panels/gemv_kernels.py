@@ -1,8 +1,8 @@
 """Triton kernels that multiply packed matrices with the vectors of one to four tokens, without tensor cores.
 
-A program takes a block of rows and walks a share of the columns, a tile [groups, rows] at a time, and decodes each
-weight once for all tokens. Neighbouring rows of a group's line lie side by side, so a thread loads sixteen bytes; a
-thread has all columns of a group, so a scale is applied to their sum. Sums are float32.
+A program processes a block of rows over a fraction (split) of the columns, one tile [groups, rows] at a time, and
+decodes each weight once for all tokens. Neighbouring rows of a group's line are adjacent in memory, so a thread loads
+sixteen bytes; a thread has all columns of a group, so a scale is applied to their sum. Sums are float32.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -25,13 +25,13 @@ from ballast.model.hybrid.panels.program_kernels import (
 )
 
 _RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "num_splits", "split_stride"]
-"""Arguments whose values Triton compiles no kernels for: batch sizes and shapes share one."""
+"""Arguments for whose values Triton compiles no separate kernels: all batch sizes and shapes share one."""
 
 
 @triton.jit
 def _code(word, byte: tl.constexpr, BITS: tl.constexpr):
     """The code in the low bits of a byte as a float, decoded by a mask alone: the bits of an integer below 2^24, read
-    as a float, are that integer times 2^-149. `_factor` makes products normal numbers again."""
+    as a float, are that integer times 2^-149. `_factor` scales products back to normal numbers."""
     if byte == 3:
         value = (word >> 8) & (((1 << BITS) - 1) << 16)
     else:
@@ -47,8 +47,8 @@ def _factor(byte: tl.constexpr):
 
 @triton.jit
 def _token(order, tiles, num_tokens, num_slots, slot, sharing, index: tl.constexpr, IS_GROUPED: tl.constexpr):
-    """(row of x, row of the result, whether the token exists) of the program's token `index`; the first rows where it
-    does not, so that loads need no mask."""
+    """(row of x, row of the result, whether the token exists) of the program's token `index`; the first rows if it does
+    not exist, so that loads need no mask."""
     if IS_GROUPED:
         x_row, result, is_here = results_of_tile(order, tiles, sharing, index)
     else:
@@ -73,7 +73,7 @@ def _tokens(
     IS_GROUPED: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
-    """(rows of x, places of the rows' results, which of them there are), each a tuple over the tokens."""
+    """(rows of x, indices of the rows' results, which of them exist), each a tuple over the tokens."""
     rows_x = ()
     places = ()
     kept = ()
@@ -117,7 +117,7 @@ def _reduce(
     IS_SPLIT: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
-    """Add up each token's tile and store it. Of several programs that share the columns, the last to arrive adds up the
+    """Sum each token's tile and store it. If several programs share the columns, the last one to finish adds up the
     sums of all."""
     if IS_SPLIT:
         for token in tl.static_range(TOKENS):
@@ -141,14 +141,14 @@ def quantized_gemv(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
-    points,  # int32, of the type's grid, or anything
-    scales,  # float32, of each slot's matrix, or anything
+    points,  # int32, of the type's grid, or unused
+    scales,  # float32, of each slot's matrix, or unused
     out,  # float32 [results, num_rows]
-    gate,  # float32 [results, num_rows], or anything
-    partial,  # float32 [splits, results, num_rows], or anything
-    arrived,  # int32, zeros, one a block of rows and tile (or slot)
+    gate,  # float32 [results, num_rows], or unused
+    partial,  # float32 [splits, results, num_rows], or unused
+    arrived,  # int32, zeros, one per block of rows and tile (or slot)
     order,  # int32, and
-    tiles,  # int32 [tiles, 3], of grouped tokens, or anything
+    tiles,  # int32 [tiles, 3], of grouped tokens, or unused
     num_tokens,
     num_slots,
     sharing,
@@ -168,7 +168,7 @@ def quantized_gemv(
     GROUPS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """out = x Wᵀ of a quantised type. Grid: blocks of rows, tiles of tokens (or slots), splits of the columns."""
+    """out = x Wᵀ for a quantised type. Grid: blocks of rows, tiles of tokens (or slots), splits of the columns."""
     slot = _slot(tiles, IS_GROUPED)
     row, has_row, begin = rows_of(slot, panels_per_slot, panel_words, ROWS)
     rows_x, places, kept = _tokens(
@@ -206,7 +206,7 @@ def quantized_gemv(
             scale_parts = scale * 2.0**53
             new_sums = ()
             for token in tl.static_range(TOKENS):
-                # fma is explicit: the compiler's own contraction could round differently from token to token.
+                # fma is explicit: the compiler's own contraction might round differently for different tokens.
                 total = tl.fma(totals[token][:, None], rest, sums[token])
                 new_sums = new_sums + (tl.fma(parts[token], scale_parts, total),)
             sums = new_sums

@@ -1,4 +1,4 @@
-"""Packed weights in host memory, as a tensor over the very same bytes."""
+"""Packed weights in host memory, as a tensor over the same bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def host_bytes(panels: NDArray[np.uint8]) -> torch.Tensor:
-    """A view of contiguous panels, in their shape; they must outlive it. Torch knows no memory that is only read:
-    the result must not be modified."""
+    """A view of contiguous panels, in their shape; they must outlive it. Torch has no read-only memory: the result must
+    not be modified."""
     memory = (ctypes.c_uint8 * panels.nbytes).from_address(panels.ctypes.data)
     return torch.frombuffer(memory, dtype=torch.uint8).view(panels.shape)

@@ -1,4 +1,4 @@
-"""Products of the integer codes of packed matrices with tiles of tokens: how the kernels are compiled and launched.
+"""Products of the integer codes of packed matrices with tiles of tokens: selects, compiles and launches the kernels.
 
 The sizes were chosen by measurement (benchmarks/results/resident_experts.jsonl); they are not tuned at start.
 """
@@ -18,31 +18,31 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.platforms.platform_of import platform_of
 
 MOST_TILES = 5
-"""Most tiles of tokens, those of MIN_CUBLAS_TOKENS - 1 tokens."""
+"""Maximum tiles of tokens, for MIN_CUBLAS_TOKENS - 1 tokens."""
 _TILES = (8, 16, 32)
 _TERM_NUMBERS = 64
-"""Numbers of a group of 32 columns, in two terms."""
+"""Numbers per group of 32 columns, in two terms."""
 _SHARE_GROUPS = 4
-"""A program's share of the columns is a multiple of so many groups, whatever it takes at a time: so a token's sums do
-not depend on the number of tokens."""
+"""A program's fraction of the columns is a multiple of this number of groups, regardless of the number of groups that
+it takes at a time: so a token's sums do not depend on the number of tokens."""
 _WANTED_PROGRAMS = 2112
-"""Programs to fill a GPU with, sixteen for each processor of an H200; where rows are too few, columns are split among
-programs."""
+"""Target number of programs on a GPU, sixteen per processor of an H200; if there are too few rows, columns are split
+among programs."""
 _LEAST_SHARE = 4
-"""Fewest times _SHARE_GROUPS in a program's share."""
+"""Minimum of a program's fraction of the columns, in units of _SHARE_GROUPS."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntGemmInput:
-    """Activations of some heads' tokens, as `split_columns` splits and orders them."""
+    """Activations of the tokens of some heads, as `split_columns` splits and orders them."""
 
     terms: torch.Tensor  # [tokens * heads, groups, 64], bfloat16 on a GPU
-    totals: torch.Tensor  # float32 [scales of a column's worth, heads, padded tokens]
+    totals: torch.Tensor  # float32 [column ranges of one scale, heads, padded tokens]
 
 
 def int_gemm(stack: PanelStack, given: IntGemmInput, out: torch.Tensor, *, arrived: torch.Tensor) -> None:
-    """out float32 [T * heads, rows] = x Wᵀ of a quantised type, a matrix a head; T is at most 32 * MOST_TILES.
-    `arrived`: int32 zeros, `num_counters` of them; no other stream may use them meanwhile. A token's sums do not depend
+    """out float32 [T * heads, rows] = x Wᵀ for a quantised type, one matrix per head; T is at most 32 * MOST_TILES.
+    `arrived`: int32 zeros [`num_counters`]; no other stream may use them at the same time. A token's sums do not depend
     on the other tokens."""
     num_tokens = len(out) // stack.num_experts
     layout = LAYOUTS[stack.ggml_type]
@@ -80,7 +80,7 @@ def int_gemm(stack: PanelStack, given: IntGemmInput, out: torch.Tensor, *, arriv
 
 
 def int_gemm_input(x: torch.Tensor, kind: GgmlType, num_heads: int) -> IntGemmInput:
-    """x float32 [T * heads, cols], contiguous, as the operand of weights of a quantised type."""
+    """x float32 [T * heads, cols], contiguous, as the operand for weights of a quantised type."""
     num_rows, cols = x.shape
     subs = LAYOUTS[kind].subs_per_group
     num_supers = -(-cols // (SUPER_GROUPS * GROUP_COLS))
@@ -98,13 +98,13 @@ def int_gemm_kernel(kind: GgmlType, num_tokens: int) -> Kernel:
     block, has_one_load = _block(num_tokens), LAYOUTS[kind].code_loads == 1
     groups = {8: 2, 16: 2 if has_one_load else 4, 32: 4 if has_one_load else 2}[block]
     known: dict[str, Any] = {"LAYOUT": LAYOUTS[kind], "GROUPS": groups, "EIGHTS": block // 8}
-    # Without the compiler's own contractions, tiles of every size give the same bits.
+    # Without the compiler's own contractions, tiles of every size give identical bits.
     options = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
     return Kernel(int_gemm_kernels.int_gemm, known, groups * GROUP_COLS, options)
 
 
 def num_counters(stack: PanelStack) -> int:
-    """Counters that a matrix needs for programs that share its columns."""
+    """Number of counters that a matrix needs for programs that share its columns."""
     return _row_blocks(stack) * stack.num_experts * MOST_TILES
 
 

@@ -1,8 +1,8 @@
 """Triton kernels that multiply the integer codes of packed matrices with tiles of tokens on tensor cores.
 
 Codes are small integers, which bfloat16 holds exactly, so weights are not rounded: the sum of codes times activations
-over 32 (or 16) columns is multiplied by the scale of those columns. operand_kernels.py says what a program is and what
-its threads load.
+over 32 (or 16) columns is multiplied by the scale of those columns. operand_kernels.py describes programs and the loads
+of their threads.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -35,7 +35,7 @@ _RUN_TIME = [
     "num_splits",
     "split_stride",
 ]
-"""Arguments whose values Triton compiles no kernels for: batch sizes and shapes share one."""
+"""Arguments for whose values Triton compiles no separate kernels: all batch sizes and shapes share one."""
 
 
 @triton.jit(do_not_specialize=["token_blocks"])
@@ -49,16 +49,16 @@ def split_columns(
     token_blocks,
     SUBS: tl.constexpr,
 ):
-    """Split x into two bfloat16 terms, and sum both over 32 or 16 columns; groups that x does not have are zeros.
+    """Split x into two bfloat16 terms, and sum both over 32 or 16 columns; groups beyond the columns of x are zeros.
 
-    A group's terms are ordered by line, term, half and byte: the first byte, the third, the second, the fourth, since a
+    A group's terms are ordered by line, term, half and byte. The byte order is first, third, second, fourth, because a
     word gives its codes two at a time. Grid: rows of x, steps of 256 columns."""
     row = tl.program_id(0).to(tl.int64)
     step = tl.program_id(1)
     part = tl.arange(0, 8 * SUBS)[:, None]
     col = part * (32 // SUBS) + tl.arange(0, 32 // SUBS)[None, :]
     value = tl.load(x + row * cols + step * 256 + col, mask=step * 256 + col < cols, other=0.0)
-    # Rounding makes a zero of a GPU's own NaN, and the lower term would be rounded too.
+    # Rounding turns a GPU's own NaN into zero, and the lower term would be rounded too.
     upper = tl.where(value == value, rounded(value), value)
     lower = rounded(value - upper)
     place = col // 32 * 64 + col % 16 // 4 * 16 + col % 32 // 16 * 4 + col % 2 * 2 + col % 4 // 2
@@ -78,13 +78,13 @@ def split_columns(
 
 @triton.jit
 def _by_row(value):
-    """A value of each row, [thread, row of four], as [rows, 4, 1], to broadcast over sums [rows, 4, 2]."""
+    """A value per row, [thread, row of four], as [rows, 4, 1], to broadcast over sums [rows, 4, 2]."""
     return tl.reshape(tl.permute(tl.reshape(value, (8, 4, 4)), (2, 0, 1)), (32, 4))[:, :, None]
 
 
 @triton.jit
 def _by_token(value):
-    """A value of each token, [thread, 2], as [rows, 4, 2]."""
+    """A value per token, [thread, 2], as [rows, 4, 2]."""
     return tl.reshape(tl.broadcast_to(tl.reshape(value, (1, 8, 4, 2)), (4, 8, 4, 2)), (32, 4, 2))
 
 
@@ -159,7 +159,7 @@ def _finish(
     split_stride,
     EIGHTS: tl.constexpr,
 ):
-    """Store sums, a tuple of [rows, 4, 2]. Of several programs that share the columns, the last to arrive adds up the
+    """Store sums, a tuple of [rows, 4, 2]. If several programs share the columns, the last one to finish adds up the
     sums of all."""
     row = tl.program_id(0) * 32 + tl.arange(0, 8)[None, :, None, None] * 4 + tl.arange(0, 4)[:, None, None, None]
     column = tl.arange(0, 4)[None, None, :, None] * 2 + tl.arange(0, 2)[None, None, None, :]
@@ -189,11 +189,11 @@ def int_gemm(
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
-    points,  # int32, of the type's grid, or anything
-    scales,  # float32, of each slot's matrix, or anything
+    points,  # int32, of the type's grid, or unused
+    scales,  # float32, of each slot's matrix, or unused
     out,  # float32 [tokens * slots, num_rows]
-    partial,  # float32 [splits, tokens * slots, num_rows], or anything
-    arrived,  # int32, zeros, one a program of a split
+    partial,  # float32 [splits, tokens * slots, num_rows], or unused
+    arrived,  # int32, zeros, one per program of a split
     num_tokens,
     num_slots,
     num_rows,
@@ -210,7 +210,7 @@ def int_gemm(
     GROUPS: tl.constexpr,
     EIGHTS: tl.constexpr,
 ):
-    """Grid: blocks of 32 rows, tiles of 8 * EIGHTS tokens, splits of the columns times slots."""
+    """out = x Wᵀ. Grid: blocks of 32 rows, tiles of 8 * EIGHTS tokens, splits of the columns times slots."""
     slot = tl.program_id(2) % num_slots
     split = tl.program_id(2) // num_slots
     thread = tl.arange(0, 32)[:, None]

@@ -17,18 +17,18 @@ from ballast._core import kernels
 PANEL_ROWS = 16
 GROUP_COLS = 32
 SUPER_GROUPS = 8
-"""Groups that share a block scale in the formats of 256 weights a block."""
+"""Number of groups that share a block scale in formats with 256 weights per block."""
 
 FLOAT_TYPES = frozenset(GgmlType(known.ggml_type) for known in kernels.formats() if known.layout is None)
-"""Their panels are [column][16 rows]."""
+"""Float types. Their panels are [column][16 rows]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A `kernels.Grid` as Triton takes it, and where the planes of a group of points begin."""
+    """A `kernels.Grid` in the form that Triton needs, and the offsets of the components of a group of points."""
 
     weights: int
-    """Of a point."""
+    """Weights per point."""
     index_bits: int
     sign_bits: int
     high_bytes: int
@@ -39,35 +39,36 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class QuantLayout:
-    """A `kernels.QuantLayout` as Triton takes it: a constant that tells compiled kernels apart."""
+    """A `kernels.QuantLayout` in the form that Triton needs: a compile-time constant of kernels."""
 
     bits: int
-    """Bits of a code in memory."""
+    """Bits per code in memory."""
     subs_per_group: int
     offset: int
     """The offset that is subtracted from a code before multiplication; offsets of tables fit the largest entry."""
     scales: Literal["flat", "powers", "e4m3", "nested", "nibbles", "block", "odd nibbles", "odd in codes"]
     has_minimum: bool
     step_words: tuple[int, ...] | None
-    """What 16 codes stand for, offset added: bytes without a sign, four a word. None where codes are the numbers."""
+    """The values of the 16 codes with the offset added: unsigned bytes, four per word. None if codes are the numbers
+    themselves."""
     code_bits: int
-    """Bits of a code as it is multiplied."""
+    """Bits per code during multiplication."""
     scale_stride: int
     group_bytes: int
     """Bytes of the codes of 32 columns of 16 rows."""
     grid: Grid | None
-    """The grid whose points the codes select, if any."""
+    """The grid that codes index, if any."""
     has_trits: bool
-    """Whether five codes share a byte, as digits to the base of 3."""
+    """Whether five codes share a byte, as base-3 digits."""
 
     @property
     def is_flat(self) -> bool:
-        """Whether a group has its scales to itself, and shares none with others of a super-block."""
+        """Whether each group has its own scales, and shares none with other groups of a super-block."""
         return self.scales in ("flat", "powers", "e4m3")
 
     @property
     def code_loads(self) -> int:
-        """Loads of a thread for the codes of a group: those of `operand_kernels.load_groups`, as are the next two."""
+        """Loads per thread for the codes of a group. This and the next two describe `operand_kernels.load_groups`."""
         if self.grid is not None:
             return 8 // self.grid.weights + (self.grid.sign_bits > 0) + (self.grid.high_bytes > 0)
         return {2: 2, 3: 3, 4: 1, 5: 2, 6: 3, 8: 2}[self.bits]
@@ -84,7 +85,7 @@ class QuantLayout:
 
     @property
     def loads_before_groups(self) -> int:
-        """Loads for scales that the groups share."""
+        """Loads per thread for scales that groups share."""
         return 0 if self.is_flat else 1 + self.has_minimum
 
     def scale_bytes(self, cols: int) -> int:
@@ -129,8 +130,8 @@ def _grid(grid: kernels.Grid) -> Grid:
 
 @cache
 def points_on(kind: GgmlType, device: torch.device) -> torch.Tensor | None:
-    """The points of a type's grid in a device's memory, int32 words of four weights: magnitudes, or where there are no
-    signs weights that are moved up, with the offset. None where codes are no points."""
+    """The points of a type's grid in device memory, int32 words of four weights: magnitudes, or for grids without signs
+    weights with the offset added. None if codes do not index a grid."""
     layout = next(known.layout for known in kernels.formats() if known.ggml_type == kind)
     if layout is None or layout.grid is None:
         return None
@@ -146,4 +147,4 @@ def _words(numbers: Iterable[int]) -> tuple[int, ...]:
 LAYOUTS: Mapping[GgmlType, QuantLayout] = {
     GgmlType(known.ggml_type): _constant(known.layout) for known in kernels.formats() if known.layout is not None
 }
-"""Of the quantised types."""
+"""The layouts of the quantised types."""

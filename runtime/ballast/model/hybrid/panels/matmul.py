@@ -1,4 +1,4 @@
-"""Products of packed matrices on a GPU: which kernel computes how many tokens, and how it is compiled and launched.
+"""Products of packed matrices on a GPU: selects the kernel for a number of tokens, compiles it and launches it.
 
 The sizes were chosen by measurement (benchmarks/hybrid/panel_linear.py); they are not tuned at start.
 """
@@ -18,20 +18,19 @@ from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.power_of_two import padded
 
 MAX_GEMV_TOKENS = 4
-"""Most tokens that `gemv` multiplies; more are multiplied on tensor cores."""
+"""Maximum tokens that `gemv` multiplies; more are multiplied on tensor cores."""
 GEMV_TILES = {1: (8, 64, 2), 2: (16, 32, 4), 4: (8, 32, 2)}
-"""By number of tokens, a program of `gemv`: groups of 32 columns (of floats, of 4 columns) and rows that it takes at a
-time, and its warps."""
+"""Tile of a `gemv` program, by number of tokens: groups of 32 columns (4 columns for floats), rows, and warps."""
 MIN_CUBLAS_TOKENS = 160
-"""Fewest tokens for which a quantised matrix is decoded to memory and multiplied by cuBLAS."""
+"""Minimum tokens for which a quantised matrix is decoded to memory and multiplied by cuBLAS."""
 SCRATCH_BYTES = 256 << 20
-"""Most memory for the rows of a matrix that are decoded at a time."""
+"""Maximum memory for the rows of a matrix that are decoded at a time."""
 _EXPANDED_ROWS = 16
 _STEP_COLS = 256
 """Columns of quantised weights that a program decodes at a time for tensor cores."""
 _WANTED_PROGRAMS = 1056
-"""Programs to fill a GPU with, eight for each processor of an H200; where rows are too few, columns are split among
-programs."""
+"""Target number of programs on a GPU, eight per processor of an H200; if there are too few rows, columns are split
+among programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +38,21 @@ class Groups:
     """Results grouped by expert, in tiles."""
 
     order: torch.Tensor  # int32 [results]
-    tiles: torch.Tensor  # int32 [tiles, 3]: an expert, and its bounds in `order`; expert -1: nothing
+    tiles: torch.Tensor  # int32 [tiles, 3]: an expert, and its bounds in `order`; expert -1: an empty tile
     sharing: int
-    """Results that share one row of activations."""
+    """Number of results that share one row of activations."""
     block: int
-    """Most results in a tile."""
+    """Maximum results in a tile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel, and the constants and options that it is compiled with."""
+    """A kernel, and the constants and options with which it is compiled."""
 
     function: Any
     known: dict[str, Any]
     step_cols: int
-    """Columns that a program takes at a time."""
+    """Number of columns that a program processes at a time."""
     options: dict[str, int]
 
 
@@ -66,11 +65,11 @@ def gemv(
     gate: torch.Tensor | None = None,
     arrived: torch.Tensor | None = None,
 ) -> None:
-    """out[r] = W_e x[r // sharing], times silu(gate[r]) where there is a gate, which may be `out`. Results that are in
-    no tile stay as they are; a tile has at most MAX_GEMV_TOKENS.
+    """out[r] = W_e x[r // sharing], times silu(gate[r]) if there is a gate, which may be `out`. Results that are in no
+    tile are not written; a tile has at most MAX_GEMV_TOKENS.
 
     Without groups, matrices are heads: x float32 [T * heads, cols], out float32 [T * heads, rows]. With `arrived`,
-    int32 zeros, one a panel, columns may be split among programs; no other stream may use it meanwhile."""
+    int32 zeros, one per panel, columns may be split among programs; no other stream may use it at the same time."""
     block = groups.block if groups else len(out) // stack.num_experts
     kernel = gemv_kernel(stack.ggml_type, block, is_grouped=groups is not None, has_gate=gate is not None)
     num_tiles = len(groups.tiles) if groups else stack.num_experts
@@ -115,7 +114,7 @@ def dequant_gemm(
     )
     num_tiles = len(groups.tiles) if groups else -(-num_tokens // block)
     num_slots = 1 if groups else stack.num_experts
-    # Split as for one tile, so that a token's sums do not depend on the number of tokens.
+    # Columns are split as for one tile, so that a token's sums do not depend on the number of tokens.
     programs = _blocks(stack, kernel) * num_slots
     steps_per_split, num_splits = _split(stack, kernel, 1 if groups else _WANTED_PROGRAMS // programs // 2)
     partial = out.new_empty((num_splits, *out.shape)) if num_splits > 1 else out
@@ -137,8 +136,8 @@ def dequant_gemm(
 
 
 def cublas_gemm(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> None:
-    """out float32 [T, rows] = x Wᵀ of one quantised matrix, by cuBLAS; `terms` are x after `split_bf16` in three parts.
-    Rows of the matrix are decoded to three parts too, as many at a time as SCRATCH_BYTES hold."""
+    """out float32 [T, rows] = x Wᵀ for one quantised matrix, by cuBLAS; `terms` are x after `split_bf16` in three
+    parts. Rows of the matrix are also decoded to three parts, as many at a time as fit in SCRATCH_BYTES."""
     padded_cols = terms.shape[2]
     most_rows = SCRATCH_BYTES // (3 * padded_cols * terms.element_size()) // PANEL_ROWS * PANEL_ROWS
     weights = terms.new_empty((min(stack.rows, most_rows), 3 * padded_cols))
@@ -168,8 +167,8 @@ def _float32_product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor)
 
 
 def split_bf16(x: torch.Tensor, kind: GgmlType, parts: int = 2) -> torch.Tensor:
-    """x float32 [rows, cols] → [rows, parts, padded columns], bfloat16 on a GPU: upper terms, lower ones, and as the
-    third part upper ones again, in the order in which kernels for weights of `kind` take them."""
+    """x float32 [rows, cols] → [rows, parts, padded columns], bfloat16 on a GPU: upper terms, lower terms, and as the
+    third part the upper terms again, in the order in which kernels for weights of `kind` read them."""
     step = gemm_step_cols(kind)
     num_steps = -(-x.shape[1] // step)
     terms = x.new_empty((len(x), parts, num_steps * step), dtype=platform_of(x.device).term_dtype)
@@ -182,22 +181,23 @@ def split_bf16(x: torch.Tensor, kind: GgmlType, parts: int = 2) -> torch.Tensor:
 
 
 def gemm_block(num_tokens: int) -> int:
-    """Tokens in a tile, where all tokens are multiplied with one matrix."""
+    """Tokens in a tile, if all tokens are multiplied with one matrix."""
     return 16 if num_tokens <= 16 else 64
 
 
 def grouped_gemm_block(num_tokens: int) -> int:
-    """Tokens in an expert's tile, where `num_tokens` are divided among experts."""
+    """Tokens in an expert's tile, if `num_tokens` are divided among experts."""
     return 16 if num_tokens <= 16 else 32 if num_tokens <= 1024 else 64
 
 
 def gemm_step_cols(kind: GgmlType) -> int:
-    """Columns that a program of `dequant_gemm_kernel` takes at a time."""
+    """Columns that a program of `dequant_gemm_kernel` processes at a time."""
     return 64 if kind in FLOAT_TYPES else _STEP_COLS
 
 
 def gemv_kernel(kind: GgmlType, num_tokens: int, *, is_grouped: bool, has_gate: bool) -> Kernel:
-    """The kernel of `gemv` for weights of `kind` and up to `num_tokens` tokens a program; the caller adds IS_SPLIT."""
+    """The kernel of `gemv` for weights of `kind` and up to `num_tokens` tokens per program; the caller adds
+    IS_SPLIT."""
     padded_tokens = padded(num_tokens)
     groups, rows, warps = GEMV_TILES[padded_tokens]
     known = {"IS_GROUPED": is_grouped, "HAS_GATE": has_gate, "TOKENS": padded_tokens, "ROWS": rows}
@@ -216,7 +216,7 @@ def dequant_gemm_kernel(
     use 200 KiB of shared memory."""
     known = {"IS_GROUPED": is_grouped, "HAS_GATE": has_gate, "BLOCK_T": block, "ROWS": 64 if block == 16 else 128}
     step = gemm_step_cols(kind)
-    # Two stages of a format with several planes take so much shared memory that fewer programs run at a time.
+    # Two stages of a format with several components need enough shared memory that fewer programs run at a time.
     is_staged = has_large_memory and block > 16 and kind not in FLOAT_TYPES and LAYOUTS[kind].bits == 4
     options = {"num_warps": 4, "num_stages": 2 if is_staged else 1}
     if kind in FLOAT_TYPES:

@@ -1,12 +1,12 @@
-"""Triton functions that load packed weights ahead of their use, and make operands of tensor cores of their codes.
+"""Triton functions that load packed weights before their use, and convert their codes to operands of tensor cores.
 
-A program is one warp with 32 rows. Each thread loads what its share of the operands and results needs, so threads
-exchange nothing (PTX ISA, mma.m16n8k16: thread 4 g + t has rows g and g + 8 and token g of the operands, four columns
-by t, and tokens 2 t and 2 t + 1 of the results). The first axis of a tile is a warp's threads; a thread has rows
-4 g … 4 g + 3, whose words lie side by side.
+A program is one warp with 32 rows. Each thread loads the data that its part of the operands and results needs, so
+threads exchange no data (PTX ISA, mma.m16n8k16: thread 4 g + t has rows g and g + 8 and token g of the operands, four
+columns by t, and tokens 2 t and 2 t + 1 of the results). The first axis of a tile is a warp's threads; a thread has
+rows 4 g … 4 g + 3, whose words are adjacent in memory.
 
-What is loaded is kept in registers while the columns before it are multiplied, as it lies in memory: a tuple of all
-words and scales, which `words_in` and `scales_in` take apart.
+Loaded data stays in registers, in its memory format, while the previous columns are multiplied: it is a tuple of words
+and scales, which `words_in` and `scales_in` decode.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -31,7 +31,7 @@ from ballast.model.hybrid.panels.dequant_kernels import (
 
 @triton.jit
 def pointers_of(words, halves, begin, scale_words, g, t):
-    """(the thread's lines of codes, those that all its quads share, scales in bytes and halves, codes in bytes and
+    """(the thread's lines of codes, lines that all its quads share, scales in bytes and halves, codes in bytes and
     halves, the thread's quad of four) of rows whose panel begins `begin` words into the panels."""
     lane = g % 4 * 4 + tl.arange(0, 4)[None, :]
     codes = words + (begin + scale_words + lane)
@@ -48,8 +48,8 @@ def pointers_of(words, halves, begin, scale_words, g, t):
 
 @triton.jit
 def load_groups(pointers, group, num_groups, LAYOUT: tl.constexpr, GROUPS: tl.constexpr):
-    """Words of codes and scales of groups `group` … + GROUPS - 1, of which those from `num_groups` on are zeros; GROUPS
-    divides `group` and, where groups share scales, 8."""
+    """Words of codes and scales of groups `group` … + GROUPS - 1; groups from `num_groups` on are zeros. GROUPS divides
+    `group` and, if groups share scales, 8."""
     lines, shared, scales, row_halves, bytes_of_rows, high_halves, t = pointers
     bits: tl.constexpr = LAYOUT.bits
     subs: tl.constexpr = LAYOUT.subs_per_group
@@ -123,7 +123,7 @@ def load_groups(pointers, group, num_groups, LAYOUT: tl.constexpr, GROUPS: tl.co
 
 @triton.jit
 def words_in(loaded, points, group, index: tl.constexpr, t, half: tl.constexpr, LAYOUT: tl.constexpr):
-    """The codes of columns 16 * half + 4 * t … + 3 of the `index`th group, as `words_of` gives them."""
+    """The codes of columns 16 * half + 4 * t … + 3 of the `index`th group, in the format of `words_of`."""
     at: tl.constexpr = LAYOUT.loads_before_groups + index * LAYOUT.loads_per_group
     if LAYOUT.grid is not None:
         signs, high = _signs_and_high(loaded, at, LAYOUT)
@@ -150,14 +150,14 @@ def words_in(loaded, points, group, index: tl.constexpr, t, half: tl.constexpr, 
 
 @triton.jit
 def _quad(group, half: tl.constexpr, t):
-    """A thread's quad of a half of a group, counted from the first of the group's super-block."""
+    """A thread's quad of a half of a group, counted from the first quad of the group's super-block."""
     return group % 8 * 8 + (4 * half + t)
 
 
 @triton.jit
 def _signs_and_high(loaded, at: tl.constexpr, LAYOUT: tl.constexpr):
-    """Of a group of points whose words begin at `loaded[at]`: words of signs, and the high bits of numbers; 0 for what
-    there is not."""
+    """For a group of points whose words begin at `loaded[at]`: sign words, and the high bits of point numbers; 0 if the
+    format has none."""
     signs = 0
     high = 0
     after: tl.constexpr = at + 8 // LAYOUT.grid.weights
@@ -172,8 +172,8 @@ def _signs_and_high(loaded, at: tl.constexpr, LAYOUT: tl.constexpr):
 
 @triton.jit
 def scales_in(loaded, factor, group, index: tl.constexpr, sub: tl.constexpr, LAYOUT: tl.constexpr):
-    """(scale, rest) float32 [thread, row of four] of the `sub`th share of the `index`th group's columns: a weight is
-    scale * (code - offset), or scale * code + rest where there is a minimum. `factor` is `factor_of` the matrix."""
+    """(scale, rest) float32 [thread, row of four] of the `sub`th part of the `index`th group's columns: a weight is
+    scale * (code - offset), or scale * code + rest if there is a minimum. `factor` is the matrix's `factor_of`."""
     at: tl.constexpr = LAYOUT.loads_before_groups + index * LAYOUT.loads_per_group + LAYOUT.code_loads
     rest = 0.0
     if LAYOUT.scales == "flat":
@@ -217,15 +217,15 @@ def weights_in(word, BITS: tl.constexpr, TERM: tl.constexpr):
 
 @triton.jit
 def halves_in(terms):
-    """Terms [thread, (half, byte)] as two operands [16 columns, 8 tokens], one a half."""
+    """Terms [thread, (half, byte)] as two operands [16 columns, 8 tokens], one per half."""
     first, second = tl.split(tl.permute(tl.reshape(terms, (8, 4, 2, 4)), (1, 3, 0, 2)))
     return tl.reshape(first, (16, 8)), tl.reshape(second, (16, 8))
 
 
 @triton.jit
 def _bytes(word, BITS: tl.constexpr, TERM: tl.constexpr):
-    """(first, third) of the codes in the bytes of words, read as bits below an exponent: codes of up to 7 bits come out
-    128 too large, those of 8 bits 128 too small, which takes their offset away."""
+    """(first, third) of the codes in the bytes of words, read as bits below an exponent. Codes of up to 7 bits become
+    128 too large; codes of 8 bits become 128 too small, which subtracts their offset."""
     if BITS == 8:
         low, high = _pairs(_exponent_over(word, 7), TERM)
         low_sign, high_sign = _pairs((~word & 0x00800080) | 0x43004300, TERM)
@@ -244,7 +244,7 @@ def _pairs(bits, TERM: tl.constexpr):
 @triton.jit
 def _exponent_over(word, BITS: tl.constexpr):
     """The low BITS of each half of words, below the exponent of 128 (PTX ISA, lop3: table 0xEA is a & b | c). The
-    compiler by itself takes two instructions for two constants."""
+    compiler itself would use two instructions for two constants."""
     if BITS == 2:
         asm: tl.constexpr = "lop3.b32 $0, $1, 0x00030003, 0x43004300, 0xEA;"
     elif BITS == 3:

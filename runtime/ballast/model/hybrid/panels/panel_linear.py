@@ -1,4 +1,4 @@
-"""Linear layers over packed weights on a GPU. The panels are those of the CPU kernels; kernels decode them."""
+"""Linear layers over packed weights on a GPU. The panels are those of the CPU kernels; the GPU kernels decode them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ Shape = tuple[GgmlType, int, int, int]
 
 
 class PanelLinear:
-    """One packed matrix for each head, [heads, rows, cols]."""
+    """One packed matrix per head, [heads, rows, cols]."""
 
     def __init__(
         self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool, device: torch.device
     ) -> None:
-        """`rows` and `cols` are those of a head, as it is applied; one that was packed transposed holds floats."""
+        """`rows` and `cols` are those of one head when the layer is applied; a matrix that was packed transposed holds
+        floats."""
         panels = matrix.panels
         packed = torch.empty(panels.shape, dtype=torch.uint8, device=device)
-        packed.copy_(host_bytes(panels))  # which a GPU reads as it lies: to copy it before takes longer than the bus
+        packed.copy_(host_bytes(panels))  # no copy to pinned memory first: it would take longer than the transfer
         kind = GgmlType.F32 if is_transposed else GgmlType(matrix.ggml_type)
         scales = matrix.scales
-        if is_transposed and scales.size:  # floats take it in
+        if is_transposed and scales.size:  # floats are multiplied by the scale
             packed.view(torch.float32).mul_(float(scales[0]))
             scales = scales[:0]
         on_device = scales_on(device, scales, kind, len(packed))
@@ -51,7 +52,7 @@ class PanelLinear:
             torch.zeros(num_counters(self._stack), dtype=torch.int32, device=device) for _ in range(_LANES)
         ]
         self.int_gemm_tokens: frozenset[int] = frozenset()
-        """Those of TUNED_TOKENS that `int_gemm` multiplies; see `autotune`."""
+        """The numbers in TUNED_TOKENS that `int_gemm` multiplies; see `autotune`."""
 
     @property
     def num_bytes(self) -> int:
@@ -69,12 +70,12 @@ class PanelLinear:
         return self._stack.ggml_type not in FLOAT_TYPES
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x float32 [T, heads, cols] → float32 [T, heads, rows]; without the heads where there is one."""
+        """x float32 [T, heads, cols] → float32 [T, heads, rows]; with a single head, the head axis is omitted."""
         return self.multiply(x, by_int_gemm=_tried(len(x)) in self.int_gemm_tokens)
 
     def multiply(self, x: torch.Tensor, *, by_int_gemm: bool) -> torch.Tensor:
-        """The product, as a call gives it; by `int_gemm` where `by_int_gemm` is set, which takes quantised weights and
-        fewer than MIN_CUBLAS_TOKENS tokens."""
+        """The product, as a call returns it. With `by_int_gemm` it uses `int_gemm`, which requires quantised weights
+        and fewer than MIN_CUBLAS_TOKENS tokens."""
         stack, num_tokens = self._stack, len(x)
         flat = x.reshape(-1, stack.cols).contiguous()
         out = flat.new_empty((len(flat), stack.rows))
@@ -95,5 +96,5 @@ def _tried(num_tokens: int) -> int:
 
 
 def _lane(x: torch.Tensor) -> int:
-    """Which counters the current stream uses."""
+    """Index of the counters that the current stream uses."""
     return int(not platform_of(x.device).is_on_default_stream())

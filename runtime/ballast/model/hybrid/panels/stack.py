@@ -18,9 +18,9 @@ _FLOATS = {GgmlType.F32: torch.float32, GgmlType.F16: torch.float16, GgmlType.BF
 
 @dataclass(frozen=True)
 class PanelStack:
-    """The panels of one matrix [rows, cols] for each expert (or head), expert after expert. `packed` are the bytes,
-    uint8, in the device's memory, or in host memory that is registered with CUDA. Raises ValueError for the wrong
-    number of bytes or of scales."""
+    """The panels of one matrix [rows, cols] per expert (or head), expert after expert. `packed` are the bytes, uint8,
+    in device memory, or in host memory that is registered with CUDA. Raises ValueError for the wrong number of bytes or
+    of scales."""
 
     packed: torch.Tensor
     ggml_type: GgmlType
@@ -28,8 +28,8 @@ class PanelStack:
     rows: int
     cols: int
     scales: torch.Tensor | None = None
-    """What each matrix's products are multiplied by, float32 [num_experts] in the memory of the device that computes:
-    of SCALED_TYPES, see `scales_on`; None of others."""
+    """Factors of each matrix's products, float32 [num_experts] in the memory of the device that computes, for
+    SCALED_TYPES (see `scales_on`); None for other types."""
     views: tuple[torch.Tensor, ...] = field(init=False, repr=False)
     """The bytes as the float type, or as 32-bit words, half-precision numbers and bytes."""
 
@@ -52,8 +52,8 @@ class PanelStack:
         object.__setattr__(self, "views", tuple(flat.view(kind) for kind in kinds))
 
     def operands(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """`views`, and of a quantised type the points of its grid in the memory of `device`, or anything, and `scales`,
-        or anything."""
+        """`views`, followed by the points of a quantised type's grid in the memory of `device` (or a placeholder), and
+        `scales` (or a placeholder)."""
         if self.ggml_type in FLOAT_TYPES:
             return self.views
         points, anything = points_on(self.ggml_type, device), self.views[0]
@@ -86,12 +86,12 @@ def scales_on(
     num_experts: int,
     chosen: Sequence[int] | slice = slice(None),
 ) -> torch.Tensor | None:
-    """`PanelStack.scales` of the chosen ones of `num_experts` matrices of `kind`, in a device's memory. `scales` are
-    those of a `kernels.Matrix`: none, one for all, or one each. Raises ValueError where the type has none."""
+    """`PanelStack.scales` of the `chosen` ones among `num_experts` matrices of `kind`, in device memory. `scales` are
+    those of a `kernels.Matrix`: none, one for all, or one per matrix. Raises ValueError if the type has none."""
     if kind not in SCALED_TYPES:
         if scales.size:
             raise ValueError(f"a matrix of {kind.name} has scales {scales}, which no kernel on a GPU applies")
         return None
     of_all = np.broadcast_to(scales if scales.size else np.ones(1, np.float32), num_experts)
-    places = chosen if isinstance(chosen, slice) else list(chosen)  # a tuple would be one place of several axes
+    places = chosen if isinstance(chosen, slice) else list(chosen)  # a tuple would be one index over several axes
     return torch.from_numpy(of_all[places].copy()).to(device)

@@ -1,1 +1,1 @@
-"""What each kind of device offers: host memory for copies, streams and events, and facts for kernels."""
+"""Device-specific services: host memory for copies, streams and events, and properties for kernels."""

@@ -1,4 +1,4 @@
-"""The interface of a platform: what one device offers besides kernels. Nothing here needs Triton."""
+"""The interface of a platform: the services of one device other than kernels. Nothing here needs Triton."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ Take = Callable[[int], Bytes]
 
 
 class Stream(Protocol):
-    """The used part of torch.cuda.Stream: a queue whose work is done in order."""
+    """The part of torch.cuda.Stream that is used: a queue whose work is done in order."""
 
     def record_event(self) -> Any:
         """An event that happens when all work queued so far is done."""
 
     def wait_event(self, event: Any) -> None:
-        """Let work that is queued from now on wait for the event."""
+        """Make work that is queued from now on wait for the event."""
 
     def synchronize(self) -> None:
         """Wait until all work queued so far is done."""
 
 
 class ReusableEvent(Protocol):
-    """The used part of torch.Event."""
+    """The part of torch.Event that is used."""
 
     def record(self) -> None:
-        """Let the event happen when all work queued so far on the current stream is done."""
+        """Record: the event happens when all work queued so far on the current stream is done."""
 
     def synchronize(self) -> None:
-        """Wait until the event that was recorded last has happened."""
+        """Wait until the last recorded event has happened."""
 
 
 class Platform(Protocol):
-    """What one device offers."""
+    """The services of one device."""
 
     device: torch.device
     pins: bool
-    """Whether host memory for copies must be page-locked: then copies run while the device computes."""
+    """Whether host memory for copies must be page-locked. Copies then run concurrently with computation."""
     has_fast_launches: bool
-    """Whether one launch of a kernel is cheaper than several operations of torch."""
+    """Whether one kernel launch is cheaper than several torch operations."""
     term_dtype: torch.dtype
     """Type of the terms into which kernels split float32 activations."""
 
@@ -55,7 +55,7 @@ class Platform(Protocol):
 
     @property
     def num_processors(self) -> int:
-        """Multiprocessors of the device: programs that run at the same time at least."""
+        """Multiprocessors of the device: minimum number of programs that run at the same time."""
 
     @property
     def has_large_memory(self) -> bool:
@@ -65,19 +65,19 @@ class Platform(Protocol):
         """The allocator of host memory for large copies. Raises OSError if the driver of a GPU is missing."""
 
     def new_stream(self, priority: int = 0) -> Stream:
-        """A stream of its own. Work of a lower `priority` number goes first; 0 is that of the default stream."""
+        """Create a stream. Work of a lower `priority` number runs first; the default stream has 0."""
 
     def on(self, stream: Stream) -> AbstractContextManager[object]:
-        """A context in which `stream`, one of this platform, is the current one."""
+        """A context in which `stream`, which belongs to this platform, is the current stream."""
 
     def current_stream(self) -> Stream:
         """The stream on which the calling thread queues work."""
 
     def is_on_default_stream(self) -> bool:
-        """Whether the current stream is the default one."""
+        """Whether the current stream is the default stream."""
 
     def event(self) -> ReusableEvent:
-        """An event that can be recorded again and again."""
+        """Create an event that can be recorded repeatedly."""
 
     def synchronize(self) -> None:
         """Wait until all work of all streams is done."""

@@ -1,7 +1,7 @@
 """Host memory that a GPU can copy at the speed of the bus while it computes.
 
-The driver's own allocation clears such memory at some 3 GB/s, under a lock that everything else on the GPU waits for:
-with 24 GiB, loading stood still for 8 seconds. Here the system clears huge pages first, and the driver only locks them.
+The driver's own allocation clears such memory at about 3 GB/s under a lock that blocks all other work on the GPU: with
+24 GiB, loading stopped for 8 seconds. Here the system clears huge pages first, and the driver only locks them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ballast.model.hybrid.platforms.registrar import Registrar
 
 
 def take_pinned(registrar: Registrar, num_bytes: int) -> Bytes:
-    """Zeros, [num_bytes], given back to the system when nothing refers to them any more. The calling thread must have
-    a device. Raises MemoryError where the system or the driver refuses."""
+    """Allocate zeros [num_bytes]. They are released when nothing refers to them any more. The calling thread must have
+    a device. Raises MemoryError if the system or the driver refuses."""
     available = read_memory().available_bytes
-    if num_bytes > available:  # the system would not refuse: it would end a process once the pages are used
+    if num_bytes > available:  # the system would not refuse: it would kill a process once the pages are used
         raise MemoryError(f"{num_bytes} bytes of host memory were refused ({available} are available)")
     try:
         memory = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -30,7 +30,7 @@ def take_pinned(registrar: Registrar, num_bytes: int) -> Bytes:
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     array = np.frombuffer(memory, np.uint8)
-    array[:: mmap.PAGESIZE] = 0  # by this thread, which holds no lock meanwhile
+    array[:: mmap.PAGESIZE] = 0  # this thread touches the pages, and holds no lock while it does
     address = array.ctypes.data
     try:
         registrar.register(address, -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)

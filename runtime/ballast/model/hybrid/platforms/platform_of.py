@@ -1,4 +1,4 @@
-"""Decides which platform a device has."""
+"""Selects the platform of a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ballast.model.hybrid.platforms.cuda_platform import CudaPlatform
 from ballast.model.hybrid.platforms.interface import Platform
 
 PLATFORMS: dict[str, Callable[[torch.device], Platform]] = {"cuda": CudaPlatform}
-"""By type of device. Tests add a platform for torch's CPU device."""
+"""Keyed by device type. Tests add a platform for torch's CPU device."""
 
 
 @functools.cache

@@ -15,14 +15,14 @@ class Registrar(Protocol):
 
 
 class CudaRegistrar:
-    """Registers through CUDA's driver rather than its runtime, in which a refusal would leave an error for the next
-    call. The calling thread must have a device."""
+    """Registers through CUDA's driver API rather than its runtime API, in which a refusal would leave an error for the
+    next call. The calling thread must have a device."""
 
     _PORTABLE = 1
     _DEVICE_MAP = 2
 
     def __init__(self) -> None:
-        """Raises OSError when the driver is not there."""
+        """Raises OSError when the driver is not installed."""
         driver = ctypes.CDLL("libcuda.so.1")
         self._register = driver.cuMemHostRegister_v2
         self._register.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)

@@ -1,1 +1,2 @@
-"""The pointwise parts of a layer: norms, rotation, cache rows, gates. By PyTorch anywhere, by Triton on a GPU."""
+"""The pointwise parts of a layer: norms, rotation, cache rows, gates. PyTorch runs them on any device, Triton on a
+GPU."""

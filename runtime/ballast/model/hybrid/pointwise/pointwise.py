@@ -12,12 +12,13 @@ from ballast.model.hybrid.step import Step
 
 @dataclass(frozen=True, slots=True)
 class HeadWeights:
-    """What grouped-query attention does to the heads of a token before it attends; None where it does not."""
+    """Bias and norm of the heads of a token in grouped-query attention, applied before attention; None if a model has
+    none."""
 
     query_bias: torch.Tensor | None  # [H * K]
     key_bias: torch.Tensor | None  # [G * K]
     value_bias: torch.Tensor | None  # [G * V]
-    query_norm: torch.Tensor | None  # [K], the same for all heads, or [H * K], one norm of all of them together
+    query_norm: torch.Tensor | None  # [K], the same for all heads, or [H * K], one norm over all heads together
     key_norm: torch.Tensor | None  # [K] or [G * K]
 
 
@@ -27,23 +28,24 @@ INDEX_NORM_EPS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class IndexNorm:
-    """What an indexer does to a token's key, a layer norm, and to key and queries: a rotation."""
+    """The layer norm of an indexer's key, and the rotation of its key and queries."""
 
     weight: torch.Tensor  # [key_dim]
     shift: torch.Tensor  # [key_dim]
     pairs_apart: bool
-    """Whether i and i + rope_dim / 2 are rotated together, else 2i and 2i + 1."""
+    """If true, i and i + rope_dim / 2 are rotated together, otherwise 2i and 2i + 1."""
 
 
 class Pointwise(Protocol):
-    """The pointwise operations of one model. Shapes: T tokens, D hidden, H heads, L = kv_lora_rank + rope_dim; G heads
-    of keys of width K and of values of width V; float32 but for the cache."""
+    """The pointwise operations of one model. Shapes: T tokens, D hidden, H heads, L = kv_lora_rank + rope_dim; G key
+    and value heads, with keys of width K and values of width V. All types are float32 except the cache's."""
 
     num_saturated: torch.Tensor  # int64 []
-    """Numbers so far that were too large for what takes them, and became the largest that it holds."""
+    """Count of numbers so far that were too large for their destination, and were replaced by the largest number that
+    it holds."""
 
     def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
-        """Add `parts`, each [T, D], to the stream in place; its RMS norm [T, D]."""
+        """Add `parts`, each [T, D], to the stream in place; returns its RMS norm [T, D]."""
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """RMS norm of [T, N]."""
@@ -58,17 +60,17 @@ class Pointwise(Protocol):
         step: Step,
     ) -> torch.Tensor:
         """The query [T, H, L]: nope [T, H, kv_lora_rank], then the last rope_dim entries of `heads` [T, H, …] rotated.
-        The cache's slots get latents [T, L]: normed by `weight`, then the rotated key, which no norm bounds.
+        The cache's slots get latents [T, L]: the latent normed by `weight`, then the rotated key, which no norm bounds.
 
-        Neither becomes infinite by rounding: a number that is too large becomes the largest of its sign, and is
+        Rounding makes neither of them infinite: a number that is too large becomes the largest of its sign, and is
         counted. NaN stays NaN, so that its request fails."""
 
     def cache_rows(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
-        """As `query_and_cache`, of the cache alone."""
+        """As `query_and_cache`, but only for the cache."""
 
     def rotated_query(self, heads: torch.Tensor, step: Step, scale: float, out: torch.Tensor) -> None:
-        """`heads` [T, H, …] with the last rope_dim entries of each rotated, bounded as a query is and multiplied by
-        `scale`, into `out`, which has the cache's type."""
+        """Write `heads` [T, H, …] to `out`, which has the cache's type: the last rope_dim entries of each head are
+        rotated, numbers are clamped as in `query_and_cache`, and the result is multiplied by `scale`."""
 
     def heads_and_cache(
         self,
@@ -79,17 +81,17 @@ class Pointwise(Protocol):
         cache: torch.Tensor,
         step: Step,
     ) -> torch.Tensor:
-        """The query [T, H, K] of products query [T, H, K], key [T, G, K] and value [T, G, V], whose tokens may be
-        strided. Each gets its bias; queries and keys are normed, and the first rope_dim entries of each head rotated,
-        i with i + rope_dim / 2. The cache's slots get the keys of all heads, then the values. Bounded as by
-        `query_and_cache`."""
+        """Returns the query [T, H, K] for the products query [T, H, K], key [T, G, K] and value [T, G, V], whose tokens
+        may be strided. Each product gets its bias. Queries and keys are normed, and the first rope_dim entries of each
+        head are rotated, i with i + rope_dim / 2. The cache's slots get the keys of all heads, then the values. Numbers
+        are clamped as in `query_and_cache`."""
 
     def index_query_and_key(
         self, query: torch.Tensor, key: torch.Tensor, norm: IndexNorm, keys: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        """The index query [T, H, key_dim] of products query [T, H, key_dim] and key [T, key_dim], whose tokens may be
-        strided; it has the type of `keys` [slots, key_dim], whose slots get the normed key. The first rope_dim entries
-        of both are rotated. Bounded as by `query_and_cache`."""
+        """Returns the index query [T, H, key_dim], in the type of `keys`, for the products query [T, H, key_dim] and
+        key [T, key_dim], whose tokens may be strided. The slots of `keys` [slots, key_dim] get the normed key. The
+        first rope_dim entries of both are rotated. Numbers are clamped as in `query_and_cache`."""
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """silu(gate) * up, each [T, N]."""

@@ -62,7 +62,7 @@ def _is_beyond(value, LARGEST: tl.constexpr):
 @triton.jit
 def query_and_cache(
     nope,  # float32 [T, heads, RANK]
-    heads,  # float32 [T, heads, HEAD_DIM], tokens HEADS_STRIDE apart, whose last ROPE entries are rotated
+    heads,  # float32 [T, heads, HEAD_DIM], tokens HEADS_STRIDE apart; the last ROPE entries are rotated
     latents,  # float32 [T, RANK + ROPE], rows LATENT_STRIDE apart
     weight,  # float32 [RANK]
     positions,  # int32 [T]
@@ -81,7 +81,7 @@ def query_and_cache(
     LATENT_STRIDE: tl.constexpr,
     PADDED_RANK: tl.constexpr,
     PADDED_PAIRS: tl.constexpr,
-    LARGEST: tl.constexpr,  # that the cache holds
+    LARGEST: tl.constexpr,  # largest number of the cache's type
     LARGEST_QUERY: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
@@ -175,10 +175,10 @@ def rotated_query(
 
 @triton.jit
 def _turned_head(
-    head,  # float32 [KEY_DIM]: what is given
-    bias,  # the same, where HAS_BIAS
-    norm,  # float32 [KEY_DIM], where HAS_NORM
-    cos,  # float32 [ROPE / 2]: of the token's position
+    head,  # float32 [KEY_DIM], the input
+    bias,  # the same, if HAS_BIAS
+    norm,  # float32 [KEY_DIM], if HAS_NORM
+    cos,  # float32 [ROPE / 2], for the token's position
     sin,
     out,  # [KEY_DIM]
     eps,
@@ -190,7 +190,8 @@ def _turned_head(
     PADDED_REST: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
-    """A head with its bias, normed, and its first ROPE entries rotated, into `out`; how many numbers were bounded."""
+    """Write a head to `out` with its bias, normed, and with its first ROPE entries rotated; returns the number of
+    clamped values."""
     pair = tl.arange(0, PADDED_PAIRS)
     is_pair = pair < ROPE // 2
     first = tl.load(head + pair, mask=is_pair, other=0.0)
@@ -230,10 +231,10 @@ def heads_and_cache(
     query,  # float32 [T, heads, KEY_DIM], tokens QUERY_STRIDE apart
     key,  # float32 [T, kv heads, KEY_DIM], tokens KEY_STRIDE apart
     value,  # float32 [T, kv heads, V_DIM], tokens VALUE_STRIDE apart
-    query_bias,  # float32 [heads, KEY_DIM], where there is one
+    query_bias,  # float32 [heads, KEY_DIM], if there is one
     key_bias,
     value_bias,
-    query_norm,  # float32 [KEY_DIM], where there is one
+    query_norm,  # float32 [KEY_DIM], if there is one
     key_norm,
     positions,  # int32 [T]
     slots,  # int32 [T]
@@ -260,10 +261,10 @@ def heads_and_cache(
     PADDED_PAIRS: tl.constexpr,
     PADDED_REST: tl.constexpr,
     PADDED_V: tl.constexpr,
-    LARGEST: tl.constexpr,  # that the cache holds
+    LARGEST: tl.constexpr,  # largest number of the cache's type
     LARGEST_QUERY: tl.constexpr,
 ):
-    """Grid: tokens, heads of queries, of keys, of values."""
+    """Grid: tokens, heads (first of queries, then of keys, then of values)."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     angle = tl.load(positions + token).to(tl.int64) * (ROPE // 2)
@@ -327,7 +328,7 @@ def index_query_and_key(
     slots,  # int32 [T]
     cos,  # float32 [positions, ROPE / 2]
     sin,
-    rotated,  # [T, heads, KEY_DIM], of the keys' type
+    rotated,  # [T, heads, KEY_DIM], in the keys' type
     keys,  # [slots, KEY_DIM]
     num_saturated,  # int64 []
     num_heads,
@@ -339,9 +340,9 @@ def index_query_and_key(
     PAIRS_APART: tl.constexpr,
     PADDED_PAIRS: tl.constexpr,
     PADDED_REST: tl.constexpr,
-    LARGEST: tl.constexpr,  # that the keys' type holds
+    LARGEST: tl.constexpr,  # largest number of the keys' type
 ):
-    """Grid: tokens, heads of queries and one of the key."""
+    """Grid: tokens, query heads plus one for the key."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     is_key = head == num_heads

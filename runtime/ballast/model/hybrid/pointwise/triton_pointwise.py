@@ -1,4 +1,4 @@
-"""`Pointwise` on a GPU: one Triton kernel for what takes torch several."""
+"""`Pointwise` on a GPU: one Triton kernel per operation, where torch needs several."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TritonPointwise:
     """`Pointwise` for one model."""
 
     def __init__(self, rms_eps: float, rope: RopeTable, device: torch.device, largest_query: float = math.inf) -> None:
-        """`largest_query`: what attention can take of a query."""
+        """`largest_query`: the largest number that attention accepts in a query."""
         self.num_saturated = torch.zeros((), dtype=torch.int64, device=device)
         self._largest_query = largest_query
         self._rms_eps = rms_eps
@@ -139,7 +139,7 @@ class TritonPointwise:
             query,
             key,
             value,
-            # Any pointer, where there is none.
+            # Any pointer, if there is no bias.
             *(query if given is None else given for given in (query_bias, key_bias, weights.value_bias)),
             *(query if given is None else given for given in (query_norm, key_norm)),
             step.positions,
@@ -176,8 +176,8 @@ class TritonPointwise:
     def _all_normed(
         self, heads: torch.Tensor, bias: torch.Tensor | None, norm: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """`heads` [T, heads, K] with bias and norm applied if the norm spans all heads, which the kernel computes apart
-        from each other; else unchanged. What remains to be applied follows."""
+        """`heads` [T, heads, K] with bias and norm applied if the norm spans all heads, because the kernel processes
+        heads separately; otherwise unchanged. Followed by the bias and the norm that remain to be applied."""
         if norm is None or norm.numel() == heads.shape[2]:
             return heads, bias, norm
         rows = heads.flatten(1) if bias is None else heads.flatten(1) + bias

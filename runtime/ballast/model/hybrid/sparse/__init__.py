@@ -1,1 +1,1 @@
-"""Attention to the positions that an indexer chooses."""
+"""Attention to the positions that an indexer selects."""

@@ -1,7 +1,7 @@
-"""Which positions a token attends to: the protocol, and a plain implementation (DeepSeek-V3.2-Exp, §2.1).
+"""Selects the positions that a token attends to: the protocol, and a plain implementation (DeepSeek-V3.2-Exp, §2.1).
 
-A position's score is Σ over heads of weight · max(0, query · key). Of those that a token sees, the top_k with the
-highest scores are chosen and, of equal ones, the lower positions; decision 42.
+A position's score is Σ over heads of weight · max(0, query · key). Of the positions that a token sees, the top_k with
+the highest scores are selected; ties go to the lower position (decision 42).
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from ballast.model.hybrid.sparse.sizes import IndexSizes, tokens_at_once
 from ballast.model.hybrid.step import Step
 
 _PRODUCT_BYTES = 64 << 20
-"""Most memory for the products of heads."""
+"""Maximum memory for the products of heads."""
 
 
 class PositionChoice(Protocol):
-    """What one model's indexers choose. Shapes: T tokens, H index heads."""
+    """The selection by one model's indexers. Shapes: T tokens, H index heads."""
 
     def __call__(
         self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        """query [T, H, key_dim] of the keys' type, weights float32 [T, H], keys [slots, key_dim], owners int32 [T], the
-        request of each token → int32 [T, top_k]: of a token that sees n positions the first min(n, top_k) entries are
-        its choice, ascending; the others are any. Scores are float32."""
+        """query [T, H, key_dim] in the keys' type, weights float32 [T, H], keys [slots, key_dim], owners int32 [T], the
+        request of each token → int32 [T, top_k]. For a token that sees n positions, the first min(n, top_k) entries are
+        the selected positions, ascending; the other entries are undefined. Scores are float32."""
 
 
 class PlainPositionChoice:
-    """A choice by torch's operations, on any device. It reads lengths on the host, so no CUDA graph can hold it."""
+    """Selection by torch operations, on any device. It reads lengths on the host, so CUDA graphs cannot capture it."""
 
     def __init__(self, sizes: IndexSizes) -> None:
         self._sizes = sizes
@@ -55,7 +55,7 @@ class PlainPositionChoice:
     def scores(
         self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, blocks: torch.Tensor
     ) -> torch.Tensor:
-        """[T, positions of blocks] of tokens of one request, those that they do not see among them."""
+        """Scores [T, positions of blocks] of tokens of one request, including positions that the tokens do not see."""
         sizes = self._sizes
         offsets = torch.arange(sizes.block_tokens, device=query.device)
         own = keys[(blocks[:, None] * sizes.block_tokens + offsets).flatten()].float()
@@ -65,17 +65,17 @@ class PlainPositionChoice:
 
 
 def highest(scores: torch.Tensor, num_seen: torch.Tensor, k: int) -> torch.Tensor:
-    """Of each row of scores [T, n] the k positions, below num_seen [T], that the rule chooses, ascending int32 [T, k];
-    where fewer are seen, what follows them is any."""
+    """For each row of scores [T, n], the k positions below num_seen [T] that the rule selects, ascending int32 [T, k].
+    If fewer are visible, the remaining entries are undefined."""
     position = torch.arange(scores.shape[1], device=scores.device)
-    # The lower of two positions with one score has the larger key.
+    # The lower of two positions with equal scores has the larger key.
     keys = (_order(scores) << 32) - position
     keys = torch.where(position < num_seen[:, None], keys, torch.iinfo(torch.int64).min + scores.shape[1] - position)
     return keys.topk(k, dim=1, sorted=False).indices.sort(1).values.int()
 
 
 def _order(scores: torch.Tensor) -> torch.Tensor:
-    """Whole numbers, int64, that are ordered as scores are: -0 is 0, NaN is above all."""
+    """Integers, int64, in the order of the scores: -0 equals 0, NaN is the largest."""
     bits = torch.where(scores == 0, 0.0, scores).view(torch.int32).long()
-    order = torch.where(bits < 0, -(2**31) - 1 - bits, bits)  # the more negative, the lower
+    order = torch.where(bits < 0, -(2**31) - 1 - bits, bits)  # more negative scores are lower
     return torch.where(scores.isnan(), 2**31 - 1, order)

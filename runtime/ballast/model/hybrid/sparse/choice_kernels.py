@@ -1,12 +1,14 @@
-"""Triton kernels of a choice of positions: scores, and rounds that keep the highest of groups until one group is left.
+"""Triton kernels that select positions: scores, and rounds that keep the highest scores of each group until one group
+is left.
 
-A group is what a program has in registers. Of each the top_k highest are kept, in their order, with their positions:
-what is not among them is not among those of the whole row either. So groups need not know of each other, nothing is
-counted in memory, and no launch depends on which program comes first; most rows take one round, at most 131,072
-positions two. The border in a group is the order of the lowest score that is kept, which is found by halving the range
-that it lies in. Positions and blocks are read from device memory, so that a captured launch serves every step.
+A group is the set of scores that a program holds in registers. The kernel keeps the top_k highest scores of each group,
+in their order, with their positions: a score outside them is also outside the top_k of the whole row. So groups are
+independent, nothing is counted in memory, and no launch depends on the order of programs. Most rows take one round;
+rows of up to 131,072 positions take at most two. The border in a group is the order of the lowest score that is kept; a
+binary search over the range of orders finds it. Positions and blocks are read from device memory, so that a captured
+launch serves every step.
 
-A token that sees no more than may be chosen is not scored. Triton's built-in operations only: see reduce_kernels.py.
+A token that sees at most top_k positions is not scored. Triton's built-in operations only: see reduce_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -25,7 +27,7 @@ def _ceil_div(a, b):
 
 @triton.jit
 def _share(num_positions, num_splits, SPAN: tl.constexpr):
-    """(first, end) of a program's positions: whole runs of SPAN."""
+    """(first, end) of a program's positions: multiples of SPAN."""
     share = _ceil_div(_ceil_div(num_positions, SPAN), num_splits) * SPAN
     first = tl.program_id(1) * share
     return first, tl.minimum(first + share, num_positions)
@@ -33,13 +35,13 @@ def _share(num_positions, num_splits, SPAN: tl.constexpr):
 
 @triton.jit(do_not_specialize=["first_token", "max_blocks", "capacity", "num_splits"])
 def score(
-    query,  # [T, HEADS, WIDTH], of the keys' type
+    query,  # [T, HEADS, WIDTH], in the keys' type
     weights,  # float32 [T, HEADS]
     keys,  # [slots, WIDTH]
     positions,  # int32 [T]
     owners,  # int32 [T], the request of each token
     blocks,  # int32 [requests, max_blocks]
-    scores,  # float32 [rows, capacity], a row each token from first_token on
+    scores,  # float32 [rows, capacity], one row per token from first_token on
     scale,
     first_token,
     max_blocks,
@@ -53,7 +55,7 @@ def score(
     PADDED_WIDTH: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """Grid: tokens, splits of the positions that they see."""
+    """Grid: tokens, splits of the visible positions."""
     row = tl.program_id(0)
     token = (first_token + row).to(tl.int64)
     num_positions = tl.load(positions + token) + 1
@@ -90,7 +92,7 @@ def score(
 
 @triton.jit
 def _order(score):
-    """Whole numbers that are ordered as scores are: -0 is 0, NaN is above all."""
+    """Integers in the order of the scores: -0 equals 0, NaN is the largest."""
     normal = tl.where(score == 0.0, 0.0, score)
     bits = normal.to(tl.uint32, bitcast=True)
     order = tl.where(bits >> 31 != 0, bits ^ 0xFFFFFFFF, bits ^ 0x80000000)
@@ -99,7 +101,8 @@ def _order(score):
 
 @triton.jit
 def _border(order, num_there, TOP_K: tl.constexpr):
-    """(border, left): to be kept are all above the border, and the first `left` at it. Orders of 0 are not there."""
+    """(border, left): keep all entries above the border, and the first `left` entries equal to it. Entries of order 0
+    do not exist."""
     low = tl.reduce(tl.where(order == 0, 0xFFFFFFFF, order).to(tl.uint32), 0, smaller)
     high = tl.reduce(order, 0, larger)
     keeps_all = num_there <= TOP_K
@@ -107,7 +110,7 @@ def _border(order, num_there, TOP_K: tl.constexpr):
     high = tl.where(keeps_all, 0, high).to(tl.uint32)
     above = tl.where(keeps_all, TOP_K, 0)
     while low < high:
-        # At least TOP_K are not below low; of those above high there are `above`, fewer than TOP_K.
+        # At least TOP_K entries are not below low; `above` entries, fewer than TOP_K, are above high.
         middle = high - (high - low) // 2
         at_least = tl.reduce((order >= middle).to(tl.int32), 0, plus)
         is_low = at_least > TOP_K
@@ -133,7 +136,7 @@ def _keep(
     TOP_K: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Keep the highest of a group of at most SIZE."""
+    """Keep the highest entries of a group of at most SIZE."""
     of_group = tl.arange(0, SIZE)
     is_there = of_group < num_there
     if IS_FIRST:
@@ -144,7 +147,7 @@ def _keep(
     border, left = _border(order, num_there, TOP_K)
     is_above = order > border
     is_equal = is_there & (order == border)
-    # Both in one sum, which neither half of a number overflows.
+    # Both counts in one integer; neither half overflows.
     both = is_above.to(tl.int32) + (is_equal.to(tl.int32) << 16)
     before = tl.associative_scan(both, 0, plus) - both
     equal_before = before >> 16
@@ -163,10 +166,10 @@ def _keep(
 
 @triton.jit(do_not_specialize=["first_token", "width", "kept_width", "num_before"])
 def keep_highest(
-    given,  # first round: float32 [rows, width], scores; later ones: int32 [2, rows, width], as `kept` was written
+    given,  # first round: float32 [rows, width], scores; later rounds: int32 [2, rows, width], the previous `kept`
     positions,  # int32 [T]
-    chosen,  # int32 [T, TOP_K], written where a row is one group
-    kept,  # int32 [2, rows, kept_width], elsewhere: orders and positions, TOP_K each group
+    chosen,  # int32 [T, TOP_K], written if a row is one group
+    kept,  # int32 [2, rows, kept_width], written otherwise: orders and positions, TOP_K per group
     first_token,
     width,
     kept_width,
@@ -174,9 +177,9 @@ def keep_highest(
     IS_FIRST: tl.constexpr,
     TOP_K: tl.constexpr,
     GROUP: tl.constexpr,  # at least 2 TOP_K
-    SHORT: tl.constexpr,  # what shorter groups are padded to
+    SHORT: tl.constexpr,  # size to which shorter groups are padded
 ):
-    """A round. Grid: rows, groups. A row of one group is done, and later rounds leave it alone."""
+    """One round. Grid: rows, groups. A row of one group is complete; later rounds skip it."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
     token = first_token + row

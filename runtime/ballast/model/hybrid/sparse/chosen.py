@@ -1,4 +1,4 @@
-"""Latent attention to chosen positions: the protocol, and a plain implementation."""
+"""Latent attention to selected positions: the protocol, and a plain implementation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.step import Step
 
 _GATHERED_BYTES = 64 << 20
-"""Most memory for rows of the cache as floats."""
+"""Maximum memory for rows of the cache as float32."""
 
 
 class ChosenAttention(Protocol):
-    """Attention of one model to what was chosen. Shapes: T tokens, H heads."""
+    """Attention of one model to selected positions. Shapes: T tokens, H heads."""
 
     def __call__(
         self, query: torch.Tensor, cache: torch.Tensor, chosen: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        """query float32 [T, H, key_dim], cache [slots, row_width], chosen int32 [T, top_k] as `PositionChoice` gives
-        it, owners int32 [T], the request of each token → float32 [T, H, v_dim]."""
+        """query float32 [T, H, key_dim], cache [slots, row_width], chosen int32 [T, top_k] from `PositionChoice`,
+        owners int32 [T], the request of each token → float32 [T, H, v_dim]."""
 
 
 class PlainChosenAttention:
-    """`ChosenAttention` in float32 by torch's operations, on any device."""
+    """`ChosenAttention` in float32 by torch operations, on any device."""
 
     def __init__(self, sizes: LatentSizes) -> None:
         self._sizes = sizes

@@ -1,7 +1,8 @@
-"""Triton kernels of latent attention to chosen positions: heads of a token share the rows that are gathered for it.
+"""Triton kernels of latent attention to selected positions: all heads of a token share the rows that are gathered for
+it.
 
-A program takes a tile of a token's heads and a share of its choice; what the shares found is merged afterwards.
-Triton's built-in operations only: see reduce_kernels.py.
+A program computes a tile of a token's heads over a fraction (split) of its selected positions; the results of the
+splits are merged afterwards. Triton's built-in operations only: see reduce_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -20,13 +21,13 @@ def _ceil_div(a, b):
 
 @triton.jit
 def _share(num_chosen, num_splits, KEYS: tl.constexpr):
-    """Chosen positions of one split: whole runs of KEYS."""
+    """Number of selected positions of one split: a multiple of KEYS."""
     return _ceil_div(_ceil_div(num_chosen, KEYS), num_splits) * KEYS
 
 
 @triton.jit
 def _slots(chosen, blocks, place, end, BLOCK_TOKENS: tl.constexpr):
-    """The cache slots of the chosen positions at `place`; 0 from `end` on."""
+    """The cache slots of the selected positions at `place`; 0 from `end` on."""
     is_there = place < end
     position = tl.load(chosen + place, mask=is_there, other=0)
     block = tl.load(blocks + position // BLOCK_TOKENS, mask=is_there, other=0)
@@ -35,13 +36,13 @@ def _slots(chosen, blocks, place, end, BLOCK_TOKENS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_heads", "max_blocks", "num_tiles"])
 def attend(
-    query,  # [T, heads, KEY + MORE_KEY], times scores' scale and log2(e), of the cache's type
-    cache,  # [slots, KEY + MORE_KEY], of which the first KEY are the value
+    query,  # [T, heads, KEY + MORE_KEY], times the score scale and log2(e), in the cache's type
+    cache,  # [slots, KEY + MORE_KEY]; the first KEY entries are the value
     chosen,  # int32 [T, TOP_K]
-    positions,  # int32 [T]; a token that sees n positions has chosen min(n, TOP_K)
+    positions,  # int32 [T]; a token that sees n positions has min(n, TOP_K) selected positions
     owners,  # int32 [T], the request of each token
     blocks,  # int32 [requests, max_blocks]
-    sums,  # float32 [splits, T, heads, KEY], each split's average of values
+    sums,  # float32 [splits, T, heads, KEY], the average of values of each split
     peaks,  # float32 [splits, T, heads], base-2 logarithms of the splits' weights
     num_heads,
     max_blocks,
@@ -55,8 +56,7 @@ def attend(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Grid: tiles of tokens' heads, where a token's heads are adjacent; splits. A split without positions writes
-    nothing."""
+    """Grid: tiles of tokens' heads, with a token's heads adjacent; splits. A split without positions writes nothing."""
     token = (tl.program_id(0) // num_tiles).to(tl.int64)
     split = tl.program_id(1)
     num_chosen = tl.minimum(tl.load(positions + token) + 1, TOP_K)
@@ -88,13 +88,13 @@ def attend(
         row = cache + slot[:, None] * (KEY + MORE_KEY)
         own_key = tl.load(row + of_key[None, :], mask=is_key[:, None] & in_key[None, :], other=0.0)
         more_key = tl.load(row + KEY + of_more[None, :], mask=is_key[:, None] & in_more[None, :], other=0.0)
-        # Found while these rows are on their way, so that no rows wait for it.
+        # Computed while these rows are being loaded, so that no load waits for it.
         slot = _slots(own_chosen, own_blocks, first + KEYS + of_keys, end_key, BLOCK_TOKENS)
         scores = tl.dot(own_query, tl.trans(own_key), input_precision="tf32x3")
         scores = tl.dot(more_query, tl.trans(more_key), scores, input_precision="tf32x3")
         scores = tl.where(is_key[None, :], scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.reduce(scores, 1, larger))
-        # A row whose scores are all -inf keeps -inf; its difference to itself would be NaN.
+        # A row whose scores are all -inf keeps -inf; -inf minus -inf would be NaN.
         base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(peak - base)
@@ -112,7 +112,7 @@ def attend(
 
 @triton.jit(do_not_specialize=["num_splits"])
 def merge(
-    sums,  # as `attend` wrote them
+    sums,  # as `attend` writes them
     peaks,
     positions,
     attended,  # float32 [T, heads, KEY]
@@ -120,10 +120,10 @@ def merge(
     TOP_K: tl.constexpr,
     KEY: tl.constexpr,
     KEYS: tl.constexpr,
-    SPLITS: tl.constexpr,  # most splits, a power of two
+    SPLITS: tl.constexpr,  # maximum splits, a power of two
     WIDTH: tl.constexpr,
 ):
-    """Grid: tokens, heads, runs of WIDTH of their values."""
+    """Merge the splits. Grid: tokens, heads, runs of WIDTH of their values."""
     token = tl.program_id(0).to(tl.int64)
     num_chosen = tl.minimum(tl.load(positions + token) + 1, TOP_K)
     used = _ceil_div(num_chosen, _share(num_chosen, num_splits, KEYS))

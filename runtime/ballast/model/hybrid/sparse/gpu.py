@@ -1,4 +1,4 @@
-"""The kernels of sparse attention on a GPU, tried before they are used."""
+"""The kernels of sparse attention on a GPU, checked before they are used."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
 from ballast.model.hybrid.step import RequestTable, Step
 
 _MORE = 40
-"""Positions beyond full groups and what is chosen that the longer tried request sees."""
+"""Number of positions that the longer test request sees, in addition to full groups and top_k."""
 _STEPS_OF_SCORES = 4.0
-"""Steps per unit to which test scores are rounded, so that many of them are equal."""
+"""Test scores are rounded to multiples of 1 / _STEPS_OF_SCORES, so that many of them are equal."""
 
 
 ParallelCompile = Callable[[], AbstractContextManager[None]]
@@ -39,9 +39,8 @@ def sparse_kernels(
     device: torch.device,
     parallel_compile: ParallelCompile = nullcontext,
 ) -> tuple[TritonPositionChoice, TritonChosenAttention]:
-    """The choice of positions and the attention to them on a CUDA device. There is no other way to compute them inside
-    a captured step, so kernels that cannot be compiled or are wrong raise ValueError, as heads that are too large
-    do."""
+    """The selection of positions and the attention to them on a CUDA device. A captured step has no alternative to
+    these kernels, so kernels that cannot be compiled or are wrong raise ValueError, as do heads that are too large."""
     about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     num_processors = about["multiprocessor_count"]
     choose = TritonPositionChoice(index, num_processors)
@@ -53,7 +52,7 @@ def sparse_kernels(
         reason = trial.why_wrong()
     except DEVICE_ERRORS:
         raise
-    except Exception as error:  # noqa: BLE001  compilers raise whatever they like
+    except Exception as error:  # noqa: BLE001  compilers raise errors of any type
         reason = first_line(error)
     if reason is not None:
         raise ValueError(f"sparse attention does not work on this GPU: {reason}; use --device cpu")
@@ -61,7 +60,8 @@ def sparse_kernels(
 
 
 class _Results(NamedTuple):
-    """Of a step: scores [2, positions], the same rounded, what these choose [2, top_k] and attention to it."""
+    """Results of a step: scores [2, positions], the same scores rounded, the positions [2, top_k] selected by these,
+    and attention to them."""
 
     scores: torch.Tensor
     rounded: torch.Tensor
@@ -70,8 +70,8 @@ class _Results(NamedTuple):
 
 
 class Trial:
-    """Two tokens at the end of a context whose choice takes every kind of round, as a prompt's and as single ones. The
-    context is a few blocks over and over, so that many scores are equal."""
+    """Two tokens at the end of a context, computed both as a prompt and as single tokens. Their selection covers every
+    kind of round. The context repeats a few blocks, so that many scores are equal."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Trial:
         self._index_query = some(2, index.num_heads, index.key_dim).to(kv_dtype)
         self._weights = some(2, index.num_heads)
         self._query = some(2, sizes.num_heads, sizes.key_dim)
-        # Three groups, of which the last is short, and two.
+        # One request has three groups, the last of which is short; the other has two.
         length = 2 * choose.group + index.top_k + _MORE
         blocks = torch.arange(num_blocks, 0, -1, dtype=torch.int32, device=device)
         blocks = blocks.repeat(-(-length // (num_blocks * index.block_tokens)))
@@ -105,7 +105,7 @@ class Trial:
         ]
 
     def run(self) -> list[_Results]:
-        """Of each step."""
+        """Results of each step."""
         return [self._run(step, owners) for step, owners in self._steps]
 
     def _run(self, step: Step, owners: torch.Tensor) -> _Results:
@@ -119,7 +119,7 @@ class Trial:
         return _Results(scores, rounded, chosen, attended)
 
     def why_wrong(self) -> str | None:
-        """The reason why the kernels cannot be relied on, or None: what they give compared with the plain way."""
+        """The reason why the kernels are unreliable, or None. Compares their results with the plain implementation."""
         for (step, owners), found in zip(self._steps, self.run(), strict=True):
             blocks = step.requests.blocks[0]
             expected = PlainPositionChoice(self._index).scores(self._index_query, self._weights, self._keys, blocks)
@@ -139,7 +139,7 @@ class Trial:
 def _tried_step(
     lens: Sequence[int], begins: Sequence[int], positions: Sequence[int], blocks: torch.Tensor
 ) -> tuple[Step, torch.Tensor]:
-    """Two tokens, and the request of each; requests that have the same blocks."""
+    """A step of two tokens, and the request of each token; all requests have the same blocks."""
 
     def sent(values: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=blocks.device)

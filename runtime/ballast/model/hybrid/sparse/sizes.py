@@ -1,28 +1,28 @@
-"""Sizes of an indexer, and of the temporary memory of a choice. Pure."""
+"""Sizes of an indexer, and of the temporary memory of a selection. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SCORE_BYTES = 128 << 20
-"""Most memory for scores, unless a single token needs more; a step's tokens are scored in pieces that fit."""
+"""Maximum memory for scores, unless a single token needs more; a step's tokens are scored in pieces that fit."""
 _A_SCORE = 4
-"""Bytes of a score."""
+"""Bytes per score."""
 GROUP = 16384
-"""Scores of which one program of a GPU keeps the highest."""
+"""Number of scores from which one GPU program keeps the highest."""
 MOST_CHOSEN = GROUP // 2
-"""Highest top_k of a GPU: of a group, half are kept at most."""
+"""Maximum top_k on a GPU: at most half of a group is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSizes:
-    """An indexer: a few small heads of queries, and one key a token."""
+    """An indexer: a few small query heads, and one key per token."""
 
     num_heads: int
     key_dim: int
     """Width of a head's query and of a key."""
     top_k: int
-    """Positions that a token attends to, at most."""
+    """Maximum number of positions that a token attends to."""
     block_tokens: int
 
     @property
@@ -42,8 +42,8 @@ def most_score_bytes(num_tokens: int, num_positions: int) -> int:
 
 
 def group_counts(num_positions: int, top_k: int, group: int = GROUP) -> list[int]:
-    """Groups of each round in which the highest of every group are kept, until one is left. Raises ValueError where a
-    round would not halve what is kept; the plan has found that before."""
+    """Number of groups of each round, in which the highest scores of every group are kept, until one group is left.
+    Raises ValueError if a round would not halve the number of scores; the plan has already rejected that."""
     if top_k > group // 2:
         raise ValueError(f"top_k is {top_k}, and of groups of {group} at most half are kept")
     counts = [-(-num_positions // group)]
@@ -53,12 +53,12 @@ def group_counts(num_positions: int, top_k: int, group: int = GROUP) -> list[int
 
 
 def kept_width(num_groups: int, top_k: int) -> int:
-    """The number of entries of a row that a round with this number of groups keeps; the last round writes the
-    choice."""
+    """The number of entries of a row that a round with this number of groups keeps; the last round writes the selected
+    positions."""
     return num_groups * top_k if num_groups > 1 else 0
 
 
 def most_kept_bytes(num_tokens: int, num_positions: int, top_k: int) -> int:
-    """Most bytes of what rounds keep of as many tokens' scores, an order and a position each."""
+    """Maximum bytes that rounds keep for the scores of `num_tokens` tokens, one order and one position per entry."""
     widths = sum(kept_width(groups, top_k) for groups in group_counts(num_positions, top_k))
     return min(num_tokens, tokens_at_once(num_positions)) * widths * 2 * _A_SCORE

@@ -1,4 +1,4 @@
-"""Sparse attention of one lane: what its layers choose, kept for those that attend to it."""
+"""Sparse attention of one lane: stores the positions that a layer selects for the layers that attend to them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from ballast.model.hybrid.step import RequestTable, Step
 
 
 class SparseAttention:
-    """`Attention` to what the layer itself, or the nearest below that has an indexer, has chosen of each slice."""
+    """`Attention` to the positions that the layer itself, or the nearest layer below with an indexer, has selected for
+    each slice."""
 
     def __init__(self, choose: PositionChoice, attend: ChosenAttention, *, is_shared: bool) -> None:
-        """`is_shared`: whether some layers take the choice of one below; elsewhere none is kept longer than it is
-        needed."""
+        """`is_shared`: whether some layers use the selection of a layer below; otherwise each selection is freed after
+        its use."""
         self._choose = choose
         self._attend = attend
         self._is_shared = is_shared
-        # By the place of a slice in its step.
+        # By the number of a slice in its step.
         self._owners: dict[int, torch.Tensor] = {}
         self._chosen: dict[int, torch.Tensor] = {}
         self._single_owners: dict[int, torch.Tensor] = {}
 
     def prepare(self, step: Step) -> None:
-        """See `Attention`. Owners of single tokens are kept at one address for graphs."""
+        """See `Attention`. Owners of single tokens stay at one address for graphs."""
         self._chosen.clear()
         self._owners.clear()
         for requests in [part.step.requests for part in step.slices] or [step.requests]:
             self._owners[requests.place] = self._owners_of(requests)
 
     def choose(self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, step: Step) -> None:
-        """Choose for this layer and those above it without an indexer; see `PositionChoice`."""
+        """Select positions for this layer and the layers above it without an indexer; see `PositionChoice`."""
         place = step.requests.place
         self._chosen[place] = self._choose(query, weights, keys, self._owners[place], step)
 

@@ -1,4 +1,4 @@
-"""`PositionChoice` on a GPU, by our own kernels."""
+"""`PositionChoice` on a GPU, with Ballast's kernels."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from ballast.model.hybrid.sparse.sizes import GROUP, IndexSizes, group_counts, k
 from ballast.model.hybrid.step import Step
 
 PROGRAMS_PER_PROCESSOR = 2
-"""Programs to fill a GPU with, where a step has few tokens."""
+"""Target number of programs per processor if a step has few tokens."""
 MAX_SPLITS = 512
-"""Most programs that share the positions of a token."""
+"""Maximum number of programs that share the positions of a token."""
 _SMALLEST_SIDE = 16
 """Side of the multiplied tiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Positions that a program takes at a time."""
+    """Numbers of positions that a program processes at a time."""
 
     scored: int = 128
     group: int = GROUP
-    """Scores of which the highest are kept, at most 32768: two counts of a group are halves of one number."""
+    """Number of scores from which the highest are kept, at most 32768: two counts of a group are halves of one
+    integer."""
     short: int = GROUP // 4
     """Size to which smaller groups are padded."""
 
@@ -40,7 +41,7 @@ class TritonPositionChoice:
 
     @property
     def group(self) -> int:
-        """Scores of which a program keeps the highest."""
+        """Number of scores from which a program keeps the highest."""
         return self._spans.group
 
     def __call__(
@@ -67,7 +68,8 @@ class TritonPositionChoice:
         first: int,
         scores: torch.Tensor,
     ) -> None:
-        """Scores [rows, capacity] of as many tokens from `first` on, for those that see more than may be chosen."""
+        """Write the scores [rows, capacity] of tokens from `first` on, for tokens that see more positions than
+        top_k."""
         sizes, blocks = self._sizes, step.requests.blocks
         num_rows, capacity = scores.shape
         num_splits = self._splits(num_rows, capacity)
@@ -88,7 +90,8 @@ class TritonPositionChoice:
         )
 
     def choose(self, scores: torch.Tensor, step: Step, first: int, chosen: torch.Tensor) -> None:
-        """What scores [rows, capacity] of tokens from `first` on choose, into their rows of `chosen` [T, top_k]."""
+        """Select positions by scores [rows, capacity] of tokens from `first` on, and write them to the tokens' rows of
+        `chosen` [T, top_k]."""
         num_rows, width = scores.shape
         top_k, group = self._sizes.top_k, self._spans.group
         given = scores
@@ -106,7 +109,7 @@ class TritonPositionChoice:
 
 
 def score_constants(sizes: IndexSizes, spans: Spans) -> dict[str, int]:
-    """The constants and options that `score` is compiled with."""
+    """The constants and options with which `score` is compiled."""
     return {
         "TOP_K": sizes.top_k,
         "BLOCK_TOKENS": sizes.block_tokens,
@@ -121,5 +124,5 @@ def score_constants(sizes: IndexSizes, spans: Spans) -> dict[str, int]:
 
 
 def keep_constants(sizes: IndexSizes, spans: Spans, is_first: bool) -> dict[str, int]:
-    """The constants and options that `keep_highest` is compiled with, for the first round or later ones."""
+    """The constants and options with which `keep_highest` is compiled, for the first round or later ones."""
     return {"IS_FIRST": is_first, "TOP_K": sizes.top_k, "GROUP": spans.group, "SHORT": spans.short, "num_warps": 16}

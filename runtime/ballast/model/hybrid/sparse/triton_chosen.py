@@ -1,4 +1,4 @@
-"""`ChosenAttention` on a GPU, by our own kernels."""
+"""`ChosenAttention` on a GPU, with Ballast's kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ballast.model.hybrid.sparse import chosen_kernels
 from ballast.model.hybrid.step import Step
 
 MAX_SPLITS = 32
-"""Most programs that share what a token has chosen."""
+"""Maximum number of programs that share the selected positions of a token."""
 _MERGED_WIDTH = 128
 _ATTENDED = (
     *("BLOCK_TOKENS", "KEY", "MORE_KEY", "PADDED_KEY", "PADDED_MORE", "ROWS", "KEYS"),
@@ -26,7 +26,7 @@ class TritonChosenAttention:
 
     def __init__(self, sizes: LatentSizes, tilings: Tilings, num_processors: int) -> None:
         self._sizes = sizes
-        self._tiling = tilings.prompts  # whatever the step: heads of one token are as many rows
+        self._tiling = tilings.prompts  # for steps of any kind: the number of rows is the heads of one token
         self._num_processors = num_processors
 
     def __call__(
@@ -36,7 +36,7 @@ class TritonChosenAttention:
         blocks, sizes, tiling = step.requests.blocks, self._sizes, self._tiling
         (num_tokens, num_heads), top_k = query.shape[:2], chosen.shape[1]
         num_tiles = num_tokens * -(-num_heads // tiling.rows)
-        # A processor holds one program: a few more than there are processors would take twice as long.
+        # A processor runs one program at a time: slightly more programs than processors would take twice as long.
         num_splits = max(1, min(self._num_processors // num_tiles, MAX_SPLITS, -(-top_k // tiling.keys)))
         sums = query.new_empty((num_splits, num_tokens, num_heads, sizes.v_dim))
         peaks = query.new_empty((num_splits, num_tokens, num_heads))
@@ -65,11 +65,11 @@ class TritonChosenAttention:
 
 
 def attend_constants(sizes: LatentSizes, tiling: Tiling, top_k: int) -> dict[str, int]:
-    """The constants and options that `attend` is compiled with."""
+    """The constants and options with which `attend` is compiled."""
     known = kernel_constants(sizes, tiling)
     return {"TOP_K": top_k} | {name: known[name] for name in _ATTENDED}
 
 
 def merge_constants(sizes: LatentSizes, tiling: Tiling, top_k: int) -> dict[str, int]:
-    """The constants that `merge` is compiled with."""
+    """The constants with which `merge` is compiled."""
     return {"TOP_K": top_k, "KEY": sizes.v_dim, "KEYS": tiling.keys, "SPLITS": MAX_SPLITS, "WIDTH": _MERGED_WIDTH}

@@ -21,14 +21,14 @@ from ballast.model.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class KernelsAhead:
-    """Launches what the start will launch, where launches only compile."""
+    """Makes the same launches as the start, in a context in which launches only compile."""
 
     compiling: CompileAhead
     spec: ModelSpec
     pool: kernels.ThreadPool
     make_experts: MakeExperts
     most_tokens: int
-    """Most tokens of a step."""
+    """Maximum tokens of a step."""
     expert_sizes: Sequence[int]
     """Numbers of tokens for which experts are checked."""
     device: torch.device
@@ -36,20 +36,20 @@ class KernelsAhead:
     _kinds: set[Kind] = field(default_factory=set)
 
     def add_linear(self, linear: Linear) -> None:
-        """A linear layer was loaded."""
+        """Called after a linear layer was loaded."""
         if isinstance(linear, PanelLinear) and linear.shape not in self._shapes:
             self._shapes.add(linear.shape)
             self._compile(lambda: launch_products(linear, self.most_tokens, self.device))
 
     def add_experts(self, experts: kernels.Experts) -> None:
-        """A layer's experts were loaded that stay in host memory, where the device will read some of them."""
+        """Called after a layer's experts were loaded into host memory, if the device will read some of them."""
         if (kind := kind_of(experts)) not in self._kinds:
             self._kinds.add(kind)
             layer = place_experts(experts, (), self.make_experts, self.device, is_readable=True)
             self._compile(lambda: launch_experts(layer, experts, self.pool, self.spec, self.expert_sizes, self.device))
 
     def _compile(self, launch: Callable[[], None]) -> None:
-        """Raises what CUDA itself reports."""
+        """Raises the errors that CUDA itself reports."""
         try:
             with self.compiling.kernels():
                 launch()

@@ -1,7 +1,7 @@
-"""Which layers are enough to launch every kernel that the whole model launches.
+"""Selects the layers that are enough to launch every kernel of the whole model.
 
-Kernels are compiled for types and shapes, which most layers share. Warm-up steps through one layer of each kind find
-all of them, and take one or two seconds regardless of the model's depth.
+Kernels are compiled for types and shapes, and most layers share them. Warm-up steps run one layer of each kind, which
+covers all kernels in one or two seconds regardless of the model's depth.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ballast.weights.gguf import GgufModel, block_of
 
 
 def one_of_each_kind(gguf_model: GgufModel, spec: ModelSpec, routed: Mapping[int, LayerOnDevice]) -> list[int]:
-    """Ascending layers, the first of each kind; `routed` has what the device computes of each routed layer's experts,
-    by its index among these."""
+    """Ascending indices of the first layer of each kind. `routed` maps each routed layer, by its index among the routed
+    layers, to the experts that the device computes."""
     tensors: list[list[Hashable]] = [[] for _ in range(spec.num_layers)]
     for name, info in gguf_model.tensors.items():
         index = block_of(name)
@@ -26,6 +26,7 @@ def one_of_each_kind(gguf_model: GgufModel, spec: ModelSpec, routed: Mapping[int
     for index, of_layer in enumerate(tensors):
         on_device = routed.get(routed_index[index]) if index in routed_index else None
         copies = None if on_device is None else (on_device.num_gpu_experts, on_device.is_whole, len(on_device.across))
-        # Counters of layers are 8 bytes apart, and Triton asks of an address whether it is a multiple of 16.
+        # Counters of layers are 8 bytes apart, and Triton compiles separate kernels for addresses that are multiples of
+        # 16.
         firsts.setdefault((frozenset(of_layer), spec.layers[index], copies, index % 2), index)
     return list(firsts.values())

@@ -1,5 +1,5 @@
-"""Compiles Triton kernels in parallel, and ahead of their first launch. Triton by itself compiles each at its first
-launch, while everything waits."""
+"""Compiles Triton kernels in parallel and before their first launch. By default, Triton compiles each kernel at its
+first launch and blocks until it is done."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def parallel_compile(use_device: Callable[[], None], report: Callable[[float], None]) -> Iterator[None]:
-    """A context in which launches only compile: a pool of threads compiles what would be launched, and leaving the
-    context waits for it. Results computed inside are meaningless, but for small copies (`small_copies`), by which other
-    kernels find their way; run the same code again afterwards, and each launch finds its kernel. A kernel that does not
-    compile raises at that launch, not here.
+    """A context in which launches only compile: a pool of threads compiles the kernels, and leaving the context waits
+    for them. Results computed inside are meaningless, except small copies (`small_copies`), from which other kernels
+    read addresses. Run the same code again afterwards, and each launch finds its kernel. A kernel that does not compile
+    raises at that launch, not here.
 
-    `use_device` is called once on each thread and binds it to the device; `report` gets the share done, 0…1."""
+    `use_device` is called once on each thread and binds it to the device; `report` gets the fraction done, 0…1."""
     begin = time.monotonic()
     with ThreadPoolExecutor(read_machine().num_busy_cpus, "ballast-compile", use_device) as threads:
         compilers = _Compilers(threads)
@@ -42,11 +42,11 @@ def parallel_compile(use_device: Callable[[], None], report: Callable[[float], N
 
 
 class CompileAhead:
-    """Compiles Triton kernels on other threads while this one continues. Leaving this context does not wait: kernels
-    that are not compiled by then still are. An error in it ends the compilers."""
+    """Compiles Triton kernels on other threads while this one continues. Leaving this context does not wait:
+    compilation continues in the background. If an error leaves the context, the compilers stop."""
 
     def __init__(self, use_device: Callable[[], None]) -> None:
-        """`use_device` as of `parallel_compile`. Half of the CPUs are left to this thread's work."""
+        """`use_device`: see `parallel_compile`. Half of the CPUs stay free for this thread's work."""
         self._threads = ThreadPoolExecutor(-(-read_machine().num_busy_cpus // 2), "ballast-compile", use_device)
 
     def __enter__(self) -> Self:
@@ -57,14 +57,14 @@ class CompileAhead:
 
     @contextmanager
     def kernels(self) -> Iterator[None]:
-        """A context in which launches only compile, as in `parallel_compile`, but leaving it waits for nothing. The
-        first real launch of a kernel waits until it is compiled."""
+        """A context in which launches only compile, as in `parallel_compile`, but leaving it does not wait. The first
+        real launch of a kernel waits until the kernel is compiled."""
         with triton.AsyncCompileMode(_Compilers(self._threads), ignore_errors=True) as mode:
             try:
                 with _launches_only_compile():
                     yield
             finally:
-                mode.raw_futures.clear()  # those that leaving the mode would wait for
+                mode.raw_futures.clear()  # leaving the mode would wait for these
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def _compiled_only(kernel: Any, grid: Any) -> Callable[..., Any]:
 
 
 class _Compilers(Executor):
-    """Also loads each kernel: Triton may have to compile a launcher for it."""
+    """Compiles and also loads each kernel: Triton may have to compile a launcher for it."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -98,7 +98,7 @@ _alone = threading.Lock()
 
 
 def _loaded(compile_kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Compile and load a kernel. A failure may be caused by many concurrent compilations, so it is retried once,
+    """Compile and load a kernel. Many concurrent compilations may cause a failure, so a failed kernel is retried once,
     alone."""
 
     def load() -> Any:
@@ -108,7 +108,7 @@ def _loaded(compile_kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> An
 
     try:
         return load()
-    except Exception as error:  # noqa: BLE001  compilers raise whatever they like
+    except Exception as error:  # noqa: BLE001  compilers raise errors of any type
         log.warning("a kernel is compiled once more", extra={"error": first_line(error)})
     with _alone:
         return load()

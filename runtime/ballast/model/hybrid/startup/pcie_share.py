@@ -1,5 +1,5 @@
-"""Measures which share of a decode step's experts the device should read over PCIe: the one with which routed layers,
-one after the other, take the least time."""
+"""Measures which fraction of a decode step's experts the device should read over PCIe: the one with the lowest time for
+consecutive routed layers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from ballast.model.hybrid.weights import RoutedWeights
 log = logging.getLogger(__name__)
 
 SHARES = (0.125, 0.1875, 0.25, 0.3125, 0.375, 0.4)
-"""Shares that are tried. With a larger one, more of the CPU's time is idle than PCIe gains."""
+"""Candidate fractions. With a larger one, the CPU's idle time exceeds the gain from PCIe."""
 MOST_LAYERS = 8
-"""Routed layers that are measured, so that a start takes seconds for a model of any depth."""
+"""Maximum number of measured routed layers, so that a start takes seconds for a model of any depth."""
 MOST_TOKENS = 16
 _BATCH_SIZES = (1, 4, MOST_TOKENS)
 _REPEATS = 3
 _LEAST_GAIN = 0.02
-"""The least gain over no share for which one is used."""
+"""Minimum relative gain over a fraction of 0."""
 
 Step = Callable[[], None]
 
 
 def layers_to_measure(layers: Sequence[int]) -> list[int]:
-    """MOST_LAYERS of `layers`, evenly from the first on: published files have better types in some parts of a model."""
+    """MOST_LAYERS of `layers`, evenly spaced, including the first: published files use more precise types in some parts
+    of a model."""
     count = min(len(layers), MOST_LAYERS)
     return [layers[n * len(layers) // count] for n in range(count)]
 
@@ -44,8 +45,9 @@ def measured_share(
     device: torch.device,
     replay_of: Callable[[Step], Step],
 ) -> float:
-    """The best share for decode steps of random tokens through `layers`, which are all that `experts` has. Raises what
-    fails: it would fail in a decode step too, since the kernels have been warmed up. `replay_of`: as of `Backend`."""
+    """The best fraction for decode steps of random tokens through `layers`, which are all layers of `experts`. Any
+    error is raised: it would also occur in a decode step, because the kernels have been warmed up. `replay_of`: see
+    `Backend`."""
     batch_sizes = [size for size in _BATCH_SIZES if size <= max_batch_size]
     times = [_times(experts, layers, hidden, size, device, replay_of) for size in batch_sizes]
     relative = {share: statistics.mean(of_size[share] / of_size[0.0] for of_size in times) for share in times[0]}
@@ -64,14 +66,15 @@ def measured_share(
 
 
 def kept_share(value: Any) -> float:
-    """The share that an earlier start has kept. Raises ValueError for any other value."""
+    """The fraction that an earlier start has stored. Raises ValueError for any other value."""
     if isinstance(value, bool) or value not in (0.0, *SHARES):
         raise ValueError(f"{value!r} is not a candidate fraction")
     return float(value)
 
 
 def best_share(times: Mapping[float, float]) -> float:
-    """The share of the least time, or 0 where none gains enough over 0. `times`: by share, 0 among them."""
+    """The fraction with the lowest time, or 0 if none gains enough over 0. `times`: seconds by fraction, including
+    0."""
     best = min(times, key=lambda share: times[share])
     return best if times[best] <= times[0.0] * (1 - _LEAST_GAIN) else 0.0
 
@@ -85,7 +88,7 @@ def _times(
     device: torch.device,
     replay_of: Callable[[Step], Step],
 ) -> dict[float, float]:
-    """Seconds of the layers, by share."""
+    """Seconds of the layers, by fraction."""
     x = torch.randn(batch_size, hidden, generator=torch.Generator().manual_seed(batch_size)).to(device)
 
     def queue() -> None:
@@ -105,7 +108,7 @@ def _times(
         run(queue)
         steps |= dict.fromkeys(shares, replay_of(queue))
     seconds: dict[float, list[float]] = {share: [] for share in steps}
-    for _ in range(_REPEATS):  # in turns, since a machine's memory is not equally fast all the time
+    for _ in range(_REPEATS):  # interleaved, because the speed of a machine's memory varies over time
         for share, step in steps.items():
             experts.set_pcie_share(share)
             begin = time.perf_counter()

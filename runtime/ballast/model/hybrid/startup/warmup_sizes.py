@@ -1,6 +1,6 @@
-"""Sizes of the warm-up steps: numbers of tokens that between them launch every kernel that any step launches.
+"""Sizes of the warm-up steps: numbers of tokens that together launch every kernel of any step.
 
-With these, kernels are compiled and checked while a model is loaded, so that no request waits for a compiler.
+With these sizes, kernels are compiled and checked while a model is loaded, so that no request waits for a compiler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ballast.model.hybrid.slices import SLICE_SIZES
 
 
 def sizes_for_experts(most: int, num_used: int, num_experts: int) -> list[int]:
-    """Ascending sizes up to `most`, which is included, for the kernels of experts; a token has `num_used` of
+    """Ascending sizes up to and including `most`, for the kernels of experts; a token uses `num_used` of
     `num_experts`."""
     return _one_of_each(lambda count: _kernels_of_experts(count, num_used, num_experts), most)
 
@@ -61,7 +61,7 @@ def _kernels_of_experts(count: int, num_used: int, num_experts: int) -> Hashable
         return None
     block = padded(count) if count <= MAX_GEMV_TOKENS else grouped_gemm_block(count)
     num_pairs = count * num_used
-    # Kernels that divide and group few pairs of token and expert are compiled for the padded number of them.
+    # Kernels that divide and group few pairs of token and expert are compiled for the padded number of pairs.
     padded_pairs = padded(num_pairs) if count <= block and num_pairs <= FEW_PAIRS else None
     by_codes = None
     if grouped_int_gemm.is_few(count, num_used):

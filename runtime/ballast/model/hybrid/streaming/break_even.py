@@ -18,13 +18,13 @@ class Timing:
 
     @property
     def lead_s(self) -> float:
-        """Seconds that streaming saves; negative where it takes longer."""
+        """Seconds that streaming saves; negative if it takes longer."""
         return self.cpu_s - self.streamed_s
 
 
 def break_even(timings: Sequence[Timing]) -> int | None:
-    """The fewest tokens from which on streaming takes no longer, interpolated between two of `timings`, which ascend;
-    at least the first timing's. None where streaming takes longer even in the last."""
+    """The smallest number of tokens from which streaming takes no longer, interpolated between two of `timings`, which
+    ascend. At least the number of the first timing. None if streaming takes longer in the last timing."""
     if not timings or timings[-1].lead_s < 0:
         return None
     above = next((index for index in range(len(timings), 0, -1) if timings[index - 1].lead_s < 0), 0)

@@ -1,4 +1,4 @@
-"""Checks and times streamed experts against the CPU's, when a model is loaded."""
+"""Checks and times streamed experts against the CPU, when a model is loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ballast.model.spec import ModelSpec
 
 FEWEST_TOKENS = 64
 JOINT_TOKENS = (64, 128, 256, 512, 1024)
-"""Sizes of steps for which both processors are timed together."""
+"""Numbers of tokens for which both processors are timed together."""
 _JOINT_LAYERS = 2
 _REPEATS = 2
 _TIMED_CHUNKS = 20
@@ -29,7 +29,7 @@ _TIMED_CHUNKS = 20
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The experts of all routed layers, computed both ways for random tokens that choose random experts."""
+    """The experts of all routed layers, computed both ways for random tokens that select random experts."""
 
     spec: ModelSpec
     layers: Sequence[kernels.Experts]
@@ -38,10 +38,10 @@ class Calibration:
     device: torch.device
 
     def why_wrong(self, warmup_sizes: Sequence[int]) -> str | None:
-        """The reason why streamed experts cannot be relied on, or None.
+        """The reason why streamed experts are unreliable, or None.
 
-        One layer of each combination of types is computed for each of `warmup_sizes` tokens; results of few tokens are
-        compared with the CPU's. Raises what CUDA itself reports, and EngineDeadError when the device hangs."""
+        Computes one layer of each combination of types for each of `warmup_sizes` tokens, and compares results of few
+        tokens with the CPU's. Raises the errors that CUDA itself reports, and EngineDeadError when the device hangs."""
         firsts: dict[tuple[int, ...], int] = {}
         for index, layer in enumerate(self.layers):
             firsts.setdefault(tuple(matrix.ggml_type for part in layer.parts for matrix in part), index)
@@ -60,12 +60,13 @@ class Calibration:
                 self.streamed.wait()
         except (EngineDeadError, *DEVICE_ERRORS):
             raise
-        except Exception as error:  # noqa: BLE001  compilers raise whatever they like, and the CPU can do without them
+        except Exception as error:  # noqa: BLE001  compilers raise errors of any type, and the CPU can replace them
             return first_line(error)
         return None
 
     def timings(self, max_tokens: int) -> list[Timing]:
-        """A layer by the CPU and streamed, for more and more tokens until streaming wins, at most `max_tokens`."""
+        """Times a layer on the CPU and streamed, for increasing numbers of tokens until streaming wins, at most
+        `max_tokens`."""
         timings: list[Timing] = []
         num_tokens = min(FEWEST_TOKENS, max_tokens)
         while True:
@@ -75,7 +76,7 @@ class Calibration:
             num_tokens = min(2 * num_tokens, max_tokens)
 
     def joint_timings(self, alone: Sequence[Timing], max_tokens: int) -> list[JointTiming]:
-        """Timings of a layer by the CPU, streamed, and by both together, for JOINT_TOKENS up to `max_tokens`. Sizes in
+        """Timings of a layer on the CPU, streamed, and on both together, for JOINT_TOKENS up to `max_tokens`. Sizes in
         `alone` are not measured again."""
         known = {timing.tokens: timing for timing in alone}
         timings: list[JointTiming] = []
@@ -87,7 +88,7 @@ class Calibration:
         return timings
 
     def _joint_s(self, num_tokens: int, fraction: float) -> float:
-        """Seconds of a layer whose experts are streamed to that fraction while the CPU computes the others."""
+        """Seconds of a layer if this fraction of its experts is streamed while the CPU computes the others."""
         given = _Given(self.spec, num_tokens, self.device)
         bounds = [self.streamed.bounds(layer) for layer in range(min(_JOINT_LAYERS, len(self.layers)))]
         counts = expert_counts(bounds, fraction)
@@ -103,7 +104,7 @@ class Calibration:
 
     def _timing(self, num_tokens: int, repeats: int = _REPEATS) -> Timing:
         given = _Given(self.spec, num_tokens, self.device)
-        # Enough layers that the first copy, during which nothing is computed, is a small part.
+        # Enough layers that the first copy, during which nothing is computed, takes a small fraction of the time.
         num_layers = min(len(self.layers), -(-_TIMED_CHUNKS * len(self.layers) // self.streamed.num_chunks))
         cpu_s, streamed_s = [], []
         for _ in range(repeats):
@@ -121,7 +122,7 @@ class Calibration:
 
 
 class _Given:
-    """Random tokens that choose random experts."""
+    """Random tokens that select random experts."""
 
     def __init__(self, spec: ModelSpec, num_tokens: int, device: torch.device) -> None:
         rng = np.random.default_rng(num_tokens)
@@ -139,6 +140,6 @@ class _Given:
         return out
 
     def first_on_device(self, count: int) -> list[torch.Tensor]:
-        """As `on_device`, with experts below `count` alone."""
+        """As `on_device`, but only with experts below `count`."""
         x, ids, weights = self.on_device
         return [x, ids.masked_fill(ids >= count, -1), weights]

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # plans divide, too, where torch is not installed
+if TYPE_CHECKING:  # plans also divide experts, where torch is not installed
     from ballast.model.hybrid.streaming.host_memory import HostExpertPart
 
 MAX_CHUNK_BYTES = 256 << 20
 CHUNKS_PER_LAYER = 4
 NUM_BUFFERS = 8
-"""Chunks on the device or being copied at a time: as many as are copied while a layer's attention runs."""
+"""Maximum number of chunks on the device or in transfer: as many as are copied while a layer's attention runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Neighbouring experts of one part of a layer, which are copied together."""
+    """Adjacent experts of one part of a layer, which are copied together."""
 
     layer: int
     part: HostExpertPart
@@ -31,13 +31,13 @@ class Chunk:
 
 
 def chunk_bytes(layer_bytes: int, expert_bytes: int) -> int:
-    """Bytes of a buffer: a share of the largest layer, small enough for several buffers and large enough for long
+    """Bytes of a buffer: a fraction of the largest layer, small enough for several buffers and large enough for long
     copies; at least one expert."""
     return max(expert_bytes, min(MAX_CHUNK_BYTES, layer_bytes // CHUNKS_PER_LAYER))
 
 
 def chunks_of(layers: Sequence[Sequence[HostExpertPart]], most_bytes: int) -> Iterator[Chunk]:
-    """The chunks of each layer's parts, as even as can be. None exceeds `most_bytes`, unless a single expert does."""
+    """The chunks of each layer's parts, as even as possible. None exceeds `most_bytes`, unless a single expert does."""
     for layer, parts in enumerate(layers):
         for part in parts:
             num_experts = part.gate.num_experts

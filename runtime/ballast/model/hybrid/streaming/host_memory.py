@@ -1,8 +1,8 @@
-"""Routed experts in host memory, as a GPU sees them: where each matrix lies, and which of the memory is pinned.
+"""Routed experts in host memory, as a GPU accesses them: the address of each matrix, and which memory is pinned.
 
-Only from memory that CUDA has page-locked do copies to a GPU run at PCIe's speed, and while it computes; kernels can
-read such memory by its address. Hundreds of gigabytes are registered in pieces, so that progress can be reported and a
-refusal costs little.
+Copies to a GPU reach PCIe speed, and run concurrently with computation, only from memory that CUDA has page-locked;
+kernels can read such memory by its address. Hundreds of gigabytes are registered in pieces, so that progress can be
+reported and a refusal costs little.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ log = logging.getLogger(__name__)
 
 PIECE_BYTES = 512 << 20
 NOT_PINNED = "the experts' memory is not pinned"
-"""Why a GPU can do nothing with it."""
+"""The reason why a GPU does not use the experts in host memory."""
 _PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class HostPanels:
-    """One matrix [rows, cols] of every expert, packed as `panels.layout` describes. `data` is a view that keeps the
-    memory alive."""
+    """One matrix [rows, cols] of every expert, packed as in `panels.layout`. `data` is a view that keeps the memory
+    alive."""
 
-    data: NDArray[np.uint8]  # [experts, panels, bytes of a panel]
+    data: NDArray[np.uint8]  # [experts, panels, bytes per panel]
     ggml_type: GgmlType
     rows: int
     cols: int
@@ -57,14 +57,14 @@ class HostPanels:
 
     @property
     def address(self) -> int:
-        """The address of the first expert; the others follow it."""
+        """The address of the first expert; the others follow contiguously."""
         return self.data.ctypes.data
 
 
 @dataclass(frozen=True, slots=True)
 class HostExpertPart:
-    """The part of a layer's experts on one NUMA node: gate and up [I', D], down [D, I']. The results of parts are
-    added."""
+    """The part of a layer's experts on one NUMA node: gate and up [I', D], down [D, I']. The results of all parts are
+    summed."""
 
     gate: HostPanels
     up: HostPanels
@@ -77,12 +77,12 @@ class HostExpertPart:
 
     @property
     def expert_bytes(self) -> int:
-        """Of one expert, all three matrices."""
+        """Bytes of one expert, all three matrices."""
         return sum(panels.expert_bytes for panels in self.matrices)
 
 
 def panels_of(experts: kernels.Experts) -> list[HostExpertPart]:
-    """The parts of a layer's packed experts, as views; empty where the experts are not packed."""
+    """The parts of a layer's packed experts, as views; empty if the experts are not packed."""
     return [HostExpertPart(*(_panels(matrix, experts.num_experts) for matrix in part)) for part in experts.parts]
 
 
@@ -100,7 +100,7 @@ class PinnedMemory:
         pieces: Sequence[numa.Range] = (),
         experts: Sequence[kernels.Experts] = (),
     ) -> None:
-        """`pieces` of the memory of `experts` are registered; without a registrar, nothing is."""
+        """Holds `pieces` of the memory of `experts`, which are registered; without a registrar, none are."""
         self.num_bytes = sum(num_bytes for _, num_bytes in pieces)
         self._end = (
             None if registrar is None else weakref.finalize(self, _unregister, registrar, tuple(pieces), tuple(experts))
@@ -114,9 +114,9 @@ class PinnedMemory:
 
 
 class Pinning:
-    """Pins the experts of layers on a thread of its own, while other layers are loaded; a context, which unregisters
-    everything where it is left by an error. Where one piece is refused, all are unregistered again, and a warning says
-    why."""
+    """Pins the experts of layers on a separate thread, while other layers are loaded. This is a context; if an error
+    leaves it, everything is unregistered. If one piece is refused, all are unregistered, and a warning gives the
+    reason."""
 
     def __init__(
         self,
@@ -126,8 +126,8 @@ class Pinning:
         *,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        """`use_device` binds the thread to the device. `make_room` gives back what is pinned for less important ends:
-        the first piece that is refused is tried once more after it."""
+        """`use_device` binds the thread to the device. `make_room` releases memory that is pinned for less important
+        purposes: after it, the first refused piece is tried once more."""
         self._registrar = registrar
         self._make_room = make_room
         self._piece_bytes = piece_bytes
@@ -146,14 +146,14 @@ class Pinning:
             _unregister(self._registrar, self._pieces, self._layers)
 
     def add(self, experts: kernels.Experts) -> None:
-        """Pin a layer's experts, some time from now. Raises as `finish`, if the thread has failed by then."""
+        """Queue a layer's experts for pinning. Raises as `finish`, if the thread has failed by then."""
         self._layers.append(experts)
         for piece in _pieces([place for _, place in experts.memory], self._piece_bytes):
             self._waiting.append(self._thread.submit(self._register, piece))
 
     def finish(self, report: Callable[[float], None] = lambda _: None) -> PinnedMemory:
-        """Wait for everything that was added; `report` gets the share of pieces done, 0…1. Raises what `use_device`
-        raises, as BrokenExecutor."""
+        """Wait until everything that was added is pinned; `report` gets the fraction of pieces done, 0…1. Raises
+        BrokenExecutor with the error of `use_device`."""
         for done, piece in enumerate(self._waiting, 1):
             piece.result()
             report(done / len(self._waiting))
@@ -196,12 +196,12 @@ def _unregister(registrar: Registrar, pieces: Sequence[numa.Range], _experts: Se
     for address, _ in reversed(pieces):
         try:
             registrar.unregister(address)
-        except OSError as error:  # a lost device refuses every piece; its memory goes with the process
+        except OSError as error:  # a lost device refuses every piece; the process's end releases its memory
             log.warning("memory stays registered", extra={"address": hex(address), "reason": str(error)})
 
 
 def _pieces(ranges: Sequence[numa.Range], piece_bytes: int) -> Iterator[numa.Range]:
-    """(address, bytes) at page borders, none longer than `piece_bytes`, which is a multiple of a page."""
+    """(address, bytes) pairs at page boundaries, none longer than `piece_bytes`, which is a multiple of a page."""
     for address, num_bytes in ranges:
         begin = address // _PAGE_BYTES * _PAGE_BYTES
         end = -(-(address + num_bytes) // _PAGE_BYTES) * _PAGE_BYTES

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ballast.model.hybrid.streaming.break_even import Timing
 
 LEAST_GAIN = 0.05
-"""The least gain over the faster of both processors for which they are used together."""
+"""Minimum relative gain over the faster processor for using both together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class JointTiming:
     cpu_s: float
     streamed_s: float
     fraction: float
-    """Of the experts, those that were streamed when both computed."""
+    """The fraction of experts that were streamed when both computed."""
     joint_s: float
 
     @property
     def lead_s(self) -> float:
-        """Seconds that both save over the faster one, beyond the least gain; negative where they do not."""
+        """Seconds that both save over the faster one, less the minimum gain; negative if they save nothing."""
         return (1 - LEAST_GAIN) * min(self.cpu_s, self.streamed_s) - self.joint_s
 
 
@@ -37,7 +37,7 @@ class JointSplit:
     """How joint steps divide the experts."""
 
     fractions: Sequence[tuple[int, float]]
-    """(tokens, streamed fraction of the experts), ascending; interpolated in between."""
+    """(tokens, streamed fraction of the experts), ascending by tokens; interpolated in between."""
     from_tokens: int
     to_tokens: int
     """Fewest and most tokens of a joint step."""
@@ -56,14 +56,15 @@ class JointSplit:
 
 
 def balanced_fraction(timing: Timing) -> float:
-    """The streamed fraction of the experts with which both processors take equally long."""
+    """The streamed fraction of the experts for which both processors take equally long."""
     total_s = timing.cpu_s + timing.streamed_s
     return timing.cpu_s / total_s if total_s > 0 else 0.0
 
 
 def joint_split(timings: Sequence[JointTiming]) -> JointSplit | None:
-    """The split by `timings`, which ascend. Its range is the longest run of timings in which both processors save
-    time, extended to where the gain ends between two timings. None if they never do."""
+    """The split given by `timings`, which ascend by tokens. Its range is the longest run of timings in which both
+    processors save time, extended to the points between two timings where the gain ends. None if they never save
+    time."""
     by_gain = itertools.groupby(range(len(timings)), lambda index: timings[index].lead_s >= 0)
     runs = [list(run) for saves, run in by_gain if saves]
     if not runs:
@@ -79,8 +80,8 @@ def joint_split(timings: Sequence[JointTiming]) -> JointSplit | None:
 
 
 def expert_counts(bounds: Sequence[Sequence[int]], fraction: float) -> list[int]:
-    """The number of experts of each layer to stream, so that their sum stays closest to `fraction` of all experts from
-    layer to layer. `bounds`: the numbers that are possible in each layer besides 0, ascending; the last is all."""
+    """The number of experts of each layer to stream, such that the running sum over layers stays closest to `fraction`
+    of all experts. `bounds`: the possible numbers of each layer other than 0, ascending; the last is all."""
     counts: list[int] = []
     owed = 0.0
     for of_layer in bounds:
@@ -92,6 +93,6 @@ def expert_counts(bounds: Sequence[Sequence[int]], fraction: float) -> list[int]
 
 
 def _crossing(before: JointTiming, after: JointTiming) -> float:
-    """The number of tokens between two timings where the lead changes its sign."""
+    """The number of tokens between two timings at which the lead changes its sign."""
     share = before.lead_s / (before.lead_s - after.lead_s)
     return before.tokens + share * (after.tokens - before.tokens)

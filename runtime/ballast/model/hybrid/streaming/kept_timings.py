@@ -1,4 +1,4 @@
-"""Timings of streamed experts as JSON, for the measurements that a start keeps. Pure."""
+"""Timings of streamed experts as JSON, for the measurements that a start stores. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_timings(value: Any, max_tokens: int) -> list[Timing]:
 
 
 def load_joint_timings(value: Any, max_tokens: int) -> list[JointTiming]:
-    """As `load_timings`, for both processors together."""
+    """As `load_timings`, for timings of both processors together."""
     kept_counts([row[0] for row in value], max_tokens)
     timings = [
         JointTiming(tokens, _positive(cpu_s), _positive(streamed_s), kept_seconds(fraction), _positive(joint_s))

@@ -1,7 +1,7 @@
-"""Prefetch of pieces of memory into a few buffers on a device, in a known order: while one piece is computed with, the
-next ones are copied.
+"""Prefetches pieces of memory into a few buffers on a device, in a known order: while one piece is in use, the next
+ones are copied.
 
-The streams of copies and of computation are synchronised by events; the calling thread never waits.
+Events synchronise the copy stream and the compute stream; the calling thread never waits.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ballast.model.hybrid.platforms.interface import Stream
 
 
 class Prefetch:
-    """Copies the pieces of each pass, in the order that `begin` is given; the n-th piece goes to buffer
-    n % num_buffers. Passes may compute on different streams."""
+    """Copies the pieces of each pass, in the order given to `begin`; the n-th piece goes to buffer n % num_buffers.
+    Passes may compute on different streams."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class Prefetch:
         self._compute = compute
         self._pieces: Sequence[int] = ()
         self._full: list[Any] = [None] * num_buffers
-        # Recorded after the last use of each buffer, on the stream that used it. At first: the stream that allocated
+        # Recorded after the last use of each buffer, on the stream that used it. Initially: the stream that allocated
         # the buffers may still use their memory.
         self._free: list[Any] = [compute().record_event()] * num_buffers
         self._next_load = self._next_use = 0
 
     def begin(self, pieces: Sequence[int]) -> None:
-        """Start a pass over `pieces` by filling the buffers; pieces that were prefetched and not used are dropped."""
-        # Buffers keep the events of their last use: the pass before may still compute with them, on another stream.
+        """Start a pass over `pieces` and fill the buffers; drops pieces that were prefetched and not used."""
+        # Buffers keep the events of their last use: the previous pass may still compute with them, on another stream.
         self._pieces = pieces
         self._next_load = self._next_use = 0
         for _ in range(min(self._num_buffers, len(pieces))):
@@ -46,7 +46,7 @@ class Prefetch:
 
     def take(self, piece: int) -> int:
         """The buffer that holds `piece`, for work queued on the compute stream from now on. Pieces are taken in order,
-        and each is given back by `done` before the next is taken."""
+        and `done` must release each before the next is taken."""
         following = self._pieces[self._next_use]
         assert piece == following, f"piece {piece} is asked for; the next one is {following}"
         buffer = self._next_use % self._num_buffers
@@ -54,8 +54,8 @@ class Prefetch:
         return buffer
 
     def done(self) -> Any:
-        """Give back the piece that was taken last: its buffer is filled again once the work queued so far is done. That
-        is the event returned."""
+        """Release the piece that was taken last. Its buffer is refilled once the work queued so far is done; the
+        returned event marks that point."""
         computed = self._compute().record_event()
         self._free[self._next_use % self._num_buffers] = computed
         self._next_use += 1

@@ -1,5 +1,5 @@
-"""Decides, when a model is loaded, whether experts of long steps are streamed through the device, and from how many
-tokens on."""
+"""Decides, when a model is loaded, whether long steps stream experts through the device, and from how many tokens
+on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ballast.model.switched_off import SwitchedOff
 log = logging.getLogger(__name__)
 
 NEVER = 0
-"""The number of tokens that turns streaming off."""
+"""The value of `from_tokens` that turns streaming off."""
 
 
 def start_streaming(
@@ -43,13 +43,13 @@ def start_streaming(
     joint: JointSplit | None = None,
     record: Start | None = None,
 ) -> StreamedExperts | None:
-    """The experts of all routed layers, to be streamed in steps of `from_tokens` to `max_tokens` tokens; None where no
-    step is to be streamed, and `off` knows why one that was wanted cannot be.
+    """The experts of all routed layers, for streaming in steps of `from_tokens` to `max_tokens` tokens. None if no step
+    is streamed; `off` gets the reason if streaming was requested and is not possible.
 
-    `from_tokens` None: as measured; then the experts must be pinned, since copies of pageable memory are slow and hold
-    up the host. The streamed experts are checked with those of `warmup_sizes` that are long enough. `joint`: how joint
-    steps divide the experts; None: measured on a GPU whose copies are fast, no joint steps elsewhere. `record` gets the
-    times and the measurements, and may have those of an earlier start."""
+    `from_tokens` None: measured. Then the experts must be pinned, because copies of pageable memory are slow and block
+    the host. The streamed experts are checked with those of `warmup_sizes` that are long enough. `joint`: how joint
+    steps divide the experts; None: measured on a GPU with fast copies, no joint steps elsewhere. `record` gets the
+    times and the measurements, and may contain those of an earlier start."""
     if from_tokens == NEVER or not layers:
         return None
     if from_tokens is None and not pinned.num_bytes:
@@ -60,7 +60,7 @@ def start_streaming(
     taken = _Taken(record.measurements, max_tokens, pinned.num_bytes)
     calibration = Calibration(spec, layers, pool, streamed, device)
     few = min(FEWEST_TOKENS, max_tokens)
-    # Joint steps are shorter than those that are streamed whole.
+    # Joint steps are shorter than fully streamed steps.
     tried = sorted({few, max_tokens, *(count for count in warmup_sizes if count >= min(from_tokens or few, few))})
     try:
         with record.times.phase("kernels"):
@@ -79,8 +79,8 @@ def start_streaming(
             with record.times.phase("measured"):
                 joint = _measured_joint(calibration, timings, taken)
     finally:
-        streamed.wait()  # no copy outlives its buffer
-    if is_measured and joint is not None:  # while both processors are faster than the device alone
+        streamed.wait()  # all copies must end before their buffers are freed
+    if is_measured and joint is not None:  # up to here both processors together are faster than the device alone
         from_tokens = min(max(from_tokens, joint.to_tokens + 1), max_tokens)
     streamed.from_tokens = from_tokens
     streamed.joint_split = joint
@@ -89,7 +89,7 @@ def start_streaming(
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Takes timings from the measurements of an earlier start, or measures and keeps them."""
+    """Reads timings from the measurements of an earlier start, or measures and stores them."""
 
     measurements: Measurements
     max_tokens: int
@@ -115,7 +115,7 @@ class _Taken:
 
 
 def _measured(calibration: Calibration, taken: _Taken) -> tuple[list[Timing], int | None]:
-    """The timings, and the fewest tokens for which streaming pays; None where it never does."""
+    """The timings, and the smallest number of tokens for which streaming pays; None if it never does."""
     timings = taken.timings(calibration)
     from_tokens = break_even(timings)
     last = timings[-1]
@@ -133,7 +133,7 @@ def _measured(calibration: Calibration, taken: _Taken) -> tuple[list[Timing], in
 
 
 def _measured_joint(calibration: Calibration, alone: Sequence[Timing], taken: _Taken) -> JointSplit | None:
-    """The split of joint steps; None where they never pay."""
+    """The split of joint steps; None if they never pay."""
     timings = taken.joint_timings(calibration, alone)
     split = joint_split(timings)
     log.info(

@@ -1,8 +1,8 @@
-"""Routed experts of long steps, computed on the device: their panels are copied into a few buffers there, while the
-experts before them are multiplied and while attention runs.
+"""Routed experts of long steps, computed on the device. Their panels are copied into a few buffers on the device, while
+it multiplies the previous experts and computes attention.
 
-A step reads every expert of every layer. Among thousands of tokens nearly every expert is chosen, and to leave out the
-others, the host would have to wait for the choice.
+A step reads every expert of every layer. Thousands of tokens select nearly every expert; to omit the others, the host
+would have to wait for the selection.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ class GroupedExperts(Protocol):
 
 
 MakeExperts = Callable[[PanelStack, PanelStack, PanelStack], GroupedExperts]
-"""Makes experts of gate, up and down; `ExpertPanels` on a GPU."""
+"""Makes experts from gate, up and down; `ExpertPanels` on a GPU."""
 
 
 class LayerSums(Protocol):
-    """The sums of one layer's experts for given tokens, to which its experts are added chunk by chunk."""
+    """The sums of one layer's experts for given tokens. Experts are added chunk by chunk."""
 
     @property
     def total(self) -> torch.Tensor:
-        """float32 [T, D], once all are added; asked for once."""
+        """The sums float32 [T, D], after all experts are added; called once."""
 
     def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
-        """Add experts `first`…, as many as each stack has."""
+        """Add experts from `first` on, as many as each stack has."""
 
 
 MakeSums = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], LayerSums]
-"""Makes a layer's sums, of zeros yet: x float32 [T, D], ids int32 [T, k], weights float32 [T, k], number of experts.
+"""Makes a layer's sums, initially zero: x float32 [T, D], ids int32 [T, k], weights float32 [T, k], number of experts.
 Ids outside 0…E-1 add nothing; `ExpertSums` on a GPU."""
 
 
 class StreamedExperts:
-    """All routed layers of a model, computed by the device alone: the counterpart of `HostExperts` for steps of
-    `from_tokens` tokens and more."""
+    """All routed layers of a model, computed by the device alone: the counterpart of `HostExperts` for steps of at
+    least `from_tokens` tokens."""
 
     def __init__(self, layers: Sequence[Sequence[HostExpertPart]], make_sums: MakeSums, device: torch.device) -> None:
         largest = max(sum(part.expert_bytes * part.gate.num_experts for part in parts) for parts in layers)
@@ -72,16 +72,16 @@ class StreamedExperts:
             ]
             for chunk in self._chunks
         ]
-        """Of each chunk's gate, up and down."""
+        """Scales of gate, up and down, by chunk."""
         self._platform = platform_of(device)
         self._copies = self._platform.new_stream()
         self._prefetch = Prefetch(num_buffers, self._load, self._copies, self._platform.current_stream)
         self._total: torch.Tensor | None = None
-        self._events: list[Any] = []  # one a chunk, in the order of the stream that computes
+        self._events: list[Any] = []  # one per chunk, in the order of the compute stream
         self.bytes_read = 0
         self.from_tokens = 1
         self.joint_split: JointSplit | None = None
-        """How steps that also use the CPU divide the experts; None: there are no such steps."""
+        """How steps that also use the CPU divide the experts; None if there are no such steps."""
 
     @property
     def num_bytes(self) -> int:
@@ -102,19 +102,19 @@ class StreamedExperts:
         return sum(chunk.num_bytes for chunk in self._chunks)
 
     def bounds(self, layer: int) -> list[int]:
-        """Ascending numbers of experts with which the chunks of a layer's first part end; the last one is all."""
+        """Ascending numbers of experts at which the chunks of a layer's first part end; the last one is all experts."""
         first_part = self._chunks[self._of_layer[layer][0]].part
         chunks_of_part = (self._chunks[at] for at in self._of_layer[layer] if self._chunks[at].part is first_part)
         return [chunk.first + chunk.num_experts for chunk in chunks_of_part]
 
     def begin(self, num_tokens: int) -> None:
-        """A step follows that submits every layer in order; the copies of its first experts start immediately."""
+        """Start a step that submits every layer in order; the copies of its first experts start immediately."""
         self._begin(self._of_layer)
 
     def begin_first(self, counts: Sequence[int]) -> None:
-        """As `begin`, for a step that needs only experts 0…n - 1 of each layer, n being its number in `counts`. A chunk
-        is copied if it has one of them, and adds all of its experts: ids of others are to be left out of what is
-        submitted."""
+        """As `begin`, for a step that needs only experts 0…n - 1 of each layer, where n is the layer's number in
+        `counts`. A chunk is copied if it contains one of them, and adds all of its experts: submitted ids must not
+        contain the others."""
         self._begin(
             [
                 [index for index in of_layer if self._chunks[index].first < count]
@@ -128,13 +128,13 @@ class StreamedExperts:
         self._prefetch.begin([index for of_layer in of_pass for index in of_layer])
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        """Queue the `layer`th routed layer for x float32 [T, D] and the experts chosen, ids int32 and weights float32
+        """Queue the `layer`th routed layer for x float32 [T, D] and the selected experts, ids int32 and weights float32
         [T, k]."""
         for _ in self.pieces(layer, x, ids, weights):
             pass
 
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
-        """As `submit`, a chunk each time that the iterator is advanced."""
+        """As `submit`, one chunk per advance of the iterator."""
         sums = self._make_sums(x, ids, weights, self._num_experts[layer])
         for index in self._of_pass[layer]:
             chunk = self._chunks[index]
@@ -146,20 +146,21 @@ class StreamedExperts:
         self._total = sums.total
 
     def result(self, layer: int) -> torch.Tensor:
-        """float32 [T, D] on the device, of what was submitted last; it is given once."""
+        """The result of the last submitted layer, float32 [T, D] on the device; it is returned once."""
         total, self._total = self._total, None
         assert total is not None, f"routed layer {layer} was not submitted"
         return total
 
     def finish(self, alive: Callable[[], None]) -> None:
         """Wait until the step is computed, calling `alive` after each chunk. Raises EngineDeadError when a chunk takes
-        longer than `device_wait.LIMIT_S`, and what the device has failed with."""
+        longer than `device_wait.LIMIT_S`, and the error of a failed device."""
         self._total = None
         events, self._events = self._events, []
         wait_for([*events, self._platform.current_stream().record_event()], alive)
 
     def is_done(self, timeout_s: float) -> bool:
-        """Whether the step is computed now: who queues it in pieces waits for these (`prefill_pass`)."""
+        """Whether the step is computed now; never waits. A caller that queues a step in pieces waits for the pieces
+        (`prefill_pass`)."""
         return all(event.query() for event in self._events)
 
     def wait(self) -> None:
@@ -179,7 +180,7 @@ class StreamedExperts:
             yield PanelStack(packed, host.ggml_type, chunk.num_experts, host.rows, host.cols, scales)
 
     def _places(self, chunk: chunks.Chunk, buffer: int) -> Iterator[tuple[HostPanels, torch.Tensor]]:
-        """The chunk's gate, up and down in host memory, each with its place in a buffer."""
+        """The chunk's gate, up and down in host memory, each with its destination in a buffer."""
         begin = 0
         for host in chunk.part.matrices:
             end = begin + chunk.num_experts * host.expert_bytes
@@ -188,8 +189,8 @@ class StreamedExperts:
 
 
 def copy_pieces(target: torch.Tensor, host: HostPanels, begin: int, piece_bytes: int = PIECE_BYTES) -> None:
-    """Copy bytes `begin`… of a host matrix to `target`, on the current stream. No copy crosses the border of two
-    registered pieces, which CUDA would refuse as an invalid argument."""
+    """Copy the bytes of a host matrix from `begin` on to `target`, on the current stream. No copy crosses the boundary
+    between two registered pieces, which CUDA would reject as an invalid argument."""
     end = begin + target.numel()
     at = begin
     while at < end:

@@ -28,7 +28,11 @@ for file in "${variants[@]}"; do
 done
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' runtime/ballast/version.py)
 revision=$(git describe --always --dirty=+ --exclude='*' --abbrev=12 2>/dev/null || echo unknown)
-arguments=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision")
+# Buildah's cache compares a LABEL as it is written, so the labels have the values as text.
+dockerfile=$(mktemp)
+trap 'rm -f "$dockerfile"' EXIT
+sed "s/\${VERSION}/$version/; s/\${REVISION}/$revision/" Dockerfile > "$dockerfile"
+arguments=(--file "$dockerfile" --build-arg "VERSION=$version")
 for name in BASE_IMAGE PIP_CERT PIP_INDEX_URL; do
   [ -z "${!name:-}" ] || arguments+=(--build-arg "$name=${!name}")
 done

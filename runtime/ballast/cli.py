@@ -112,7 +112,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 def _parser() -> tuple[argparse.ArgumentParser, _Commands]:
     parser = argparse.ArgumentParser(
         prog="ballast",
-        description="Serve DeepSeek-class mixture-of-experts models behind an OpenAI endpoint.",
+        description="Serve large mixture-of-experts models behind an OpenAI-compatible API.",
+        epilog="Try: ballast serve FOLDER, with a folder of GGUF files. Options: ballast COMMAND --help.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=__version__, help="print the version")
@@ -296,19 +297,19 @@ def _models(arguments: argparse.Namespace) -> int:
 def _add_plan(commands: _Commands) -> None:
     parser = commands.add_parser(
         "plan",
-        help="show where each tensor would go, and whether memory suffices",
+        help="show whether a model fits this machine, and how fast it would be",
         usage="%(prog)s [MODEL] [--json] [OPTION ...]",
-        description="Show, before anything is loaded, where each tensor goes, its type and size, and the total against "
-        "the available memory. For a model on a hub, only the headers are read. Takes the options of serve.",
+        description="Show memory, context length, expected speed and the device of each tensor, before anything is "
+        "loaded. For a model on a hub, only the headers are read. Takes the options of serve.",
         allow_abbrev=False,
     )
     _add_model(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    machine = parser.add_argument_group("a machine that is not this one", "Defaults are those of this machine.")
+    machine = parser.add_argument_group("another machine", "Default: this machine.")
     machine.add_argument("--host_memory", metavar="SIZE", help="memory that may be used, such as 384GiB")
-    machine.add_argument("--memory_bandwidth", metavar="RATE", help="of it, such as 300GB/s; default: measured")
-    machine.add_argument("--gpu_bandwidth", metavar="RATE", help="of the GPU's memory; default: by its name")
-    machine.add_argument("--pcie", metavar="BUS", help="PCIe generation and lanes, such as 4x16, or a rate")
+    machine.add_argument("--memory_bandwidth", metavar="RATE", help="its bandwidth, such as 300GB/s; default: measured")
+    machine.add_argument("--gpu_bandwidth", metavar="RATE", help="bandwidth of the GPU; default: by its name")
+    machine.add_argument("--pcie", metavar="BUS", help="PCIe generation and lanes, such as 4x16, or a bandwidth")
     machine.add_argument(
         "--threads", dest="cpu_threads", default=argparse.SUPPRESS, metavar="N", help="the same as --cpu_threads"
     )

@@ -19,9 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def image(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """image.sh with a docker that only writes its arguments down, into the folder's `calls`."""
+    """image.sh with a docker that only records its arguments, in the folder's `calls`, and copies the Dockerfile."""
     docker = folder / "docker"
-    docker.write_text(f'#!/bin/sh\n[ "$1" = info ] || echo "$@" >> {folder}/calls\n')
+    docker.write_text(
+        f'#!/bin/sh\n[ "$1" = info ] || echo "$@" >> {folder}/calls\n'
+        f'while [ $# -gt 1 ]; do [ "$1" != --file ] || cp "$2" {folder}/Dockerfile; shift; done\n'
+    )
     docker.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if name not in ("TAG", "REQUIREMENTS", "BUILDER")}
     env = {**kept, "PATH": f"{folder}:{os.environ['PATH']}", **environment}
@@ -48,6 +51,20 @@ def test_images_are_built_with_the_names_of_the_chart(tmp_path: Path) -> None:
         (f"ballast-runtime:{VERSION}-cpu", "requirements/cpu.txt"),
         (f"ballast-operator:{VERSION}", ""),
     ]
+
+
+def test_labels_have_the_version_and_the_commit_as_text(tmp_path: Path) -> None:
+    """A cached label with a variable would keep the values of an earlier build."""
+    assert image(tmp_path, "images").returncode == 0
+    describe = ["git", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]
+    revision = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    written = (tmp_path / "Dockerfile").read_text()
+    assert re.findall(r'image\.(?:version|revision)="(.*)"', written) == [VERSION, revision] * 2
+    labels = {"${VERSION}": VERSION, "${REVISION}": revision}
+    expected = (ROOT / "Dockerfile").read_text()
+    for variable, value in labels.items():
+        expected = expected.replace(variable, value)
+    assert written == expected
 
 
 def test_the_operator_uses_images_of_its_version_by_default() -> None:

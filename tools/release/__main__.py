@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.release.checksums import NAME, artifacts, write_checksums
-from tools.release.parts import PARTS, MissingArtifactError
+from tools.release.parts import PARTS, MissingArtifactError, OtherCommitError
 from tools.release.source import Source, problems, source_of
 from tools.release.version import VersionError, bump
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
             print("\n".join(bump(root, chosen.version)))
             return 0
         return _build(root, chosen.parts or list(PARTS))
-    except (MissingArtifactError, VersionError, subprocess.TimeoutExpired) as error:
+    except (MissingArtifactError, OtherCommitError, VersionError, subprocess.TimeoutExpired) as error:
         return _refused([str(error)])
     except subprocess.CalledProcessError as error:
         command = " ".join(map(str, error.cmd))

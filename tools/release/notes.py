@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 _HEADING = re.compile(r"^## \[(?P<name>[^\]]+)\](?: - (?P<date>\d{4}-\d{2}-\d{2}))?$", re.MULTILINE)
 _RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((?!https?://)([^)\s]+)\)")
+_LINK_IN_PARENTHESES = re.compile(rf"\({_RELATIVE_LINK.pattern}\)")
 
 
 @dataclass(frozen=True)
@@ -44,5 +45,6 @@ def problems(changelog: str, version: str) -> list[str]:
 def release_notes(changelog: str, version: str) -> str:
     """The notes of a version. Links to files become names, because readers do not have the repository."""
     section = sections(changelog)[version]
-    text = _RELATIVE_LINK.sub(r"\1 (`\2`)", section.text)
+    text = _LINK_IN_PARENTHESES.sub(r"(\1: `\2`)", section.text)
+    text = _RELATIVE_LINK.sub(r"\1 (`\2`)", text)
     return f"# Ballast {version}\n\nReleased on {section.date}.\n\n{text}\n"

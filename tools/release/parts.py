@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tools.release.archive import revision_of
 from tools.release.chart import package_chart
 from tools.release.notes import release_notes
 from tools.release.source import Source
@@ -22,6 +23,10 @@ class MissingArtifactError(RuntimeError):
     """A command ended successfully, but its artifact does not exist."""
 
 
+class OtherCommitError(RuntimeError):
+    """An image is not the one of the commit that is released."""
+
+
 def write_wheel(source: Source) -> None:
     """The wheel for this Python and the source distribution."""
     _run(source, "make", "--no-print-directory", "wheel")
@@ -34,6 +39,11 @@ def write_images(source: Source) -> None:
     """The operator's image and the variants of the runtime's, as OCI archives."""
     _run(source, "tools/image.sh", "archives", str(source.folder), REQUIREMENTS=" ".join(_variants()))
     _found(source.folder, f"ballast-operator-{source.version}.oci.tar")
+    for archive in _found(source.folder, "*.oci.tar"):
+        revision = revision_of(archive)
+        if not revision or not source.commit.startswith(revision):
+            text = f"{archive.name} has the label of commit {revision or '(none)'}, not of {source.commit[:12]}"
+            raise OtherCommitError(f"{text}; remove the builder's cache and build the images again")
 
 
 def write_sbom(source: Source) -> None:

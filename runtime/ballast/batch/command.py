@@ -93,7 +93,7 @@ def _summary(requested: int, held: int, failed: int, before: int, ended: _Ended,
         lines.append(f"  {before} were answered before")
     if ended.seconds:
         rate = ended.tokens / ended.seconds
-        lines.append(f"  {ended.tokens} tokens in {ended.seconds:.1f} s, {rate:.1f} a second")
+        lines.append(f"  {ended.tokens} tokens in {ended.seconds:.1f} s, {rate:.1f} tokens/s")
     lines.append(f"  written to {file}")
     if held < requested:
         lines.append("  run the same command again to continue")

@@ -230,7 +230,7 @@ class _Timer:
         waited = f"first after {first - self._begin:.2f} s"
         if tokens is None or tokens < 2 or end <= first:
             return f"({waited}, {end - self._begin:.2f} s in all)"
-        return f"({tokens} tokens, {(tokens - 1) / (end - first):.1f} a second, {waited})"
+        return f"({tokens} tokens, {(tokens - 1) / (end - first):.1f} tokens/s, {waited})"
 
 
 class _Screen:

@@ -215,7 +215,7 @@ class Hub:
                     problem = str(error) if isinstance(error, _AgainError) else shown(first_line(error), 300)
                     raise UnreachableError(
                         repo,
-                        f"{self.endpoint} does not send it ({problem}); pull again later, the received part is kept",
+                        f"cannot be downloaded from {self.endpoint} ({problem}); pull again later to resume",
                     ) from error
                 self.sleep(wait)
 

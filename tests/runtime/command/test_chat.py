@@ -94,7 +94,7 @@ def test_a_conversation_with_memory_and_without(server):
     with Terminal("--url", f"{server.url}/v1", "--temperature", "0") as terminal:
         assert "ballast-tiny" in terminal.until("> ")
         terminal.type("My name is Ottokar.\n")
-        terminal.until("(?s)Nice to meet you, Ottokar!\r\n.*tokens.* a second, first after .*> ")
+        terminal.until("(?s)Nice to meet you, Ottokar!\r\n.*tokens.* tokens/s, first after .*> ")
         terminal.type("What is my name?\n")
         terminal.until("(?s)Your name is Ottokar.\r\n.*> ")
         terminal.type("/reset\n")
@@ -121,7 +121,7 @@ def test_commands_and_a_url_without_scheme_and_path(server, tmp_path):
         terminal.type("/system Be brief.\n")
         terminal.until("(?s)The system prompt is set.*> ")
         terminal.type("\x1b[200~hello\nthere\x1b[201~\n")
-        terminal.until("(?s)a second, first after.*> ")
+        terminal.until("(?s)tokens/s, first after.*> ")
         terminal.type(f"/save {saved}\n")
         terminal.until("(?s)2 messages are in .*> ")
         terminal.type(f"/save {saved}\n")

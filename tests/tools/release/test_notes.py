@@ -21,6 +21,7 @@ About it.
 ### Added
 
 - An option ([page](docs/page.md)), as [vLLM](https://vllm.ai) has it.
+- Changes of [the chart](docs/chart.md).
 
 ## [0.1.0] - 2029-01-01
 
@@ -31,7 +32,8 @@ The first version.
 def test_the_notes_are_the_section_of_the_version() -> None:
     assert release_notes(CHANGELOG, "0.2.0") == (
         "# Ballast 0.2.0\n\nReleased on 2030-01-02.\n\n### Added\n\n"
-        "- An option (page (`docs/page.md`)), as [vLLM](https://vllm.ai) has it.\n"
+        "- An option (page: `docs/page.md`), as [vLLM](https://vllm.ai) has it.\n"
+        "- Changes of the chart (`docs/chart.md`).\n"
     )
     assert release_notes(CHANGELOG, "0.1.0").endswith("2029-01-01.\n\nThe first version.\n")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -13,6 +16,7 @@ import yaml
 from devkit.cluster.binaries import program
 from tools.release.__main__ import main
 from tools.release.chart import package_chart
+from tools.release.source import source_of
 from tools.release.version import statements, version_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -134,6 +138,38 @@ def test_artifacts_of_two_commits_are_not_mixed(repository: Path, capsys: pytest
     (reason,) = refused(repository, capsys)
     assert reason.startswith(f"build/release/{VERSION} has artifacts of commit ")
     assert reason.endswith("; remove the folder")
+
+
+def oci_archive(path: Path, revision: str) -> None:
+    """An OCI archive of an image whose label states `revision`, without layers."""
+    config = json.dumps({"config": {"Labels": {"org.opencontainers.image.revision": revision}}})
+    manifest = json.dumps({"config": {"digest": "sha256:c"}})
+    index = json.dumps({"manifests": [{"digest": "sha256:m"}]})
+    with tarfile.open(path, "w") as archive:
+        for name, text in (("index.json", index), ("blobs/sha256/m", manifest), ("blobs/sha256/c", config)):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+
+
+def test_images_of_another_commit_are_refused(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A builder's cache may return the image of an earlier commit."""
+    built = tmp_path / "built.tar"
+    script = repository / "tools/image.sh"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(f'#!/bin/sh\ncp {built} "$2/ballast-operator-{VERSION}.oci.tar"\n')
+    script.chmod(0o755)
+    commit(repository)
+    head = source_of(repository).commit[:12]
+    for revision, shown in (("0123456789ab", "0123456789ab"), (f"{head}+", rf"{head}\+"), ("", r"\(none\)")):
+        oci_archive(built, revision)
+        assert main(["build", "images"], repository) == 1
+        assert re.search(f"operator-{VERSION}.oci.tar has the label of commit {shown}, not", capsys.readouterr().err)
+    assert not (repository / "build/release" / VERSION / "SHA256SUMS").exists()
+    oci_archive(built, head)
+    assert main(["build", "images"], repository) == 0
 
 
 def test_an_unknown_part_and_a_failing_command_are_reported(

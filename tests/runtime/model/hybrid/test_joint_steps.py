@@ -39,7 +39,7 @@ SHORT, LONG = 20, 40
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny matrices are not worth torch's threads."""
+    """Torch's threads do not pay for tiny matrices."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -173,7 +173,7 @@ def test_a_pass_of_the_prefill_lane_begins_after_a_joint_step(model: HybridModel
     assert streamed_bytes(model) - before == model.streamed.pass_bytes, "a second joint step went first"
 
 
-def test_what_is_computed_in_both_lanes_is_what_the_cpu_computes(file: Path, model: HybridModel) -> None:
+def test_both_lanes_give_the_results_of_the_cpu(file: Path, model: HybridModel) -> None:
     assert model.streamed is not None
     before = streamed_bytes(model)
     texts = []

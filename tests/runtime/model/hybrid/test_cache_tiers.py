@@ -72,7 +72,7 @@ def test_fetched_blocks_are_unchanged(device: torch.device) -> None:
     device_wait.wait_for([copy], lambda: None)
     first = order[0] * BLOCK_TOKENS
     held = np.concatenate([layer[first : first + BLOCK_TOKENS].cpu().numpy().ravel() for layer in before])
-    assert np.array_equal(memory[0].view(np.float16), held), "layer after layer, token after token"
+    assert np.array_equal(memory[0].view(np.float16), held), "ordered by layer, then by token"
     for block in order:
         for layer in layers:
             layer[block * BLOCK_TOKENS : (block + 1) * BLOCK_TOKENS] = 0
@@ -241,9 +241,9 @@ def test_tokens_are_the_same_and_prefixes_are_fetched_back(
     fetched = [tier.fetched_tokens for tier in core.stats().tiers]
     assert sum(fetched) > 500
     if host_blocks == 20:
-        assert all(count > 0 for count in fetched), "what the small host tier has given up comes from disk"
+        assert all(count > 0 for count in fetched), "blocks that the small host tier evicted are read from disk"
     elif on_disk and host_blocks:
-        assert fetched[1] == 0, "what host memory has is not read from disk"
+        assert fetched[1] == 0, "blocks in host memory are not read from disk"
     core.check()
 
 

@@ -99,7 +99,7 @@ def test_every_division_of_experts_gives_the_same_sum(gpu_experts: tuple[tuple[i
     across = setting.experts.pcie_bytes_read
     assert on_host % EXPERT_BYTES == across % EXPERT_BYTES == 0
     if gpu_experts is NOBODY:
-        assert on_host + across == distinct.sum() * EXPERT_BYTES, "each distinct expert is read once, by one side"
+        assert on_host + across == distinct.sum() * EXPERT_BYTES, "one processor reads each distinct expert once"
     if gpu_experts is EVERYBODY:
         assert on_host == across == 0
     assert (across == 0) == (share == 0 or gpu_experts is EVERYBODY)

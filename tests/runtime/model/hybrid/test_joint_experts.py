@@ -119,7 +119,7 @@ def test_a_joint_step_gives_the_results_of_the_cpu_alone(
 
 def test_exactly_one_processor_reads_each_expert(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting(monkeypatch, fraction=0.5)
-    assert setting.run(64) == LAYERS * EXPERTS, "64 tokens choose every expert"
+    assert setting.run(64) == LAYERS * EXPERTS, "64 tokens select every expert"
     assert setting.streamed.bytes_read == setting.host.bytes_read == LAYERS * EXPERTS // 2 * EXPERT_BYTES
     assert setting.joint.bytes_read == LAYERS * EXPERTS * EXPERT_BYTES
 

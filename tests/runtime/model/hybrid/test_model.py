@@ -574,7 +574,7 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
         core.check()
     assert core.stats().used_tokens == 0
     assert core.stats().preemptions > 0
-    assert {len(text) for text in texts.values()} > {40}, "some reach their length, others stop or are aborted"
+    assert {len(text) for text in texts.values()} > {40}, "some requests reach their length, others stop or are aborted"
     return texts
 
 

@@ -59,7 +59,7 @@ def test_pinned_memory_is_locked_until_its_last_reference_ends(num_bytes: int) -
     assert registered.held == {memory.ctypes.data: pages}
     row = memory[num_bytes // 2 :].reshape(1, -1)
     del memory
-    assert registered.held, "a view of it is left"
+    assert registered.held, "a view still refers to the memory"
     row[:] = 7
     del row
     assert registered.held == {}
@@ -134,7 +134,7 @@ def test_take_returns_pre_pinned_memory_first_and_then_new_memory() -> None:
     assert taken.held == 3
     with PinnedAhead(100, 100, taken.take) as ahead:
         assert ahead.take(101).nbytes == 101, "longer than a piece"
-        assert ahead.take(49).nbytes == 49, "most of a piece would be held for nothing"
+        assert ahead.take(49).nbytes == 49, "most of a piece would be unused"
     assert taken.num_bytes == 230 + 100 + 101 + 49
     assert taken.held == 3
 

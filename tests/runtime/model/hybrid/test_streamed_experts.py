@@ -180,7 +180,7 @@ def test_chunks_are_even_and_cover_every_expert_once() -> None:
 
 def test_a_chunk_is_a_share_of_a_layer_within_limits() -> None:
     assert chunk_bytes(400, 7) == 100
-    assert chunk_bytes(400, 150) == 150, "one expert at least"
+    assert chunk_bytes(400, 150) == 150, "at least one expert"
     assert chunk_bytes(100 * MAX_CHUNK_BYTES, 7) == MAX_CHUNK_BYTES
 
 
@@ -207,7 +207,7 @@ def test_streaming_starts_at_the_measured_or_requested_size(layers) -> None:
     assert started(layers, from_tokens=101, warmup_sizes=sizes, off=off) is None, "no step is that long"
     assert off.reasons == {}
     found = started(layers, from_tokens=None, warmup_sizes=sizes, off=off)
-    assert found is None, "what is pageable is streamed only when it is asked for"
+    assert found is None, "pageable experts are streamed only on request"
     assert off.reasons == {"streamed_experts": "the experts' memory is not pinned"}
     asked = started(layers, from_tokens=7, warmup_sizes=sizes, off=off)
     assert asked is not None
@@ -304,7 +304,7 @@ def test_failing_or_wrong_kernels_leave_experts_to_the_cpu(layers, fault, monkey
 
     off = SwitchedOff()
     assert started(layers, from_tokens=7, warmup_sizes=(9, 100), off=off, make_experts=Faulty) is None
-    assert len(waited) == 1, "copies that are under way end before their buffers do"
+    assert len(waited) == 1, "running copies must end before their buffers are freed"
     why = {"wrong": "by 0.2 of", "not a number": "by nan", "cannot be compiled": "PassManager"}
     assert why[fault] in off.reasons["streamed_experts"]
 

@@ -103,7 +103,7 @@ def test_aborts_in_either_lane_do_not_affect_other_requests(model: HybridModel, 
     in_prefill: list[int] = []
 
     def abort(step: int, found: dict[int, list[int]]) -> int | None:
-        """Returns alternately a sequence whose prompt is being computed, and one that decodes."""
+        """Returns a sequence whose prompt is being computed, or one that decodes."""
         outstanding = core._prefill_step
         if step % 5 == 3 and outstanding is not None and len(in_prefill) < 3:
             in_prefill.append(int(outstanding.plan.seqs[0]))
@@ -115,7 +115,7 @@ def test_aborts_in_either_lane_do_not_affect_other_requests(model: HybridModel, 
     for seq, text in found.items():
         assert text == one_lane[seq][: len(text)]
     assert sum(len(text) == 24 for text in found.values()) >= 8
-    assert all(found[seq] == [] for seq in in_prefill), "a prompt's first token came after its end"
+    assert all(found[seq] == [] for seq in in_prefill), "an aborted prompt must give no token"
 
 
 def test_a_single_long_prompt_returns_regularly_for_new_requests(model: HybridModel) -> None:
@@ -125,7 +125,7 @@ def test_a_single_long_prompt_returns_regularly_for_new_requests(model: HybridMo
     core.add(1, Request("1", tuple(range(40)), SamplingParams(max_tokens=2, temperature=0.0)), 1)
     assert core.step() is BUSY
     core.add(2, Request("2", (1, 2, 3), SamplingParams(max_tokens=2, temperature=0.0)), 2)
-    assert [event.seq for event in core.step().events] == [2], "a short prompt waits for no long one"
+    assert [event.seq for event in core.step().events] == [2], "a short prompt must not wait for a long one"
     slow.may_end = True
     ended = [event.seq for _ in range(500) for event in core.step().events]
     assert sorted(ended) == [1, 1, 2]
@@ -178,9 +178,9 @@ def test_an_aborted_prompt_is_not_computed_to_its_end(model: HybridModel) -> Non
     bytes_before = model.streamed.bytes_read
     assert core.step().events == ()
     assert core.step() is IDLE
-    assert model.streamed.bytes_read == bytes_before, "the step went on"
+    assert model.streamed.bytes_read == bytes_before, "the step must not continue"
     assert model._prefill_pass is None
-    assert core.stats().used_tokens == core.stats().cached_tokens == 0, "what was not computed serves others"
+    assert core.stats().used_tokens == core.stats().cached_tokens == 0, "uncomputed blocks must not be cached"
     core.check()
     core.add(2, Request("2", prompt, SamplingParams(max_tokens=2, temperature=0.0)), 2)
     found = [event.token_id for _ in range(200) for event in core.step().events]
@@ -213,7 +213,7 @@ def test_the_lane_queues_enough_pieces_before_it_waits() -> None:
         step.advance(lambda: None)
     assert step.is_ahead
     step.advance(lambda: None)
-    assert len(events) == MOST_AHEAD, "more is queued than the device can take at once"
+    assert len(events) == MOST_AHEAD, "too many pieces are queued"
     events[0].is_done = True
     step.advance(lambda: None)
     assert len(events) == MOST_AHEAD + 1

@@ -205,7 +205,7 @@ def test_rounds_keep_the_highest_of_groups_until_one_group_is_left() -> None:
     # 1,024 tokens are scored 256 at a time.
     assert most_kept_bytes(1024, 131072, 2048) == 256 * 8 * 2048 * 8
     assert group_counts(1 << 20, MOST_CHOSEN)[-1] == 1
-    with pytest.raises(ValueError, match="top_k is 8193, and of groups of 16384 at most half are kept"):
+    with pytest.raises(ValueError, match="top_k is 8193; the maximum is half of a group of 16384"):
         group_counts(20000, MOST_CHOSEN + 1)
 
 

@@ -125,7 +125,7 @@ def test_incompatible_stacks_are_rejected(rng, pool) -> None:
     device = torch.device("cpu")
     gate, _ = stack_of(rng, pool, T.Q4_K, WIDTH, HIDDEN, device)
     down, _ = stack_of(rng, pool, T.Q4_K, HIDDEN, 2 * WIDTH, device)
-    with pytest.raises(ValueError, match="do not go with down"):
+    with pytest.raises(ValueError, match="do not match down"):
         ExpertPanels(gate, gate, down)
     with pytest.raises(ValueError, match="are packed into"):
         PanelStack(gate.packed[1:], T.Q4_K, NUM_EXPERTS, WIDTH, HIDDEN)

@@ -28,7 +28,7 @@ class ForwardPass:
         """Each layer must be in the range of exactly one of `devices`. Raises ValueError otherwise."""
         layers = [layer for device in devices for layer in device.layers]
         if layers != list(range(spec.num_layers)):
-            raise ValueError(f"devices have layers {layers}, not each of {spec.num_layers} once and in order")
+            raise ValueError(f"devices have layers {layers}; expected each of {spec.num_layers} once, in order")
         self.weights = weights
         self.device_of = [device for device in devices for _ in device.layers]
         """The device of each layer, by layer index."""

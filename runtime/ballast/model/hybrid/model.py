@@ -117,7 +117,7 @@ class HybridModel(Runner):
         for num_tokens in warmup_sizes:
             rows = torch.ones((num_tokens, self._spec.hidden), device=self.device.torch_device)
             batch = padding(num_tokens, self.device.kv.block_tokens)
-            if num_tokens < longest:  # the logits of all its tokens may not fit in the remaining memory
+            if num_tokens < longest:  # logits of all tokens of the longest may not fit in memory
                 batch = replace(batch, sampled=np.arange(num_tokens))
             step = self.device.prepared(batch, is_prefill=True)
             idle.begin(num_tokens)

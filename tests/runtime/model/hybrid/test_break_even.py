@@ -1,4 +1,4 @@
-"""From how many tokens experts are streamed, from what was measured."""
+"""The number of tokens from which experts are streamed, computed from timings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def timings(*rows: tuple[int, float, float]) -> list[Timing]:
         (timings((100, 2.0, 4.0), (200, 6.0, 4.0)), 150),
         (timings((100, 3.0, 4.0), (200, 6.0, 4.0)), 134),
         (timings((100, 2.0, 4.0), (200, 4.0, 4.0), (400, 9.0, 5.0)), 200),
-        # A disturbed measurement in between does not count as a win: it holds from there on or not at all.
+        # A disturbed measurement in between does not count as a win: the win must hold for all larger sizes.
         (timings((100, 9.0, 4.0), (200, 3.0, 4.0), (400, 7.0, 5.0)), 267),
         (timings((100, 9.0, 4.0), (200, 3.0, 4.0)), None),
     ],
 )
-def test_the_fewest_tokens_from_which_streaming_takes_no_longer(measured: list[Timing], expected: int | None) -> None:
+def test_streaming_starts_at_the_break_even_number_of_tokens(measured: list[Timing], expected: int | None) -> None:
     assert break_even(measured) == expected

@@ -1,4 +1,4 @@
-"""Bounds of what a layer can put into its cache: no token passes them, and some token comes to them."""
+"""Bounds of the numbers that a layer writes to its cache: no token exceeds them, and some token reaches them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from devkit.models.written import MakeTiny
 CPU = torch.device("cpu")
 HIDDEN, RANK, ROPE, ROTATION = 40, 24, 8, 1.3
 WIDTH = 12
-"""Of a head, whose first ROPE entries are rotated."""
+"""Width of a head, whose first ROPE entries are rotated."""
 SETTINGS = EngineSettings(
     cache_lens=64, max_batch_size=1, max_new_tokens=8, chunk_size=8, prefill_chunk_size=8, max_queue=1
 )
 
 
 def cached(norm: np.ndarray, rows: np.ndarray, latent_norm: np.ndarray, stream: np.ndarray, angle: float) -> np.ndarray:
-    """[RANK + ROPE] what one token's row of the cache holds."""
+    """The row [RANK + ROPE] of one token in the cache."""
     turns = np.full((1, ROPE // 2), angle)
     rope = RopeTable((ROTATION * np.cos(turns)).astype(np.float32), (ROTATION * np.sin(turns)).astype(np.float32))
     pointwise = TorchPointwise(0.0, rope, CPU)
@@ -45,7 +45,7 @@ def cached(norm: np.ndarray, rows: np.ndarray, latent_norm: np.ndarray, stream: 
     return cache[0].numpy()
 
 
-def test_no_token_passes_a_bound_and_some_token_comes_to_it() -> None:
+def test_no_token_exceeds_a_bound_and_some_token_reaches_it() -> None:
     rng = np.random.default_rng(3)
     norm, latent_norm = (rng.standard_normal(size).astype(np.float32) for size in (HIDDEN, RANK))
     latent_norm[0] = 4.0
@@ -63,7 +63,7 @@ def test_no_token_passes_a_bound_and_some_token_comes_to_it() -> None:
     assert np.abs(worst[:RANK]).max() == pytest.approx(latent, rel=1e-5)
 
 
-def test_no_head_passes_its_bound_and_some_head_comes_to_it() -> None:
+def test_no_head_exceeds_its_bound_and_some_head_reaches_it() -> None:
     rng = np.random.default_rng(4)
     norm, bias = (rng.standard_normal(size).astype(np.float32) for size in (HIDDEN, WIDTH))
     rows = rng.standard_normal((WIDTH, HIDDEN)).astype(np.float32)
@@ -89,7 +89,7 @@ def test_infinite_weights_have_no_finite_bound() -> None:
     assert not largest_product(np.zeros(HIDDEN, np.float32), rows, None).max() <= 65504
 
 
-def test_the_scale_of_a_whole_matrix_counts(written: MakeTiny, monkeypatch) -> None:
+def test_bounds_include_the_scale_of_a_whole_matrix(written: MakeTiny, monkeypatch) -> None:
     seen: list[np.ndarray] = []
     bound = largest_kept.largest_product
     monkeypatch.setattr(
@@ -104,7 +104,7 @@ def test_the_scale_of_a_whole_matrix_counts(written: MakeTiny, monkeypatch) -> N
 
 
 @pytest.mark.parametrize(("key", "level"), [(None, "INFO"), (65504.0, "INFO"), (70000.0, "WARNING")])
-def test_a_start_tells_how_large_keys_can_be(written: MakeTiny, monkeypatch, caplog, key: float, level: str) -> None:
+def test_a_start_logs_the_bound_of_keys(written: MakeTiny, monkeypatch, caplog, key: float, level: str) -> None:
     if key is not None:
         monkeypatch.setattr(largest_kept, "largest_rotated", lambda *_: key)
     caplog.set_level(logging.INFO)

@@ -1,4 +1,4 @@
-"""Blocks of a device's KV cache go to host memory and to disk, and come back as they were."""
+"""Blocks of a device's KV cache are copied to host memory and to disk, and fetched back unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from devkit.tiers import until_written
 
 BLOCK_TOKENS, NUM_BLOCKS = 16, 40
 WIDTHS = (24, 10, 24)
-"""Of a layer's rows, its index keys, and the rows of a layer without."""
+"""Widths of a layer's rows, of its index keys, and of the rows of a layer without index keys."""
 SETTINGS = EngineSettings(
     cache_lens=320,
     max_batch_size=4,
@@ -61,7 +61,7 @@ def cache(device: torch.device) -> list[torch.Tensor]:
     return [torch.randn(num_slots, width, generator=generator).half().to(device) for width in WIDTHS]
 
 
-def test_blocks_come_back_as_they_were(device: torch.device) -> None:
+def test_fetched_blocks_are_unchanged(device: torch.device) -> None:
     layers = cache(device)
     before = [layer.clone() for layer in layers]
     blocks = DeviceBlocks(layers, BLOCK_TOKENS, platform_of(device).host_memory())
@@ -72,7 +72,7 @@ def test_blocks_come_back_as_they_were(device: torch.device) -> None:
     device_wait.wait_for([copy], lambda: None)
     first = order[0] * BLOCK_TOKENS
     held = np.concatenate([layer[first : first + BLOCK_TOKENS].cpu().numpy().ravel() for layer in before])
-    assert np.array_equal(memory[0].view(np.float16), held), "layer after layer, token after token"
+    assert np.array_equal(memory[0].view(np.float16), held), "ordered by layer, then by token"
     for block in order:
         for layer in layers:
             layer[block * BLOCK_TOKENS : (block + 1) * BLOCK_TOKENS] = 0
@@ -82,7 +82,7 @@ def test_blocks_come_back_as_they_were(device: torch.device) -> None:
 
 @dataclass
 class Slow:
-    """A copy that is done when somebody says so."""
+    """A copy that is done when the test sets it."""
 
     is_done: bool = False
 
@@ -90,7 +90,7 @@ class Slow:
         return self.is_done
 
 
-def test_a_step_waits_for_the_copies_of_what_it_writes_to_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_waits_only_for_copies_of_blocks_that_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = DeviceBlocks(cache(torch.device("cpu")), BLOCK_TOKENS, platform_of(torch.device("cpu")).host_memory())
     memory = blocks.new_memory(4)
     slow = Slow()
@@ -105,7 +105,7 @@ def test_a_step_waits_for_the_copies_of_what_it_writes_to_and_no_others(monkeypa
     blocks.before_writing([2, 4], lambda: None)
 
 
-def test_a_start_goes_on_without_host_memory_that_is_refused(
+def test_a_start_continues_when_host_memory_is_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, written: MakeTiny
 ) -> None:
     def refuse(*_: object) -> None:
@@ -120,7 +120,7 @@ def test_a_start_goes_on_without_host_memory_that_is_refused(
 
 
 @pytest.mark.parametrize(("num_given", "num_taken"), [(4, 2), (1, 0)])
-def test_half_of_what_the_system_gives_is_taken_where_it_refuses_the_rest(
+def test_a_tier_uses_half_of_available_memory_when_the_system_refuses_more(
     device: torch.device,
     num_given: int,
     num_taken: int,
@@ -168,7 +168,7 @@ def on_cpu(written: MakeTiny) -> HybridModel:
 
 @pytest.fixture
 def make_core(on_cpu: HybridModel, tmp_path: Path) -> Iterator[MakeCore]:
-    """Of one model on the CPU; `host_blocks` and `on_disk` say what stands beside its cache."""
+    """A core with one model on the CPU; `host_blocks` and `on_disk` define the tiers of its cache."""
     model = on_cpu
     opened: list[EngineCore] = []
 
@@ -195,14 +195,14 @@ def beside(model: HybridModel, host_blocks: int, folder: Path | None) -> CacheTi
 
 
 def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
-    """What is left of them is on disk then."""
+    """Close the core; the remaining blocks are on disk then."""
     replies = generate(core, requests)
     until_written(core)
     return replies
 
 
 def talk(core: EngineCore, *, together: bool = False) -> list[Generated]:
-    """Four turns of four conversations, of which the cache holds two."""
+    """Run four turns of four conversations; the cache holds only two of them."""
     rng = random.Random(3)
     said = [[rng.randrange(300) for _ in range(60)] for _ in range(4)]
     found: list[Generated] = []
@@ -221,7 +221,7 @@ def texts(replies: list[Generated]) -> list[tuple[int, ...]]:
 
 @pytest.fixture(scope="module")
 def plain(on_cpu: HybridModel) -> list[tuple[int, ...]]:
-    """The texts of `talk` with nothing beside the cache."""
+    """The texts of `talk` with a cache without tiers."""
     on_cpu.cache_tiers = beside(on_cpu, 0, None)
     core = EngineCore(on_cpu, with_tiers(scheduler_config(SETTINGS), on_cpu))
     found = texts(talk(core))
@@ -233,7 +233,7 @@ ENOUGH = 400
 
 
 @pytest.mark.parametrize(("host_blocks", "on_disk"), [(ENOUGH, False), (ENOUGH, True), (20, True), (0, True)], ids=str)
-def test_tokens_are_the_same_and_prefixes_come_back(
+def test_tokens_are_the_same_and_prefixes_are_fetched_back(
     make_core: MakeCore, plain: list[tuple[int, ...]], host_blocks: int, on_disk: bool
 ) -> None:
     core = make_core(host_blocks, on_disk=on_disk)
@@ -241,13 +241,13 @@ def test_tokens_are_the_same_and_prefixes_come_back(
     fetched = [tier.fetched_tokens for tier in core.stats().tiers]
     assert sum(fetched) > 500
     if host_blocks == 20:
-        assert all(count > 0 for count in fetched), "what the small host tier has given up comes from disk"
+        assert all(count > 0 for count in fetched), "blocks that the small host tier evicted are read from disk"
     elif on_disk and host_blocks:
-        assert fetched[1] == 0, "what host memory has is not read from disk"
+        assert fetched[1] == 0, "blocks in host memory are not read from disk"
     core.check()
 
 
-def test_several_at_once_are_served_alike(make_core: MakeCore) -> None:
+def test_concurrent_requests_get_the_same_tokens(make_core: MakeCore) -> None:
     plain = talk(make_core(), together=True)
     core = make_core(ENOUGH)
     assert texts(talk(core, together=True)) == texts(plain)
@@ -255,7 +255,7 @@ def test_several_at_once_are_served_alike(make_core: MakeCore) -> None:
 
 
 def logprobs(core: EngineCore, seq: int, prompt: Sequence[int], max_tokens: int = 4) -> list[TokenLogprobs | None]:
-    """Of each token of a greedy reply, with the eight most probable ones."""
+    """The eight most probable tokens at each token of a greedy reply, with their log probabilities."""
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0, logprobs=8)
     core.add(seq, Request("test", tuple(prompt), params), 0)
     found: list[TokenLogprobs | None] = []
@@ -271,7 +271,7 @@ def logprobs(core: EngineCore, seq: int, prompt: Sequence[int], max_tokens: int 
     [("v3", ENOUGH, False), ("v3", 0, True), ("glm5", ENOUGH, False)],
     ids=["host", "disk", "index keys"],
 )
-def test_logits_are_those_of_blocks_that_never_left(
+def test_logits_after_fetches_are_those_without_tiers(
     device: torch.device,
     written: MakeTiny,
     tmp_path: Path,
@@ -280,8 +280,8 @@ def test_logits_are_those_of_blocks_that_never_left(
     on_disk: bool,
     has_prefill_lane: bool,
 ) -> None:
-    """To the last bit, on a GPU too: both times the same few tokens are computed, after the same blocks. Of index keys
-    all positions are scored, of which a quarter is chosen."""
+    """Results are bitwise equal, also on a GPU: both runs compute the same few tokens after the same blocks. With index
+    keys, all positions are scored, and a quarter of them is selected."""
     model = load(written, device, arch, stream_from_tokens=12 if has_prefill_lane else 0)
     model.cache_tiers = beside(model, host_blocks, tmp_path if on_disk else None)
     settings = replace(SETTINGS, stream_from_tokens=12 if has_prefill_lane else 0)

@@ -1,4 +1,4 @@
-"""A step on a device is waited for as long as it makes progress, and no longer."""
+"""The wait for a step on a device continues as long as the step makes progress, and ends otherwise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT_S = 0.05
 
 @dataclass
 class EventAfter:
-    """Happens when it has been asked for often enough; None: never."""
+    """Happens after a given number of queries; None: never."""
 
     queries: int | None
     num_asked: int = 0
@@ -27,14 +27,14 @@ class EventAfter:
         return self.queries is not None and self.num_asked > self.queries
 
 
-def test_each_event_that_happens_is_progress() -> None:
+def test_each_event_counts_as_progress() -> None:
     events = [EventAfter(queries) for queries in (0, 3, 0, 2)]
     asked_at_progress: list[list[int]] = []
     wait_for(events, lambda: asked_at_progress.append([event.num_asked for event in events]))
     assert asked_at_progress == [[1, 0, 0, 0], [1, 4, 0, 0], [1, 4, 1, 0], [1, 4, 1, 3]]
 
 
-def test_a_device_that_hangs_is_no_progress_and_ends_the_step() -> None:
+def test_a_hanging_device_ends_the_step() -> None:
     num_reported = 0
 
     def progressed() -> None:
@@ -49,7 +49,7 @@ def test_a_device_that_hangs_is_no_progress_and_ends_the_step() -> None:
 
 def test_many_events_may_take_longer_than_the_limit_of_one(monkeypatch) -> None:
     class ClockOfLooks:
-        """A second passes at each look."""
+        """A clock that advances one second per query."""
 
         def __init__(self) -> None:
             self._looks = 0.0
@@ -68,7 +68,7 @@ def test_many_events_may_take_longer_than_the_limit_of_one(monkeypatch) -> None:
         wait_for([EventAfter(9), EventAfter(11)], lambda: None, 10)
 
 
-def test_what_the_device_has_failed_with_is_raised() -> None:
+def test_the_error_of_a_failed_device_is_raised() -> None:
     class Failed(EventAfter):
         def query(self) -> bool:
             raise RuntimeError("an illegal memory access")
@@ -78,7 +78,7 @@ def test_what_the_device_has_failed_with_is_raised() -> None:
 
 
 @pytest.mark.gpu
-def test_a_stream_that_hangs_on_a_gpu() -> None:
+def test_a_hanging_stream_on_a_gpu() -> None:
     stream, words, signals = torch.cuda.Stream(), torch.zeros(1, dtype=torch.int32, pin_memory=True), StreamSignals()
     with torch.cuda.stream(stream):
         before = stream.record_event()
@@ -88,5 +88,5 @@ def test_a_stream_that_hangs_on_a_gpu() -> None:
         with pytest.raises(EngineDeadError, match="event 2 "):
             wait_for([before, after], lambda: None, LIMIT_S)
     finally:
-        words[0] = 1  # the device goes on
+        words[0] = 1  # the device continues
     wait_for([after], lambda: None)

@@ -1,5 +1,5 @@
-"""Routed experts divided between a device and the CPU give what the CPU alone gives, however they are divided; here the
-device is the CPU as well, with experts of floats."""
+"""Routed experts that are divided between a device and the CPU give the results of the CPU alone, for every division.
+Here the device is also the CPU, with experts of floats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOBODY, EVERYBODY = ((),) * LAYERS, (tuple(range(EXPERTS)),) * LAYERS
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny matrices are not worth torch's threads."""
+    """Torch's threads do not pay for tiny matrices."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -70,7 +70,7 @@ class Setting:
         self.experts.set_pcie_share(share)
 
     def run(self, num_tokens: int, seed: int) -> list[int]:
-        """A step of all layers, compared with the CPU's; distinct experts by layer."""
+        """Run a step of all layers and compare it with the CPU's; returns the number of distinct experts by layer."""
         rng = torch.Generator().manual_seed(seed)
         self.experts.begin(num_tokens)
         distinct = []
@@ -90,9 +90,7 @@ class Setting:
 
 @pytest.mark.parametrize("gpu_experts", [NOBODY, ((1, 4), (), EVERYBODY[0]), EVERYBODY], ids=["none", "some", "all"])
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_however_experts_are_divided_their_sum_is_the_same(
-    gpu_experts: tuple[tuple[int, ...], ...], share: float
-) -> None:
+def test_every_division_of_experts_gives_the_same_sum(gpu_experts: tuple[tuple[int, ...], ...], share: float) -> None:
     setting = Setting(gpu_experts, share)
     distinct = np.zeros(LAYERS, int)
     for num_tokens, seed in ((1, 1), (4, 2), (3, 3), (MOST_SHARED_TOKENS, 5), (1, 4)):
@@ -101,25 +99,25 @@ def test_however_experts_are_divided_their_sum_is_the_same(
     across = setting.experts.pcie_bytes_read
     assert on_host % EXPERT_BYTES == across % EXPERT_BYTES == 0
     if gpu_experts is NOBODY:
-        assert on_host + across == distinct.sum() * EXPERT_BYTES, "each distinct expert is read once, by one side"
+        assert on_host + across == distinct.sum() * EXPERT_BYTES, "one processor reads each distinct expert once"
     if gpu_experts is EVERYBODY:
         assert on_host == across == 0
     assert (across == 0) == (share == 0 or gpu_experts is EVERYBODY)
     assert (on_host == 0) == (share == 1 or gpu_experts is EVERYBODY)
 
 
-def test_long_steps_go_to_the_cpu_alone() -> None:
+def test_only_the_cpu_computes_long_steps() -> None:
     setting = Setting(NOBODY, 0.5)
     setting.run(MOST_SHARED_TOKENS + 1, 0)
     assert setting.experts.pcie_bytes_read == 0
 
 
-def test_only_a_share_that_gains_something_is_taken() -> None:
+def test_a_share_must_gain_something_to_be_used() -> None:
     assert best_share({0.0: 1.0, 0.125: 0.95, 0.25: 0.9, 0.4: 1.1}) == 0.25
     assert best_share({0.0: 1.0, 0.125: 0.99, 0.25: 1.2}) == 0.0
 
 
-def test_layers_of_every_part_of_a_model_are_measured() -> None:
+def test_measured_layers_cover_every_part_of_a_model() -> None:
     assert layers_to_measure([1, 2]) == [1, 2]
     assert layers_to_measure(range(58)) == [0, 7, 14, 21, 29, 36, 43, 50]
 
@@ -135,7 +133,7 @@ def test_a_share_changes_between_steps() -> None:
 
 @settings(deadline=None)
 @given(share=st.floats(0, 1, width=32), first=st.integers(0, 200))
-def test_layers_of_eight_experts_come_to_the_share_together(share: float, first: int) -> None:
+def test_layers_of_eight_experts_meet_the_share_on_average(share: float, first: int) -> None:
     ids, counter = torch.arange(8, dtype=torch.int32)[None], torch.tensor(0)
     for layer in range(first, first + 21):
         before = int(counter)
@@ -148,7 +146,7 @@ def test_layers_of_eight_experts_come_to_the_share_together(share: float, first:
     ("ids", "is_readable", "features"),
     [((1, 4), True, {"gpu_experts", "pcie_share"}), ((1, 4), False, {"gpu_experts"}), ((), True, {"pcie_share"})],
 )
-def test_experts_that_come_out_wrong_or_not_at_all_stay_on_the_cpu(
+def test_experts_with_wrong_results_or_errors_stay_on_the_cpu(
     ids: tuple[int, ...], is_readable: bool, features: set[str]
 ) -> None:
     setting = Setting(NOBODY, 0.5)
@@ -179,7 +177,7 @@ def test_experts_that_come_out_wrong_or_not_at_all_stay_on_the_cpu(
         assert off.reasons == dict.fromkeys(features, reason)
 
 
-def test_experts_of_zeros_are_computed_by_the_device_as_any_others() -> None:
+def test_the_device_computes_experts_of_zeros() -> None:
     setting = Setting(NOBODY, 0.0, scale=0.0)
     placed = [place_experts(layer, (1, 4), FloatExperts, CPU, is_readable=True) for layer in setting.layers]
     off = SwitchedOff()
@@ -187,7 +185,7 @@ def test_experts_of_zeros_are_computed_by_the_device_as_any_others() -> None:
     assert off.reasons == {}
 
 
-def test_a_lost_device_is_no_reason_to_go_on() -> None:
+def test_a_lost_device_ends_the_check() -> None:
     setting = Setting(NOBODY, 0.0)
 
     def lost(*_: torch.Tensor) -> torch.Tensor:

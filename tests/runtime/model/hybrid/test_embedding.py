@@ -1,4 +1,4 @@
-"""Embedded tokens are the same whether one thread reads them or several."""
+"""Embedded tokens are the same whether one thread or several read them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_rows_are_those_of_the_matrix(monkeypatch: pytest.MonkeyPatch, num_token
     np.testing.assert_array_equal(out, dequantized(data, T.Q4_K)[ids])
 
 
-def test_an_id_that_there_is_no_row_of_is_refused_by_whichever_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_thread_rejects_an_id_without_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     monkeypatch.setattr(embedding, "ROWS_A_THREAD", 4)
     read = Embedding(kernels.Matrix(random_blocks(rng, T.Q4_K, 30, 256), T.Q4_K, 30, 256))

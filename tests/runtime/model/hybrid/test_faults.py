@@ -1,5 +1,5 @@
 """The results for clients and for the server's parent process when a hybrid step fails: an error, and exit code 70 with
-the reason, never a wait without an end. On the CPU faults are injected into the hand-off; on a GPU they are real."""
+the reason, never an endless wait. On the CPU, faults are injected into the transfer; on a GPU they are real."""
 
 import json
 import signal
@@ -14,9 +14,9 @@ from devkit.servers.process import JSON, SERVE, ServerProcess, ended
 
 HYBRID = ("devkit.servers.hybrid_server",)
 START_LIMIT_S = 300.0
-"""A GPU's kernels are compiled when a server first starts."""
+"""A GPU's kernels are compiled at the first start of a server."""
 MODULES = (*prefork.SERVER_MODULES, "ballast.engine.startup.loading", "devkit.models.cpu_backend")
-"""What the servers here import, torch among it, which takes longer than all else they do."""
+"""The modules that these servers import, including torch; the imports take longer than the rest of the test."""
 SMALL = ("--cache_lens", "4096", "--max_batch_size", "2", "--max_new_tokens", "1500", "--cpu_threads", "1")
 
 
@@ -35,7 +35,7 @@ def post(server, num_tokens, **body):
 
 
 def whole_reply(server):
-    """Status and body."""
+    """Returns status and body."""
     try:
         with urllib.request.urlopen(post(server, 1500), timeout=60) as reply:
             return reply.status, json.loads(reply.read())
@@ -45,7 +45,7 @@ def whole_reply(server):
 
 
 def dies(directory, fault, sentence, *options):
-    """A server with this fault fails a stream and a whole reply, and ends as our own fault."""
+    """A server with this fault fails a stream and a whole reply, and exits with an internal error."""
     once = directory / "now"
     with (
         ServerProcess(
@@ -74,7 +74,7 @@ def dies(directory, fault, sentence, *options):
         ("cuda", "internal error: AcceleratorError: CUDA error: the device was lost on demand"),
         ("memory", "internal error: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, torch uses "),
         ("experts", "1048"),
-        ("silent", "layer 1"),  # as whichever side's limit ends first says it
+        ("silent", "layer 1"),  # the side whose limit ends first reports it
     ],
 )
 def test_a_fault_in_a_step_fails_its_requests_and_ends_the_process(tmp_path, fault, sentence):
@@ -87,7 +87,7 @@ def test_a_fault_on_a_gpu_fails_its_requests_and_ends_the_process(tmp_path, faul
     dies(tmp_path, fault, sentence, "--device", "cuda:0", "--gpu_experts", "0")
 
 
-def test_the_hybrid_serves_where_nothing_fails():
+def test_the_hybrid_serves_without_faults():
     with ServerProcess(*SMALL, "--device", "cpu", module=HYBRID) as server:
         with urllib.request.urlopen(post(server, 5), timeout=60) as reply:
             assert json.loads(reply.read())["usage"]["completion_tokens"] == 5
@@ -105,7 +105,7 @@ def test_the_hybrid_serves_where_nothing_fails():
 
 
 @pytest.mark.gpu
-def test_a_gpu_that_can_be_used_is_what_auto_means():
+def test_auto_selects_a_usable_gpu():
     with ServerProcess(*SMALL, "--device", "auto", module=HYBRID, until_ready=False) as server:
         server.event("ready", START_LIMIT_S)
         assert server.event("device")["device"] == "cuda:0"
@@ -116,14 +116,14 @@ def test_a_gpu_that_can_be_used_is_what_auto_means():
         assert server.wait() == 0
 
 
-def test_a_device_that_is_full_while_the_model_is_loaded_is_a_lack_of_memory():
+def test_a_full_device_during_loading_is_an_out_of_memory_error():
     with ServerProcess("--fault", "load", "--device", "cpu", *SMALL, module=HYBRID, until_ready=False) as server:
         assert server.wait() == 4
         last = server.stderr.splitlines()[-1]
         assert "while the model was loaded: cpu:0 is full: OutOfMemoryError: CUDA out of memory on demand, " in last
 
 
-def test_a_gpu_that_is_not_there_ends_the_start_as_a_configuration_error():
+def test_a_missing_gpu_is_a_configuration_error():
     code, message = ended("--port", "0", "--device", "cuda:15", module=SERVE)
     assert code == 2
     assert message[-1].startswith("ballast: device=cuda:15: ")

@@ -1,4 +1,4 @@
-"""Words that the calling thread itself raises and waits for."""
+"""Words that the calling thread itself sets and waits for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_word_that_is_never_raised_is_an_error():
         HostSignals(0.01).await_word(torch.zeros(2, dtype=torch.int32), 1)
 
 
-def test_a_pause_of_the_process_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+def test_a_pause_of_the_process_does_not_count_as_waiting(monkeypatch: pytest.MonkeyPatch):
     words, system_s, turns = torch.zeros(1, dtype=torch.int32), [0.0], []
 
     def turn(_: float) -> None:

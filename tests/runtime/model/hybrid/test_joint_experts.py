@@ -1,5 +1,5 @@
-"""Experts that the CPU and the device compute together give what the CPU alone gives; here the device is the CPU as
-well, with experts of floats."""
+"""Experts that the CPU and the device compute together give the results of the CPU alone. Here the device is also the
+CPU, with experts of floats."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EVERYBODY = tuple(range(EXPERTS))
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny matrices are not worth torch's threads."""
+    """Torch's threads do not pay for tiny matrices."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -85,7 +85,8 @@ class Setting:
         self.experts = divided.over(self.joint)
 
     def run(self, num_tokens: int, seed: int = 0) -> int:
-        """A step of all layers, compared with the CPU's; how many distinct experts its layers have chosen."""
+        """Run a step of all layers and compare it with the CPU's; returns the number of distinct experts that its
+        layers have selected."""
         rng = torch.Generator().manual_seed(seed)
         self.experts.begin(num_tokens)
         num_distinct = 0
@@ -106,7 +107,7 @@ class Setting:
 
 @pytest.mark.parametrize("num_nodes", [1, 2])
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.3, 0.5, 1.0])
-def test_a_joint_step_gives_what_the_cpu_alone_gives(
+def test_a_joint_step_gives_the_results_of_the_cpu_alone(
     monkeypatch: pytest.MonkeyPatch, fraction: float, num_nodes: int
 ) -> None:
     setting = Setting(monkeypatch, fraction=fraction, num_nodes=num_nodes)
@@ -116,16 +117,16 @@ def test_a_joint_step_gives_what_the_cpu_alone_gives(
     assert (setting.host.bytes_read > 0) == (fraction < 1)
 
 
-def test_each_expert_is_read_by_one_processor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_one_processor_reads_each_expert(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting(monkeypatch, fraction=0.5)
-    assert setting.run(64) == LAYERS * EXPERTS, "64 tokens choose every expert"
+    assert setting.run(64) == LAYERS * EXPERTS, "64 tokens select every expert"
     assert setting.streamed.bytes_read == setting.host.bytes_read == LAYERS * EXPERTS // 2 * EXPERT_BYTES
     assert setting.joint.bytes_read == LAYERS * EXPERTS * EXPERT_BYTES
 
 
 @pytest.mark.parametrize("gpu_experts", [((1, 4), (), (0, 7)), ((), EVERYBODY, (2,))], ids=["some", "one layer"])
 @pytest.mark.parametrize("share", [0.0, 0.4])
-def test_experts_in_the_devices_memory_and_over_pcie_go_together_with_joint_steps(
+def test_joint_steps_work_with_experts_in_device_memory_and_over_pcie(
     monkeypatch: pytest.MonkeyPatch, gpu_experts: tuple[tuple[int, ...], ...], share: float
 ) -> None:
     setting = Setting(monkeypatch, fraction=0.5, gpu_experts=gpu_experts, share=share)
@@ -136,7 +137,7 @@ def test_experts_in_the_devices_memory_and_over_pcie_go_together_with_joint_step
     assert (setting.experts.pcie_bytes_read > 0) == (share > 0)
 
 
-def test_steps_of_either_kind_may_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joint_steps_and_other_steps_may_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting(monkeypatch, fraction=0.5)
     joint = setting.experts
     for seed, kind in enumerate((setting.joint, setting.streamed, setting.host, setting.joint, setting.streamed)):

@@ -1,4 +1,4 @@
-"""How a joint step divides experts between the CPU and the device, and for how many tokens that pays."""
+"""How a joint step divides experts between the CPU and the device, and for which numbers of tokens that pays."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ SHORT, LONG = 20, 40
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny matrices are not worth torch's threads."""
+    """Torch's threads do not pay for tiny matrices."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -119,7 +119,7 @@ def test_a_joint_step_gives_the_logits_of_the_cpu(file: Path, model: HybridModel
         streamed = streamed_bytes(model) - before[0]
         assert 0 < streamed < model.streamed.pass_bytes
         assert model.expert_bytes_read_over_pcie - before[1] == streamed
-        assert model.expert_bytes_read - before[2] > streamed, "the CPU has computed the other experts"
+        assert model.expert_bytes_read - before[2] > streamed, "the CPU must compute the other experts"
     assert model.device_counts.streamed_steps == 0
 
 
@@ -153,7 +153,7 @@ def test_the_cpu_computes_alone_during_a_pass(file: Path, model: HybridModel) ->
     while not model.advance_prefill(lambda: None):
         pass
     np.testing.assert_allclose(logits(model, SHORT), expected, rtol=1e-4, atol=1e-4)
-    assert streamed_bytes(model) > before, "after the pass, steps are joint again"
+    assert streamed_bytes(model) > before, "steps must be joint again after the pass"
     model.begin_prefill(prompt(LONG))
     while not model.advance_prefill(lambda: None):
         pass
@@ -165,15 +165,15 @@ def test_a_pass_of_the_prefill_lane_begins_after_a_joint_step(model: HybridModel
     add(core, 1, SHORT)
     add(core, 2, LONG)
     assert [event.seq for event in core.step().events] == [1], "the joint step has ended"
-    assert core._prefill_step is None, "a pass has begun during the joint step"
+    assert core._prefill_step is None, "a pass must not begin during the joint step"
     add(core, 3, SHORT)
     before = streamed_bytes(model)
     assert sorted(run(core)) == [1, 2, 3]
     assert model.streamed is not None
-    assert streamed_bytes(model) - before == model.streamed.pass_bytes, "a second joint step went first"
+    assert streamed_bytes(model) - before == model.streamed.pass_bytes, "the pass must precede a second joint step"
 
 
-def test_what_is_computed_in_both_lanes_is_what_the_cpu_computes(file: Path, model: HybridModel) -> None:
+def test_both_lanes_give_the_results_of_the_cpu(file: Path, model: HybridModel) -> None:
     assert model.streamed is not None
     before = streamed_bytes(model)
     texts = []
@@ -186,4 +186,4 @@ def test_what_is_computed_in_both_lanes_is_what_the_cpu_computes(file: Path, mod
         texts[-1] |= run(core)
     assert texts[0] == texts[1]
     in_passes = model.device_counts.streamed_steps * model.streamed.pass_bytes
-    assert streamed_bytes(model) - before > in_passes > 0, "there was no step of one kind"
+    assert streamed_bytes(model) - before > in_passes > 0, "both kinds of steps must occur"

@@ -29,7 +29,7 @@ SETTINGS = EngineSettings(
 )
 
 
-def test_a_compiler_that_takes_too_long_is_not_waited_for_for_ever() -> None:
+def test_the_wait_for_a_slow_compiler_has_a_limit() -> None:
     ended = threading.Event()
     compiled = CompiledAside("some", partial(ended.wait, 10))
     with pytest.raises(RuntimeError, match="has not ended"):
@@ -40,7 +40,7 @@ def test_a_compiler_that_takes_too_long_is_not_waited_for_for_ever() -> None:
     assert compiled.is_done
 
 
-def test_an_error_of_the_compiler_is_raised_by_the_wait() -> None:
+def test_the_wait_raises_an_error_of_the_compiler() -> None:
     def refused() -> None:
         raise OSError("no nvcc")
 
@@ -105,7 +105,7 @@ FULL = [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CU
 
 
 @pytest.mark.parametrize("full", FULL, ids=["full", "full outside torch"])
-def test_a_server_without_memory_for_late_kernels_goes_on_without_them(
+def test_a_server_without_memory_for_late_kernels_continues_without_them(
     caplog: pytest.LogCaptureFixture, full: Exception
 ) -> None:
     first, second, used = Compiler(), Compiler(), []
@@ -148,7 +148,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> HybridModel:
 
 
 @pytest.mark.parametrize(("finishes_later", "late"), [(True, ["some"]), (False, [])])
-def test_a_start_records_the_kernels_that_it_began_without(
+def test_a_start_records_the_kernels_that_were_not_compiled(
     written: MakeTiny, monkeypatch: pytest.MonkeyPatch, finishes_later: bool, late: list[str]
 ) -> None:
     compiler = Compiler()

@@ -1,4 +1,4 @@
-"""Warm-up steps go through one layer of each kind."""
+"""Warm-up steps run one layer of each kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUM_ROUTED = len(R1_SPEC.routed_layers)
 
 @pytest.fixture(scope="module")
 def r1(tmp_path_factory: pytest.TempPathFactory) -> GgufModel:
-    """Values of layers 3, 4 and 7 are in a better type."""
+    """Values of layers 3, 4 and 7 have a more precise type."""
     types = common_types(R1_SPEC)
     types |= {f"blk.{index}.ffn_down_exps.weight": T.Q8_0 for index in (3, 4, 7)}
     file: Path = tmp_path_factory.mktemp("r1") / "r1.gguf"
@@ -31,12 +31,12 @@ def r1(tmp_path_factory: pytest.TempPathFactory) -> GgufModel:
 
 
 def kinds(model: GgufModel, **experts: int) -> list[int]:
-    """`experts`: those on the device by routed layer, as l0=2."""
+    """`experts`: experts on the device by routed layer, for example l0=2."""
     on_device = [LayerOnDevice(num_gpu_experts=experts.get(f"l{index}", 0)) for index in range(NUM_ROUTED)]
     return one_of_each_kind(model, R1_SPEC, dict(enumerate(on_device)))
 
 
-def test_each_combination_of_types_is_there_at_an_odd_and_an_even_place(r1: GgufModel) -> None:
+def test_each_combination_of_types_has_an_odd_and_an_even_layer(r1: GgufModel) -> None:
     types = [
         (
             index % 2,
@@ -53,20 +53,20 @@ def test_each_combination_of_types_is_there_at_an_odd_and_an_even_place(r1: Gguf
     assert len(kinds(r1)) < 12
 
 
-def test_a_layer_with_other_copies_is_of_another_kind(r1: GgufModel) -> None:
+def test_layers_with_different_copies_have_different_kinds(r1: GgufModel) -> None:
     assert set(kinds(r1, l30=2)) - set(kinds(r1)) == {33}
 
 
-def test_a_choice_that_layers_share_is_made_before_it_is_attended_to(tmp_path: Path) -> None:
-    """Of GLM-5.2, in which layers 0, 1 and every fourth one choose."""
+def test_a_shared_selection_is_computed_before_it_is_used(tmp_path: Path) -> None:
+    """The model is GLM-5.2, in which layers 0, 1 and every fourth one have an indexer."""
     model = open_gguf(write_hollow_model(tmp_path / "glm.gguf", GLM52_SPEC, common_types(GLM52_SPEC)))
     found = one_of_each_kind(model, GLM52_SPEC, {})
     assert found[0] == 0
     assert {len(GLM52_SPEC.planes[index]) for index in found} == {1, 2}
 
 
-def test_warm_up_goes_through_these_layers_alone(written: MakeTiny) -> None:
-    """Layer 3 takes the choice of layer 0: those between are left out."""
+def test_warm_up_runs_only_these_layers(written: MakeTiny) -> None:
+    """Layer 3 uses the selection of layer 0; the layers in between are skipped."""
     settings = EngineSettings(
         cache_lens=64, max_batch_size=2, max_new_tokens=8, chunk_size=8, prefill_chunk_size=40, max_queue=1
     )

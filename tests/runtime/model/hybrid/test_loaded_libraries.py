@@ -16,7 +16,7 @@ LEFT_OUT = [PurePath(pattern).name for patterns in NEVER_LOADED.values() for pat
 
 
 def left_out(maps: str) -> list[str]:
-    """Files of a process's memory map that images do not hold."""
+    """Files of a process's memory map that images do not contain."""
     names = {PurePath(line.split(maxsplit=5)[-1]).name for line in maps.splitlines() if "/" in line}
     return sorted(name for name in names if any(fnmatch(name, pattern) for pattern in LEFT_OUT))
 
@@ -28,7 +28,7 @@ def test_a_library_in_a_memory_map_is_recognised() -> None:
 
 
 @pytest.mark.gpu
-def test_a_server_on_a_gpu_loads_nothing_that_images_leave_out() -> None:
+def test_a_server_on_a_gpu_loads_only_libraries_of_the_images() -> None:
     with ServerProcess("--device", "cuda") as server:
         body = {"messages": [{"role": "user", "content": "What is 12 + 7? " * 100}], "max_tokens": 20}
         headers = {"Content-Type": "application/json"}

@@ -1,9 +1,9 @@
-"""The hybrid model's logits against the C++ model's on the same file, token by token, through the real scheduler.
+"""The hybrid model's logits compared with the C++ model's on the same file, token by token, through the real scheduler.
 
-On the CPU, with dense weights and cache as float32: what is left is the rounding of activations to two bytes in the C++
-model's linear layers (decision 80) and the order of sums. On a GPU as it is served: weights packed, cache in half
-precision, judged by divergence with the choice of experts made alike (decision 42), since one expert chosen otherwise
-changes everything after it.
+On the CPU, dense weights and cache are float32: the remaining differences are the rounding of activations to two bytes
+in the C++ model's linear layers (decision 80) and the order of sums. On a GPU, the model runs as it is served: packed
+weights, cache in half precision. It is judged by divergence with the same selected experts (decision 42), because one
+different expert changes all later results.
 """
 
 from __future__ import annotations
@@ -67,19 +67,21 @@ from devkit.oracles.forced_routing import ForcedRouting
 
 MAX_RELATIVE_ERROR = 1e-3
 MAX_DIVERGENCE = 5e-5
-"""With experts chosen alike. Half precision in the cache and in attention leaves 1e-6 to 5e-6, bfloat16 about 8e-5."""
+"""Maximum divergence if both models select the same experts. Half precision in the cache and in attention leaves 1e-6
+to 5e-6, bfloat16 about 8e-5."""
 MIN_SAME_TOP = 0.98
 MOST_CHOSEN_OTHERWISE = 0.003
-"""Of choices of experts. Half precision in the cache changes 0.0013, bfloat16 0.004."""
+"""Maximum fraction of different expert selections. Half precision in the cache changes 0.0013, bfloat16 0.004."""
 MOST_CHOSEN_NEARBY = 0.05
-"""Of choices of positions by a token in a layer. Half precision in the cache changes 0.01."""
+"""Maximum fraction of different positions per token and layer. Half precision in the cache changes 0.01."""
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
 GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2")
-"""Of grouped-query attention: no norm, bias or unrotated entries; all; all but the norm of heads; one norm of all heads
-of a token."""
+"""Architectures with grouped-query attention: without norm, bias and unrotated entries; with all; with all except the
+norm of heads; with one norm over all heads of a token."""
 SPARSE = ("v32", "glm5")
-"""Whose tokens attend to 32 positions that an indexer chooses: of each layer, and shared by some."""
+"""Architectures whose tokens attend to 32 positions that an indexer selects: in every layer, and shared by some
+layers."""
 SETTINGS = EngineSettings(
     cache_lens=512,
     max_batch_size=4,
@@ -93,7 +95,7 @@ SETTINGS = EngineSettings(
 
 
 class Pair(Runner):
-    """Runs every step through both models, asks for the logits of every token, and keeps how they differ."""
+    """Runs every step through both models, requests the logits of every token, and stores their differences."""
 
     def __init__(self, first: Runner, second: Runner) -> None:
         self._both = first, second
@@ -102,7 +104,7 @@ class Pair(Runner):
         self.divergences: list[float] = []
         self.same_top: list[bool] = []
         self.most_at_once = 0
-        """Requests in a step that only decodes."""
+        """Maximum number of requests in a decode-only step."""
 
     def forget(self) -> None:
         self.largest_error = 0.0
@@ -123,7 +125,7 @@ class Pair(Runner):
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny matrices are not worth torch's threads."""
+    """Torch's threads do not pay for tiny matrices."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -140,7 +142,7 @@ def expected_warnings() -> list[str]:
 def nothing_falls_back(
     request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, expected_warnings: list[str]
 ) -> Iterator[None]:
-    """On a GPU every way of computing is the one that was meant: a model that does without one warns of it."""
+    """On a GPU, the model must use all intended implementations: it logs a warning if one is switched off."""
     yield
     if request.node.get_closest_marker("gpu"):
         told = [record for record in caplog.get_records("call") if record.name.startswith("ballast.model.hybrid")]
@@ -163,7 +165,8 @@ def pair_on_cpu(file: Path) -> Pair:
 
 
 class LedPair(Pair):
-    """A model in float32 and one that is not, whose choices of experts, and of positions, the first follows."""
+    """A model in float32 and one in lower precision; the first uses the second's selections of experts and of
+    positions."""
 
     def __init__(self, file: Path, forced_by: HybridModel, settings: EngineSettings = SETTINGS) -> None:
         follower = load(file, CPU, settings, kv_dtype=torch.float32)
@@ -184,7 +187,7 @@ class LedPair(Pair):
 
 
 def pair_on_gpu(file: Path, settings: EngineSettings = SETTINGS, **options: object) -> LedPair:
-    """Steps are captured once the choices are forced, so that captured steps tell theirs."""
+    """Steps are captured after the selections are forced, so that captured steps also record theirs."""
     hybrid = load(file, GPU, settings, decodes_by_graphs=False, **options)
     pair = LedPair(file, hybrid, settings)
     hybrid.capture_decode(lambda share: None)
@@ -192,7 +195,8 @@ def pair_on_gpu(file: Path, settings: EngineSettings = SETTINGS, **options: obje
 
 
 def run_requests(pair: Pair) -> None:
-    """Prompts of several chunks, decoded together, one of which begins like another; then one served from the cache."""
+    """Run prompts of several chunks that decode together, two of which share a prefix; then one that the cache
+    serves."""
     rng = np.random.default_rng(5)
     prompts = [tuple(rng.integers(0, 300, length).tolist()) for length in (50, 5, 23)]
     prompts.append(prompts[0][:32] + prompts[1])
@@ -231,7 +235,7 @@ def test_logits_agree_with_the_cpu_model_in_every_architecture(
     assert pair.largest_error <= MAX_RELATIVE_ERROR
 
 
-def test_the_weights_of_an_indexers_heads_have_their_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_weights_of_an_indexer_are_scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tiny_model,
         "types_for",
@@ -250,7 +254,7 @@ def test_the_weights_of_an_indexers_heads_have_their_scale(tmp_path: Path, monke
     np.testing.assert_allclose(found.numpy(), whole, rtol=1e-6)
 
 
-def test_matrices_of_one_input_are_stacked_where_their_types_and_widths_allow(written: MakeTiny) -> None:
+def test_matrices_of_one_input_are_stacked_if_types_and_widths_match(written: MakeTiny) -> None:
     file = written(arch="v3", mla="split", quant="q4_k").gguf
     tensors = Tensors(open_gguf(file), Packing(kernels.ThreadPool(1), SETTINGS.cpu_isa, 2))
     gate, up, down = (f"blk.0.ffn_{part}.weight" for part in ("gate", "up", "down"))
@@ -260,14 +264,14 @@ def test_matrices_of_one_input_are_stacked_where_their_types_and_widths_allow(wr
     np.testing.assert_array_equal(kernels.unpack(tensors.stacked((gate, up))), np.concatenate(apart, 1))
 
 
-def test_logits_agree_where_matrices_of_one_input_have_different_types(written: MakeTiny, monkeypatch) -> None:
+def test_logits_agree_if_matrices_of_one_input_have_different_types(written: MakeTiny, monkeypatch) -> None:
     monkeypatch.setattr(Tensors, "are_stackable", lambda self, names: False)
     pair = pair_on_cpu(written(arch="v3", mla="split", quant="q4_k").gguf)
     run_requests(pair)
     assert pair.largest_error <= MAX_RELATIVE_ERROR
 
 
-def test_logits_agree_where_values_have_a_type_of_their_own(written: MakeTiny, monkeypatch) -> None:
+def test_logits_agree_if_values_have_another_type(written: MakeTiny, monkeypatch) -> None:
     monkeypatch.setattr(Tensors, "are_stackable", lambda self, names: not any("attn_v" in name for name in names))
     stacked, stack = [], Tensors.stacked
     monkeypatch.setattr(Tensors, "stacked", lambda self, names: (stacked.append(len(names)), stack(self, names))[1])
@@ -278,7 +282,7 @@ def test_logits_agree_where_values_have_a_type_of_their_own(written: MakeTiny, m
 
 
 def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
-    """None on the device, some there with one whole layer, all."""
+    """Experts on the device: none; some, including one whole layer; all."""
     spec = read_spec(open_gguf(file), None)
     whole, num_layers = tuple(range(spec.routing.num_experts)), len(spec.routed_layers)
     return {
@@ -291,7 +295,7 @@ def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
 @pytest.mark.parametrize("stream_from_tokens", [0, 20])
 @pytest.mark.parametrize("divided", ["share", "some", "all"])
 @pytest.mark.parametrize("arch", ["v3", "qwen3"])
-def test_logits_agree_however_experts_are_divided(
+def test_logits_agree_for_every_division_of_experts(
     written: MakeTiny, arch: str, divided: str, stream_from_tokens: int
 ) -> None:
     file = written(arch=arch, mla="split", quant="f32").gguf
@@ -315,7 +319,7 @@ def test_logits_agree_however_experts_are_divided(
 LONG = replace(SETTINGS, chunk_size=512, prefill_chunk_size=512)
 
 
-def test_a_cache_in_half_precision_costs_little_but_near_ties(written: MakeTiny) -> None:
+def test_a_half_precision_cache_changes_only_near_ties(written: MakeTiny) -> None:
     differing = total = 0
     for arch in ("v2lite", "v2", "v3", "k2"):
         file = written(arch=arch, quant="q4_k").gguf
@@ -329,7 +333,7 @@ def test_a_cache_in_half_precision_costs_little_but_near_ties(written: MakeTiny)
 
 
 @pytest.mark.parametrize("arch", SPARSE)
-def test_a_cache_in_half_precision_costs_little_but_near_ties_of_positions(written: MakeTiny, arch: str) -> None:
+def test_a_half_precision_cache_changes_only_near_ties_of_positions(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, quant="q4_k").gguf
     pair = LedPair(file, load(file, CPU, LONG), LONG)
     run_long_prompts(pair, LONG)
@@ -338,7 +342,7 @@ def test_a_cache_in_half_precision_costs_little_but_near_ties_of_positions(writt
     assert pair.positions.num_differing > 0
 
 
-def test_what_no_near_tie_explains_is_not_forced(written: MakeTiny) -> None:
+def test_only_near_ties_are_forced(written: MakeTiny) -> None:
     file = written(arch="v3", quant="q4_k").gguf
     wrong = load(file, CPU, LONG)
     biases = [layer.routed.choose._bias for layer in wrong.layers.weights.layers if layer.routed is not None]
@@ -349,7 +353,7 @@ def test_what_no_near_tie_explains_is_not_forced(written: MakeTiny) -> None:
     assert np.mean(pair.divergences) > MAX_DIVERGENCE
 
 
-def test_numbers_that_the_cache_cannot_hold_are_bounded_counted_and_told(
+def test_numbers_too_large_for_the_cache_are_clamped_counted_and_logged(
     written: MakeTiny, caplog: pytest.LogCaptureFixture
 ) -> None:
     hybrid = load(written(arch="v3", quant="f32").gguf, CPU)
@@ -365,7 +369,7 @@ def test_numbers_that_the_cache_cannot_hold_are_bounded_counted_and_told(
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_the_host_keeps_no_copy_of_a_layer_that_the_device_has_whole_and_computes_rightly(
+def test_the_host_keeps_no_copy_of_a_layer_that_the_device_computes_correctly(
     written: MakeTiny, is_right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(arch="v3", mla="split", quant="f32").gguf
@@ -394,9 +398,7 @@ def test_the_host_keeps_no_copy_of_a_layer_that_the_device_has_whole_and_compute
 
 
 @pytest.mark.gpu
-def test_a_gpu_whose_limit_is_too_low_for_the_model_is_told_with_both_numbers(
-    written: MakeTiny, expected_warnings: list[str]
-) -> None:
+def test_a_too_low_gpu_limit_is_reported_with_limit_and_use(written: MakeTiny, expected_warnings: list[str]) -> None:
     expected_warnings.append("loading failed")
     file = written(arch="v3", mla="split", quant="q4_k").gguf
     gc.collect()
@@ -420,7 +422,7 @@ def test_the_share_is_measured_on_the_loaded_model(written: MakeTiny, caplog: py
     assert vars(record)["layers"] == sum(layer.routed is not None for layer in hybrid.layers.weights.layers)
 
 
-def test_a_later_start_takes_the_share_of_an_earlier_one(
+def test_a_later_start_uses_the_share_of_an_earlier_one(
     written: MakeTiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(arch="v3", mla="split", quant="f32").gguf
@@ -442,13 +444,13 @@ def test_a_later_start_takes_the_share_of_an_earlier_one(
 
 
 @pytest.mark.parametrize("value", [0.5, True, "0.25", None, [0.25]])
-def test_a_kept_share_is_one_of_those_that_are_tried(value: object) -> None:
+def test_a_stored_share_must_be_a_candidate(value: object) -> None:
     assert [kept_share(share) for share in (0, *SHARES)] == [0.0, *SHARES]
     with pytest.raises(ValueError, match="not a candidate fraction"):
         kept_share(value)
 
 
-def test_what_fails_while_the_share_is_measured_ends_the_start(
+def test_an_error_in_the_measurement_of_the_share_ends_the_start(
     written: MakeTiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -509,7 +511,7 @@ def test_batches_of_every_kind_agree_with_float32(written: MakeTiny, arch: str, 
         pair.check()
 
 
-def test_bringing_up_touches_the_null_block_alone_and_no_expert(written: MakeTiny) -> None:
+def test_warm_up_touches_only_the_null_block_and_no_expert(written: MakeTiny) -> None:
     file = written(arch="v3", mla="split", quant="f32").gguf
     pair = pair_on_cpu(file)
     hybrid = pair.second
@@ -523,7 +525,7 @@ def test_bringing_up_touches_the_null_block_alone_and_no_expert(written: MakeTin
 
 
 class StepByStep(Runner):
-    """A runner that is asked for whole steps alone."""
+    """A runner that gets only whole steps."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -533,7 +535,7 @@ class StepByStep(Runner):
 
 
 class Counted(StepByStep):
-    """The same runner, asked for parts of a step, with a count of those that were made ready in the one before."""
+    """The same runner, called for the parts of a step; counts the steps that were staged during the previous one."""
 
     is_asynchronous = True
 
@@ -554,7 +556,7 @@ class Counted(StepByStep):
 
 
 def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
-    """Requests that come, stop and are aborted while others decode and blocks are short."""
+    """Requests that arrive, stop and are aborted while others decode and blocks are scarce."""
     core = EngineCore(runner, scheduler_config(replace(SETTINGS, cache_lens=112)))
     rng = np.random.default_rng(3)
     texts: dict[int, list[int]] = {}
@@ -572,15 +574,13 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
         core.check()
     assert core.stats().used_tokens == 0
     assert core.stats().preemptions > 0
-    assert {len(text) for text in texts.values()} > {40}, "some reach their length, others stop or are aborted"
+    assert {len(text) for text in texts.values()} > {40}, "some requests reach their length, others stop or are aborted"
     return texts
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("arch", ["v3", "qwen3", "glm5"])
-def test_steps_planned_ahead_give_the_texts_of_steps_planned_one_by_one(
-    written: MakeTiny, arch: str, device: str
-) -> None:
+def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, device: str) -> None:
     file = written(arch=arch, mla="split", quant="q4_k").gguf
     model = load(file, GPU) if device == "cuda" else load(file, CPU)
     assert model.is_asynchronous
@@ -695,7 +695,7 @@ def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
 
 
 class Recorded(Runner):
-    """A runner that is asked for the logits of every token, and what it gave."""
+    """A runner that requests the logits of every token, and records them."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -712,15 +712,16 @@ class Recorded(Runner):
 @pytest.mark.parametrize(
     ("arch", "mla"), [("v2lite", "joint"), *((arch, "split") for arch in ("v3", "qwen3", "glm45", *SPARSE))]
 )
-def test_captured_steps_give_what_queued_ones_give(written: MakeTiny, arch: str, mla: str, num_requests: int) -> None:
+def test_captured_steps_give_the_results_of_queued_ones(
+    written: MakeTiny, arch: str, mla: str, num_requests: int
+) -> None:
     file = written(arch=arch, mla=mla, quant="q4_k").gguf
-    # One model: another may have measured other ways to be faster.
-    # Steps so long that the last request is there before the first has ended.
+    # One model: another one might measure other implementations as faster.
     settings = replace(SETTINGS, max_batch_size=num_requests, cache_lens=1024, chunk_size=96, prefill_chunk_size=96)
     model = load(file, GPU, settings, decodes_by_graphs=False)
     rng = np.random.default_rng(2)
     sampling = SamplingParams(max_tokens=num_requests + 2, temperature=0.0)
-    shortest = 30 if arch in SPARSE else 3  # so that some attend to all positions and some to those that are chosen
+    shortest = 30 if arch in SPARSE else 3  # so that some tokens attend to all positions and some to selected ones
     lengths = range(shortest, shortest + num_requests)
     requests = [Request(str(i), tuple(rng.integers(0, 300, i).tolist()), sampling) for i in lengths]
     found = []
@@ -766,7 +767,7 @@ def i32(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
 
-def test_a_step_holds_where_each_request_stands() -> None:
+def test_a_step_holds_the_position_of_each_request() -> None:
     batch = Batch(
         token_ids=i32(7, 7, 7, 7, 7),
         positions=i32(20, 4, 5, 6, 3),
@@ -783,7 +784,7 @@ def test_a_step_holds_where_each_request_stands() -> None:
     assert not requests.adds_one_each
 
 
-def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_attends_to_its_own_request_up_to_itself_also_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = LatentSizes(num_heads=2, rank=16, rope_dim=8, scale=0.3, block_tokens=16)
     case = attention_case(sizes, [7, 2], [12, 30], CPU, torch.float32)
     at_once = PlainAttention(sizes)(case.query, case.cache, case.step)
@@ -798,7 +799,7 @@ def test_a_token_sees_its_own_request_up_to_itself_also_in_pieces(monkeypatch: p
     torch.testing.assert_close(PlainAttention(sizes)(case.query, case.cache, case.step), at_once)
 
 
-def test_a_decode_step_finds_its_input_at_the_same_place_whatever_the_last_one_left() -> None:
+def test_the_input_of_decode_steps_has_a_fixed_address() -> None:
     inputs = DecodeInputs(3, 4, 8, CPU, copied)
     pair = inputs.of_size(2)
     batch = Batch(

@@ -33,7 +33,7 @@ SETTINGS = EngineSettings(
 
 
 class Registered:
-    """What a GPU's driver was told to lock; refuses after `most` pieces."""
+    """The memory that the GPU's driver was told to lock; refuses after `most` pieces."""
 
     def __init__(self, most: int = 1000) -> None:
         self.held: dict[int, int] = {}
@@ -50,7 +50,7 @@ class Registered:
 
 
 @pytest.mark.parametrize("num_bytes", [1, 4096, 10_000, 3 << 20])
-def test_pinned_memory_is_locked_as_long_as_somebody_refers_to_it(num_bytes: int) -> None:
+def test_pinned_memory_is_locked_until_its_last_reference_ends(num_bytes: int) -> None:
     registered = Registered()
     memory = take_pinned(registered, num_bytes)
     assert memory.nbytes == num_bytes
@@ -59,21 +59,21 @@ def test_pinned_memory_is_locked_as_long_as_somebody_refers_to_it(num_bytes: int
     assert registered.held == {memory.ctypes.data: pages}
     row = memory[num_bytes // 2 :].reshape(1, -1)
     del memory
-    assert registered.held, "a view of it is left"
+    assert registered.held, "a view still refers to the memory"
     row[:] = 7
     del row
     assert registered.held == {}
 
 
-def test_what_the_driver_refuses_is_memory_that_is_refused() -> None:
+def test_a_refusal_of_the_driver_is_a_memory_error() -> None:
     registered = Registered(most=0)
     with pytest.raises(MemoryError, match=r"8192 bytes of host memory were refused .*code 2"):
         take_pinned(registered, 8192)
     assert registered.held == {}
 
 
-def test_memory_that_is_not_there_is_refused_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system would give addresses, and end the process as it uses them."""
+def test_unavailable_memory_is_refused_before_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system would return addresses, and kill the process when it uses them."""
     monkeypatch.setattr(pinned_memory, "read_memory", lambda: Memory(1 << 40, 1 << 20, None))
     take_pinned(Registered(), 1 << 20)
     with pytest.raises(MemoryError, match=r"1048577 bytes of host memory were refused \(1048576 are available\)"):
@@ -83,7 +83,7 @@ def test_memory_that_is_not_there_is_refused_before_it_is_used(monkeypatch: pyte
 
 
 class Taken:
-    """Takes memory, and counts; refuses after `most` pieces."""
+    """Allocates memory, and counts; refuses after `most` pieces."""
 
     def __init__(self, most: int = 1000) -> None:
         self.num_bytes, self.held, self._most = 0, 0, most
@@ -104,7 +104,7 @@ class Taken:
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(0, 0), (99, 0), (100, 100), (250, 200), (1000, 1000)])
-def test_whole_pieces_are_taken_by_another_thread_and_given_back(asked: int, expected: int) -> None:
+def test_another_thread_allocates_whole_pieces_that_are_released(asked: int, expected: int) -> None:
     taken = Taken()
     with PinnedAhead(asked, 100, taken.take) as ahead:
         ahead.wait()
@@ -114,7 +114,7 @@ def test_whole_pieces_are_taken_by_another_thread_and_given_back(asked: int, exp
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(99, 0), (100, 1)])
-def test_the_thread_is_bound_to_a_device_where_there_is_something_to_take(asked: int, expected: int) -> None:
+def test_the_thread_is_bound_to_a_device_if_it_allocates_memory(asked: int, expected: int) -> None:
     taken, bound = Taken(), []
     with PinnedAhead(asked, 100, taken.take, lambda: bound.append(threading.get_ident())) as ahead:
         ahead.wait()
@@ -122,7 +122,7 @@ def test_the_thread_is_bound_to_a_device_where_there_is_something_to_take(asked:
     assert set(bound) == taken.threads
 
 
-def test_who_asks_has_what_was_taken_ahead_and_then_more() -> None:
+def test_take_returns_pre_pinned_memory_first_and_then_new_memory() -> None:
     taken = Taken()
     with PinnedAhead(250, 100, taken.take) as ahead:
         ahead.wait()
@@ -134,12 +134,12 @@ def test_who_asks_has_what_was_taken_ahead_and_then_more() -> None:
     assert taken.held == 3
     with PinnedAhead(100, 100, taken.take) as ahead:
         assert ahead.take(101).nbytes == 101, "longer than a piece"
-        assert ahead.take(49).nbytes == 49, "most of a piece would be held for nothing"
+        assert ahead.take(49).nbytes == 49, "most of a piece would be unused"
     assert taken.num_bytes == 230 + 100 + 101 + 49
     assert taken.held == 3
 
 
-def test_what_is_refused_ends_it_quietly() -> None:
+def test_a_refusal_ends_the_thread_without_an_error() -> None:
     taken = Taken(most=3)
     with PinnedAhead(1000, 100, taken.take) as ahead:
         ahead.wait()
@@ -150,7 +150,7 @@ def test_what_is_refused_ends_it_quietly() -> None:
     assert (taken.num_bytes, taken.held) == (300, len(got))
 
 
-def test_a_load_that_fails_does_not_wait_for_all_of_it() -> None:
+def test_a_failing_load_does_not_wait_for_all_memory() -> None:
     taken, begun, failed = Taken(), threading.Event(), threading.Event()
 
     def take(num_bytes: int) -> Bytes:
@@ -169,7 +169,7 @@ def test_a_load_that_fails_does_not_wait_for_all_of_it() -> None:
     assert (taken.num_bytes, taken.held) == (100, 0)
 
 
-def test_who_needs_it_more_has_it_given_back_while_it_is_taken() -> None:
+def test_give_back_releases_memory_during_allocation() -> None:
     taken = Taken(most=10**9)
     with PinnedAhead(10**12, 100, taken.take) as ahead:
         wait_for("some of it", lambda: taken.held)
@@ -178,13 +178,13 @@ def test_who_needs_it_more_has_it_given_back_while_it_is_taken() -> None:
         assert taken.held == 0
 
 
-def test_nothing_is_timed_before_the_memory_is_there(written: MakeTiny, caplog: pytest.LogCaptureFixture) -> None:
+def test_timing_starts_after_the_memory_is_pinned(written: MakeTiny, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     told: list[str] = []
 
     def take(num_bytes: int) -> Bytes:
         wait_for("weights to be loaded", lambda: "the cache holds all keys and latents" in caplog.messages)
-        time.sleep(0.2)  # for what would be timed now
+        time.sleep(0.2)  # for anything that would be timed now
         told.extend(caplog.messages)
         return np.zeros(num_bytes, np.uint8)
 
@@ -203,7 +203,7 @@ def test_nothing_is_timed_before_the_memory_is_there(written: MakeTiny, caplog: 
 
 
 @pytest.mark.gpu
-def test_the_tier_finds_it_ahead_and_a_gpu_copies_it() -> None:
+def test_the_tier_gets_pre_pinned_memory_that_a_gpu_copies() -> None:
     rows = torch.arange(64 * 8192, device="cuda").to(torch.uint8).view(64, 8192)
     with PinnedAhead(2 * PIECE_BYTES, PIECE_BYTES, platform_of(rows.device).host_memory()) as ahead:
         cache = DeviceBlocks([rows], 16, ahead.take)

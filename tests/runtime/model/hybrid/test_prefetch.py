@@ -1,5 +1,5 @@
-"""No buffer is overwritten while it is computed with, and none is computed with before it is full, however late either
-stream is: every order of two streams that their events allow."""
+"""No buffer is overwritten while it is in use, and none is used before it is full, however late either stream is. The
+tests run all orders of two streams that their events allow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Event = tuple["LateStream", int]
 
 @dataclass(eq=False)
 class LateStream:
-    """Does nothing by itself: `advance` does what was asked, one thing a call, as far as events allow."""
+    """A stream that runs only in `advance`: one queued operation per call, as far as events allow."""
 
     asked: list[Callable[[], None] | Event] = field(default_factory=list)
     num_done: int = 0
@@ -42,8 +42,8 @@ class LateStream:
 
 
 class Device:
-    """Buffers, a stream that copies into them and two that compute with them, one at a time; each use takes two
-    turns."""
+    """Buffers, a stream that copies into them and two that compute with them, one at a time; each use takes two calls
+    of `advance`."""
 
     def __init__(self, num_pieces: int, num_buffers: int) -> None:
         self.copies, self.compute, self.other_compute = LateStream(), LateStream(), LateStream()
@@ -68,7 +68,7 @@ class Device:
         assert self.buffers[buffer] == piece
 
     def run(self, rng: random.Random, copies_share: float) -> None:
-        """To the end of both streams, in a random order."""
+        """Run both streams to their end, in a random order."""
         every = self.copies, self.compute, self.other_compute
         while streams := [stream for stream in every if stream.can_advance()]:
             prefers = self.copies if rng.random() < copies_share else rng.choice(every[1:])
@@ -78,7 +78,7 @@ class Device:
 
 @pytest.mark.parametrize(("num_pieces", "num_buffers"), [(1, 1), (5, 1), (7, 2), (9, 4), (3, 8)])
 @pytest.mark.parametrize("copies_share", [0.02, 0.5, 0.98])
-def test_every_piece_is_computed_with_as_it_was_copied(num_pieces: int, num_buffers: int, copies_share: float) -> None:
+def test_computation_uses_every_piece_unchanged(num_pieces: int, num_buffers: int, copies_share: float) -> None:
     rng = random.Random(num_pieces)
     for _ in range(20):
         device = Device(num_pieces, num_buffers)
@@ -90,7 +90,7 @@ def test_every_piece_is_computed_with_as_it_was_copied(num_pieces: int, num_buff
         assert device.computed == [*range(num_pieces)] * 2
 
 
-def test_a_pass_that_was_given_up_leaves_the_next_one_whole() -> None:
+def test_an_abandoned_pass_does_not_affect_the_next_one() -> None:
     rng = random.Random(0)
     for given_up_after in range(6):
         device = Device(6, 3)
@@ -122,7 +122,7 @@ def test_passes_over_some_pieces_may_compute_on_different_streams(copies_share: 
         assert sorted(device.computed) == sorted(used)
 
 
-def test_copies_run_ahead_by_as_many_pieces_as_there_are_buffers() -> None:
+def test_copies_run_ahead_by_the_number_of_buffers() -> None:
     loads: list[tuple[int, int]] = []
     prefetch = Prefetch(2, lambda piece, buffer: loads.append((piece, buffer)), HostStream(), HostStream)
     prefetch.begin(range(5))

@@ -1,5 +1,5 @@
-"""A long step gives the same, however it is cut into slices for attention; how it is cut, and that every slice's tables
-are those of a step of its own."""
+"""A long step gives the same results for all ways of cutting it into slices for attention. Also tests the cuts, and
+that every slice's tables are those of a separate step."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ SETTINGS = EngineSettings(
 )
 WHOLE = SliceSizes(tokens=10_000, long_tokens=10_000, long_from=None)
 SIZES = [
-    SliceSizes(tokens=7, long_tokens=10_000, long_from=None),  # requests cut anywhere
-    SliceSizes(tokens=64, long_tokens=10_000, long_from=40),  # some long, each in one piece
-    SliceSizes(tokens=5, long_tokens=13, long_from=20),  # long ones in slices, their contexts in pieces
-    SliceSizes(tokens=3, long_tokens=16, long_from=1),  # every request by itself
+    SliceSizes(tokens=7, long_tokens=10_000, long_from=None),  # cuts inside requests
+    SliceSizes(tokens=64, long_tokens=10_000, long_from=40),  # some long slices, each in one piece
+    SliceSizes(tokens=5, long_tokens=13, long_from=20),  # long requests in slices, their contexts in pieces
+    SliceSizes(tokens=3, long_tokens=16, long_from=1),  # every request in a separate slice
 ]
 CLOSE = {"rtol": 0, "atol": 1e-4}
-"""Sums in float32 in another order; logits are of the size of 1."""
+"""Float32 sums in a different order; logits have magnitudes of about 1."""
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny matrices are not worth torch's threads."""
+    """Torch's threads do not pay for tiny matrices."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -56,7 +56,7 @@ def one_thread() -> Iterator[None]:
 
 
 def batch_of(rows: list[tuple[int, int]]) -> Batch:
-    """Requests one after the other: (tokens cached before, tokens added), in blocks that lie scattered."""
+    """A batch of requests: (tokens cached before, tokens added), in scattered blocks."""
     rng = np.random.default_rng(3)
     num_blocks = [-(-(before + added) // BLOCK_TOKENS) for before, added in rows]
     order = rng.permutation(sum(num_blocks)).astype(np.int32) + 1
@@ -77,9 +77,9 @@ def batch_of(rows: list[tuple[int, int]]) -> Batch:
 
 
 def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[list[np.ndarray], list[torch.Tensor]]:
-    """Of each step, and the cache afterwards."""
+    """The logits of each step, and the cache afterwards."""
     device = hybrid.device
-    device.attention = device.prefill_attention  # short prompts, too, are cut as long ones are
+    device.attention = device.prefill_attention  # so that short prompts are also cut like long ones
     kind = device.attention._kind
     if isinstance(kind, LatentAttention) and kind._expanded is not None:
         kind._expanded._piece_keys = sizes.long_tokens
@@ -93,13 +93,13 @@ def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[
 
 
 @pytest.mark.parametrize("arch", ["v2lite", "v3", "qwen3", "glm45air", "minimaxm2", "v32", "glm5"])
-def test_logits_and_cache_are_the_same_however_a_step_is_cut(
+def test_every_cut_of_a_step_gives_the_same_logits_and_cache(
     written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(arch=arch, quant="f32").gguf
     hybrid = load_hybrid(file, CPU, SETTINGS, kv_dtype=torch.float32, slices=WHOLE)
     first = batch_of([(0, 30), (0, 3), (0, 1), (0, 45), (0, 18), (0, 20)])
-    # Each goes on where it ended, or where a part of it did: from the cache of the step before.
+    # Each request continues at its end, or at the end of a part of it, from the cache of the previous step.
     second = batch_of([(0, 52), (0, 3), (0, 5), (0, 45), (0, 38), (0, 21)])
     second = later(second, [30, 2, 1, 17, 18, 20], first)
     expected, cached = logits_of(hybrid, WHOLE, first, second)
@@ -112,7 +112,7 @@ def test_logits_and_cache_are_the_same_however_a_step_is_cut(
 
 
 def later(batch: Batch, begin_at: list[int], before: Batch) -> Batch:
-    """The tokens of a batch of fresh requests from `begin_at` on, their first blocks being those of `before`."""
+    """The tokens of a batch of new requests from `begin_at` on; their first blocks are those of `before`."""
     bounds, old = batch.kv_indptr, before.kv_indptr
     blocks = batch.kv_indices + before.kv_indices.max()
     for row in range(len(begin_at)):
@@ -139,7 +139,7 @@ limits = st.builds(SliceSizes, st.integers(1, 50), st.integers(1, 50), st.none()
 
 
 @given(counts, limits)
-def test_slices_follow_each_other_and_none_is_too_large(added: list[int], sizes: SliceSizes) -> None:
+def test_slices_are_consecutive_and_within_limits(added: list[int], sizes: SliceSizes) -> None:
     begins = np.array([0, *itertools.accumulate(added)], np.int32)
     slices = cut(begins, sizes)
     if not slices:
@@ -155,9 +155,7 @@ def test_slices_follow_each_other_and_none_is_too_large(added: list[int], sizes:
 
 
 @given(counts, limits, st.integers(0, 40))
-def test_a_slice_s_tables_say_of_its_tokens_what_the_step_s_say(
-    added: list[int], sizes: SliceSizes, before: int
-) -> None:
+def test_tables_of_a_slice_match_those_of_the_step(added: list[int], sizes: SliceSizes, before: int) -> None:
     batch = batch_of([(before, count) for count in added])
     step = Step.from_batch(batch, CPU, sizes)
     places = [0]

@@ -1,4 +1,4 @@
-"""Experts whose panels pass through buffers on the device give what the CPU computes where they lie."""
+"""Experts whose panels are copied through buffers on the device give the CPU's results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HIDDEN, WIDTH, NUM_EXPERTS, NUM_CHOSEN = 48, 96, 10, 3
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny matrices are not worth torch's threads."""
+    """Torch's threads do not pay for tiny matrices."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -89,7 +89,7 @@ def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, 
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-20])
-def test_experts_of_zeros_are_streamed_as_any_others(scale) -> None:
+def test_experts_of_zeros_are_streamed(scale) -> None:
     pool = kernels.ThreadPool(1)
 
     def matrix(rows: int, cols: int) -> kernels.Matrix:
@@ -122,7 +122,7 @@ def test_experts_of_zeros_are_streamed_as_any_others(scale) -> None:
         (0.0, np.inf, True),
     ],
 )
-def test_results_agree_by_their_largest_or_where_all_are_next_to_nothing(found, expected, differ) -> None:
+def test_results_are_compared_by_the_largest_or_the_lower_bound(found, expected, differ) -> None:
     ours, theirs = np.array([[0.0, found]], np.float32), np.array([[0.0, expected]], np.float32)
     assert (not difference(ours, theirs) <= MAX_DIFFERENCE) == differ
 
@@ -145,7 +145,7 @@ def started(
     make_experts: type[FloatExperts] = FloatExperts,
     **options: Any,
 ) -> StreamedExperts | None:
-    """The streamed experts of a start, for steps of 100 tokens at most; `options` are those of `start_streaming`."""
+    """The streamed experts of a start, for steps of up to 100 tokens; `options` are those of `start_streaming`."""
     pinned = PinnedMemory()
     pinned.num_bytes = pinned_bytes
     return start_streaming(
@@ -180,7 +180,7 @@ def test_chunks_are_even_and_cover_every_expert_once() -> None:
 
 def test_a_chunk_is_a_share_of_a_layer_within_limits() -> None:
     assert chunk_bytes(400, 7) == 100
-    assert chunk_bytes(400, 150) == 150, "one expert at least"
+    assert chunk_bytes(400, 150) == 150, "at least one expert"
     assert chunk_bytes(100 * MAX_CHUNK_BYTES, 7) == MAX_CHUNK_BYTES
 
 
@@ -201,13 +201,13 @@ def test_no_copy_crosses_the_border_of_two_registered_pieces(monkeypatch: pytest
     assert copied == [14, 64, 64, 8]
 
 
-def test_streaming_starts_where_it_was_measured_to_pay_or_was_asked_for(layers) -> None:
+def test_streaming_starts_at_the_measured_or_requested_size(layers) -> None:
     off, sizes = SwitchedOff(), (1, 100)
     assert started(layers, from_tokens=NEVER, warmup_sizes=sizes, off=off) is None
     assert started(layers, from_tokens=101, warmup_sizes=sizes, off=off) is None, "no step is that long"
     assert off.reasons == {}
     found = started(layers, from_tokens=None, warmup_sizes=sizes, off=off)
-    assert found is None, "what is pageable is streamed only when it is asked for"
+    assert found is None, "pageable experts are streamed only on request"
     assert off.reasons == {"streamed_experts": "the experts' memory is not pinned"}
     asked = started(layers, from_tokens=7, warmup_sizes=sizes, off=off)
     assert asked is not None
@@ -231,7 +231,7 @@ def test_both_processors_are_timed_together_for_sizes_up_to_the_longest_step(lay
 @pytest.mark.parametrize(
     ("asked_from", "joint_to", "from_tokens"), [(None, 80, 81), (None, 40, 50), (None, 100, 100), (50, 80, 50)]
 )
-def test_steps_are_streamed_whole_from_where_both_processors_are_no_faster(
+def test_steps_are_streamed_fully_above_the_range_of_joint_steps(
     layers, monkeypatch, asked_from, joint_to, from_tokens
 ) -> None:
     monkeypatch.setattr(start, "_measured", lambda calibration, taken: ([], 50))
@@ -241,7 +241,7 @@ def test_steps_are_streamed_whole_from_where_both_processors_are_no_faster(
     assert (streamed.from_tokens, streamed.joint_split) == (from_tokens, joint)
 
 
-def test_a_later_start_takes_the_timings_of_an_earlier_one(layers, monkeypatch, tmp_path) -> None:
+def test_a_later_start_uses_the_timings_of_an_earlier_one(layers, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(Calibration, "timings", lambda *_: [Timing(64, 1.0, 2.0), Timing(100, 2.0, 1.0)])
     first = started(layers, pinned_bytes=1, record=Start(Measurements(tmp_path, {})))
     monkeypatch.setattr(Calibration, "timings", lambda *_: pytest.fail("measured again"))
@@ -283,7 +283,7 @@ def test_a_later_start_splits_joint_steps_as_an_earlier_one(layers, monkeypatch,
         [[64, 1.0, 1.0, 0.5, 1.0], [32, 1.0, 1.0, 0.5, 1.0]],
     ],
 )
-def test_kept_timings_that_no_start_measures_are_refused(rows: object) -> None:
+def test_invalid_stored_timings_are_rejected(rows: object) -> None:
     assert load_joint_timings(dump_timings(JOINT), 100) == JOINT
     with pytest.raises((ValueError, TypeError, IndexError)):
         load_joint_timings(rows, 100)
@@ -292,7 +292,7 @@ def test_kept_timings_that_no_start_measures_are_refused(rows: object) -> None:
 
 
 @pytest.mark.parametrize("fault", ["wrong", "not a number", "cannot be compiled"])
-def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, monkeypatch) -> None:
+def test_failing_or_wrong_kernels_leave_experts_to_the_cpu(layers, fault, monkeypatch) -> None:
     waited: list[StreamedExperts] = []
     monkeypatch.setattr(StreamedExperts, "wait", lambda streamed: waited.append(streamed))
 
@@ -304,12 +304,12 @@ def test_kernels_that_fail_or_err_leave_experts_to_the_cpu(layers, fault, monkey
 
     off = SwitchedOff()
     assert started(layers, from_tokens=7, warmup_sizes=(9, 100), off=off, make_experts=Faulty) is None
-    assert len(waited) == 1, "copies that are under way end before their buffers do"
+    assert len(waited) == 1, "running copies must end before their buffers are freed"
     why = {"wrong": "by 0.2 of", "not a number": "by nan", "cannot be compiled": "PassManager"}
     assert why[fault] in off.reasons["streamed_experts"]
 
 
-def test_rows_to_measure_with_repeat_where_they_are_many() -> None:
+def test_many_measurement_rows_repeat() -> None:
     few, many = (random_rows(np.random.default_rng(3), count, 5) for count in (200, 600))
     assert (few.shape, many.shape) == ((200, 5), (600, 5))
     assert len(np.unique(few, axis=0)) == 200

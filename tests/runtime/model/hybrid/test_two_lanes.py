@@ -64,8 +64,8 @@ def core_of(model: HybridModel, *, lanes: int) -> EngineCore:
 
 
 def texts(core: EngineCore, abort: Callable[[int, dict[int, list[int]]], int | None]) -> dict[int, list[int]]:
-    """Short and long prompts that come while others decode and blocks are short. `abort` gets the number of the step,
-    and may name a sequence."""
+    """Short and long prompts that arrive while others decode and blocks are scarce. `abort` gets the number of the
+    step, and may return a sequence to abort."""
     rng = np.random.default_rng(3)
     found: dict[int, list[int]] = {}
     for step in range(4000):
@@ -98,14 +98,12 @@ def test_two_lanes_give_the_texts_of_one(model: HybridModel, one_lane: dict[int,
     assert {len(text) for text in one_lane.values()} == {24}
 
 
-def test_what_is_aborted_in_either_lane_is_gone_and_harms_nobody(
-    model: HybridModel, one_lane: dict[int, list[int]]
-) -> None:
+def test_aborts_in_either_lane_do_not_affect_other_requests(model: HybridModel, one_lane: dict[int, list[int]]) -> None:
     core = core_of(model, lanes=2)
     in_prefill: list[int] = []
 
     def abort(step: int, found: dict[int, list[int]]) -> int | None:
-        """Now a sequence whose prompt is being computed, now one that decodes."""
+        """Returns a sequence whose prompt is being computed, or one that decodes."""
         outstanding = core._prefill_step
         if step % 5 == 3 and outstanding is not None and len(in_prefill) < 3:
             in_prefill.append(int(outstanding.plan.seqs[0]))
@@ -117,23 +115,23 @@ def test_what_is_aborted_in_either_lane_is_gone_and_harms_nobody(
     for seq, text in found.items():
         assert text == one_lane[seq][: len(text)]
     assert sum(len(text) == 24 for text in found.values()) >= 8
-    assert all(found[seq] == [] for seq in in_prefill), "a prompt's first token came after its end"
+    assert all(found[seq] == [] for seq in in_prefill), "an aborted prompt must give no token"
 
 
-def test_a_prompt_alone_returns_now_and_then_for_what_has_arrived(model: HybridModel) -> None:
+def test_a_single_long_prompt_returns_regularly_for_new_requests(model: HybridModel) -> None:
     core = core_of(model, lanes=2)
     slow = SlowLane(model)
     core._runner = slow
     core.add(1, Request("1", tuple(range(40)), SamplingParams(max_tokens=2, temperature=0.0)), 1)
     assert core.step() is BUSY
     core.add(2, Request("2", (1, 2, 3), SamplingParams(max_tokens=2, temperature=0.0)), 2)
-    assert [event.seq for event in core.step().events] == [2], "a short prompt waits for no long one"
+    assert [event.seq for event in core.step().events] == [2], "a short prompt must not wait for a long one"
     slow.may_end = True
     ended = [event.seq for _ in range(500) for event in core.step().events]
     assert sorted(ended) == [1, 1, 2]
 
 
-def test_an_engine_starts_though_its_first_step_takes_the_prefill_lane_long(
+def test_an_engine_starts_although_its_first_prefill_step_is_slow(
     model: HybridModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = SlowLane(model)
@@ -155,9 +153,7 @@ def test_an_engine_starts_though_its_first_step_takes_the_prefill_lane_long(
     assert engine.state is EngineState.STOPPED
 
 
-def test_an_engine_stops_while_steps_of_both_lanes_are_under_way(
-    model: HybridModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_stops_during_steps_of_both_lanes(model: HybridModel, monkeypatch: pytest.MonkeyPatch) -> None:
     core = core_of(model, lanes=2)
     slow = SlowLane(model)
     core._runner = slow
@@ -171,7 +167,7 @@ def test_an_engine_stops_while_steps_of_both_lanes_are_under_way(
     assert model._prefill_pass is None
 
 
-def test_a_prompt_that_nobody_waits_for_is_not_computed_to_its_end(model: HybridModel) -> None:
+def test_an_aborted_prompt_is_not_computed_to_its_end(model: HybridModel) -> None:
     core = core_of(model, lanes=2)
     prompt = tuple(range(48))
     core.add(1, Request("1", prompt, SamplingParams(max_tokens=9, temperature=0.0)), 1)
@@ -182,9 +178,9 @@ def test_a_prompt_that_nobody_waits_for_is_not_computed_to_its_end(model: Hybrid
     bytes_before = model.streamed.bytes_read
     assert core.step().events == ()
     assert core.step() is IDLE
-    assert model.streamed.bytes_read == bytes_before, "the step went on"
+    assert model.streamed.bytes_read == bytes_before, "the step must not continue"
     assert model._prefill_pass is None
-    assert core.stats().used_tokens == core.stats().cached_tokens == 0, "what was not computed serves others"
+    assert core.stats().used_tokens == core.stats().cached_tokens == 0, "uncomputed blocks must not be cached"
     core.check()
     core.add(2, Request("2", prompt, SamplingParams(max_tokens=2, temperature=0.0)), 2)
     found = [event.token_id for _ in range(200) for event in core.step().events]
@@ -193,7 +189,7 @@ def test_a_prompt_that_nobody_waits_for_is_not_computed_to_its_end(model: Hybrid
     assert found == [event.token_id for _ in range(200) for event in alone.step().events]
 
 
-def test_nobody_waits_before_the_device_has_enough_pieces() -> None:
+def test_the_lane_queues_enough_pieces_before_it_waits() -> None:
     class Later:
         is_done = False
 
@@ -217,7 +213,7 @@ def test_nobody_waits_before_the_device_has_enough_pieces() -> None:
         step.advance(lambda: None)
     assert step.is_ahead
     step.advance(lambda: None)
-    assert len(events) == MOST_AHEAD, "more is queued than the device can take at once"
+    assert len(events) == MOST_AHEAD, "too many pieces are queued"
     events[0].is_done = True
     step.advance(lambda: None)
     assert len(events) == MOST_AHEAD + 1
@@ -229,7 +225,7 @@ def test_nobody_waits_before_the_device_has_enough_pieces() -> None:
     assert len(events) == MOST_AHEAD + 1
 
 
-def test_lanes_share_no_plan_of_attention_where_all_experts_are_on_the_device(
+def test_lanes_use_separate_attention_plans_if_all_experts_are_on_the_device(
     written: MakeTiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(arch="v3", mla="split", quant="f32").gguf
@@ -255,7 +251,7 @@ def test_lanes_share_no_plan_of_attention_where_all_experts_are_on_the_device(
 
 
 class SlowLane:
-    """A model's prefill lane whose step does not end until it may."""
+    """A model's prefill lane whose step does not end until the test allows it."""
 
     def __init__(self, model: HybridModel) -> None:
         self._model = model

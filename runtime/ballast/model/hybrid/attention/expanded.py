@@ -93,7 +93,7 @@ class ExpandedAttention:
         float32 [T, H, v_dim]. `step` is one request's."""
         [end] = step.requests.host_lens.tolist()
         begin = end - len(query)
-        assert 0 < len(query) <= self._piece_keys, f"{len(query)} queries; at most {self._piece_keys} at a time"
+        assert 0 < len(query) <= self._piece_keys, f"{len(query)} queries in a call; the maximum is {self._piece_keys}"
         attended, weight = self._piece(query, weights, cache, step, begin, end, is_causal=True)
         total = attended.float()
         for first in range(0, begin, self._piece_keys):

@@ -95,7 +95,7 @@ def why_wrong(kernels: ExpandedKernels, sizes: ExpandedSizes, device: torch.devi
     for what, found, expected in zip(("averages", "weights"), *merged, strict=True):
         by = difference(found.cpu().numpy(), expected.cpu().numpy())
         if not by <= MAX_DIFFERENCE:
-            return f"{what} differ from the plain way's by {by:.2g} of the largest"
+            return f"{what} differ from the plain implementation's by {by:.2g} of the largest"
     return None
 
 

@@ -141,7 +141,7 @@ class FlashinferGrouped:
         self.prepare(step)
         apart = (self(query, cache, step) - PlainAttention(sizes)(query, cache, step)).abs().max()
         if not float(apart) <= _TOLERANCE:
-            raise RuntimeError(f"flashinfer's attention is {float(apart):g} apart from the plain way's")
+            raise RuntimeError(f"flashinfer's attention differs from the plain one by {float(apart):g}")
 
 
 def is_long(begins: NDArray[np.int32], num_heads: int) -> bool:

@@ -171,9 +171,7 @@ def choose_tilings(sizes: Sizes, shared_bytes: int) -> Tilings:
         for tiling in (wanted, *(smaller for smaller in _SMALLER if smaller.rows <= wanted.rows)):
             if fits(tiling):
                 return tiling
-        raise ValueError(
-            f"{sizes} do not fit this GPU's shared memory of {shared_bytes} bytes; --device cpu computes them"
-        )
+        raise ValueError(f"{sizes} do not fit this GPU's shared memory of {shared_bytes} bytes; use --device cpu")
 
     wanted = _LATENT if isinstance(sizes, LatentSizes) else _GROUPED
     return Tilings(fitting(wanted.prompts), fitting(wanted.singles))

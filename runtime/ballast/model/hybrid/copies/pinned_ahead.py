@@ -62,4 +62,4 @@ class PinnedAhead:
             while len(self._pieces) < self._num_pieces and not self._is_over.is_set():
                 self._pieces.append(self._new(self._piece_bytes))
         except (MemoryError, RuntimeError) as error:
-            log.info("less memory is pinned ahead", extra={"why": str(error).partition("\n")[0]})
+            log.info("less memory was pinned in advance", extra={"why": str(error).partition("\n")[0]})

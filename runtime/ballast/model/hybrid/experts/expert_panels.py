@@ -33,9 +33,7 @@ class ExpertPanels:
         """gate, up [rows I, cols D] and down [rows D, cols I]. Raises ValueError for other shapes."""
         shapes = {(stack.num_experts, stack.rows, stack.cols) for stack in (gate, up)}
         if shapes != {(down.num_experts, down.cols, down.rows)}:
-            raise ValueError(
-                f"gate and up {sorted(shapes)} do not go with down {down.num_experts, down.rows, down.cols}"
-            )
+            raise ValueError(f"gate and up {sorted(shapes)} do not match down {down.num_experts, down.rows, down.cols}")
         self._gate, self._up, self._down = gate, up, down
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

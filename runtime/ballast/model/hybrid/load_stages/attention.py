@@ -47,8 +47,8 @@ def make_layers(state: LoadState, report: Report) -> None:
     pointwise = state.pointwise = state.backend.pointwise(
         state.spec.rms_eps, rope, softmax_scale(mixer), options.kv_dtype
     )
-    # Wait before anything on the CPU is timed, because a compiler may have run until now. A compiler that still runs
-    # has the lowest CPU priority.
+    # Pinning must end before anything on the CPU is timed. It may overlap with compilers, which may have run until now;
+    # a compiler that still runs has the lowest CPU priority.
     if state.ahead is not None:
         with state.times.phase("pinned"):
             state.ahead.wait()

@@ -84,7 +84,7 @@ def _tell_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
     kept = "s and ".join(weights.largest)
     log.log(
         logging.INFO if is_safe else logging.WARNING,
-        f"the cache holds all {kept}s" if is_safe else f"the cache may have to bound {kept}s",
+        f"the cache holds all {kept}s" if is_safe else f"the cache may have to clamp {kept}s",
         extra={**{f"largest_{name}": largest for name, largest in weights.largest.items()}, "holds": holds},
     )
 

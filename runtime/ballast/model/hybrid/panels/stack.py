@@ -90,7 +90,7 @@ def scales_on(
     those of a `kernels.Matrix`: none, one for all, or one per matrix. Raises ValueError if the type has none."""
     if kind not in SCALED_TYPES:
         if scales.size:
-            raise ValueError(f"a matrix of {kind.name} has scales {scales}, which no kernel on a GPU applies")
+            raise ValueError(f"a matrix of {kind.name} has scales {scales}; GPU kernels support none for it")
         return None
     of_all = np.broadcast_to(scales if scales.size else np.ones(1, np.float32), num_experts)
     places = chosen if isinstance(chosen, slice) else list(chosen)  # a tuple would be one index over several axes

@@ -126,13 +126,13 @@ class Trial:
             is_seen = torch.arange(expected.shape[1], device=expected.device) <= step.positions[:, None]
             by = difference(found.scores[is_seen].cpu().numpy(), expected[is_seen].cpu().numpy())
             if not by <= MAX_DIFFERENCE:
-                return f"scores of positions differ from the plain way's by {by:.2g} of the largest"
+                return f"scores of positions differ from the plain implementation's by {by:.2g} of the largest"
             if not torch.equal(found.chosen, highest(found.rounded, step.positions + 1, self._index.top_k)):
                 return "the chosen positions are not those with the highest scores"
             plain = PlainChosenAttention(self._sizes)(self._query, self._cache, found.chosen, owners, step)
             by = difference(found.attended.cpu().numpy(), plain.cpu().numpy())
             if not by <= MAX_DIFFERENCE:
-                return f"attention to chosen positions differs from the plain way's by {by:.2g} of the largest"
+                return f"attention to selected positions differs from the plain one by {by:.2g} of the largest"
         return None
 
 

@@ -45,7 +45,7 @@ def group_counts(num_positions: int, top_k: int, group: int = GROUP) -> list[int
     """Number of groups of each round, in which the highest scores of every group are kept, until one group is left.
     Raises ValueError if a round would not halve the number of scores; the plan has already rejected that."""
     if top_k > group // 2:
-        raise ValueError(f"top_k is {top_k}, and of groups of {group} at most half are kept")
+        raise ValueError(f"top_k is {top_k}; the maximum is half of a group of {group}")
     counts = [-(-num_positions // group)]
     while counts[-1] > 1:
         counts.append(-(-counts[-1] * top_k // group))

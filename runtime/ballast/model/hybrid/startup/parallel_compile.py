@@ -109,6 +109,6 @@ def _loaded(compile_kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     try:
         return load()
     except Exception as error:  # noqa: BLE001  compilers raise errors of any type
-        log.warning("a kernel is compiled once more", extra={"error": first_line(error)})
+        log.warning("retrying the compilation of a kernel", extra={"error": first_line(error)})
     with _alone:
         return load()

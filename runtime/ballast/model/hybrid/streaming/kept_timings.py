@@ -37,5 +37,5 @@ def load_joint_timings(value: Any, max_tokens: int) -> list[JointTiming]:
 def _positive(value: Any) -> float:
     seconds = kept_seconds(value)
     if seconds == 0:
-        raise ValueError("0 s is not the time of a layer")
+        raise ValueError("a layer cannot take 0 s")
     return seconds

@@ -48,7 +48,7 @@ class Prefetch:
         """The buffer that holds `piece`, for work queued on the compute stream from now on. Pieces are taken in order,
         and `done` must release each before the next is taken."""
         following = self._pieces[self._next_use]
-        assert piece == following, f"piece {piece} is asked for; the next one is {following}"
+        assert piece == following, f"piece {piece} was requested; the next one is {following}"
         buffer = self._next_use % self._num_buffers
         self._compute().wait_event(self._full[buffer])
         return buffer

@@ -301,7 +301,7 @@ def test_incorrect_kernels_are_detected_at_start(device, wrong: str) -> None:
     told = {
         "scores": "scores of positions",
         "choice": "the chosen positions are not",
-        "attention": "attention to chosen",
+        "attention": "attention to selected",
     }
     assert reason is None if wrong == "nothing" else told[wrong] in reason
 

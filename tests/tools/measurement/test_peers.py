@@ -121,7 +121,7 @@ def test_layers_of_kt_kernel_are_compared_by_method(tmp_path: Path) -> None:
     kt_python.write_text(KT_PYTHON)
     kt_python.chmod(0o755)
     words = ("--methods", "gguf", "int8", "--tokens", 1, "--rounds", 2, "--threads", 1)
-    records = compare(kt_python, *words, program="kt_kernel.py")
+    records = compare(kt_python, *words, program="ktransformers.py")
     assert [record["case"] for record in records] == ["R1's shape, gguf: 1 tokens", "R1's shape, int8: 1 tokens"]
     for record in records:
         assert record["theirs_ms"] == [30000.0, 30000.0]

@@ -1,7 +1,7 @@
 """Compare the routed experts of one layer with kt-kernel's, alternately, on a CPU: DeepSeek-R1's shape reduced to 64
 experts, in Q4_K.
 
-python benchmarks/peers/kt_kernel.py KT_PYTHON [--methods gguf int4 int8] [--tokens 1 4 16 512] [--rounds 3]
+python benchmarks/peers/ktransformers.py KT_PYTHON [--methods gguf int4 int8] [--tokens 1 4 16 512] [--rounds 3]
     [--threads N]
 
 KT_PYTHON is the interpreter of an environment that holds kt-kernel:
@@ -11,6 +11,9 @@ python3.11 -m venv kt && kt/bin/pip install kt-kernel==0.7.2
 Methods are those of kt-kernel: `gguf` computes with the file's blocks, as Ballast does; `int4` and `int8` convert bf16
 weights when they load, so that their results differ from those of a GGUF file. Every token chooses its experts at
 random. Ballast computes with activations of one byte, its default for Q4_K, as kt-kernel does for `gguf`.
+
+Use fewer threads than the machine has cores: a further thread of kt-kernel waits actively, and takes the time of a core
+from its own workers.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from devkit.bench_record import bench_record
 from devkit.kernels.cases import matrix_of, seconds_per_call
 from devkit.peer_build import output_of
 
-LAYER = Path(__file__).with_name("kt_kernel_layer.py")
+LAYER = Path(__file__).with_name("ktransformers_layer.py")
 NUM_EXPERTS, CHOSEN, HIDDEN, WIDTH = 64, 8, 7168, 2048
 DRAWS = 64
 
@@ -66,7 +69,7 @@ def main() -> None:
             "peer": f"kt-kernel {version}",
             "threads": args.threads,
         }
-        print(bench_record("peers/kt_kernel", f"R1's shape, {method}: {tokens} tokens", **figures), flush=True)
+        print(bench_record("peers/ktransformers", f"R1's shape, {method}: {tokens} tokens", **figures), flush=True)
 
 
 def measure(threads: int, numbers_of_tokens: list[int]) -> dict[int, float]:

@@ -1,7 +1,7 @@
-"""Time kt-kernel's routed experts of one layer. `kt_kernel.py` runs this with an interpreter that has kt-kernel and
+"""Time kt-kernel's routed experts of one layer. `ktransformers.py` runs this with an interpreter that has kt-kernel and
 torch; it imports nothing of Ballast.
 
-python kt_kernel_layer.py METHOD THREADS NUM_EXPERTS CHOSEN HIDDEN WIDTH DOWN_TYPE TOKENS...
+python ktransformers_layer.py METHOD THREADS NUM_EXPERTS CHOSEN HIDDEN WIDTH DOWN_TYPE TOKENS...
 
 Prints one JSON object: milliseconds per call by number of tokens, and the version. METHOD is a name of METHODS.
 DOWN_TYPE is ggml's number of the down projection's type, for `gguf`.

@@ -103,7 +103,7 @@ SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t ma
                             std::optional<int64_t> prefill_lane_tokens,
                             std::optional<std::pair<int64_t, int64_t>> joint_tokens,
                             std::optional<double> max_stall_s, const Tiers& tiers,
-                            std::optional<std::pair<int64_t, int64_t>> window) {
+                            std::optional<std::pair<int64_t, int64_t>> window, int64_t state_slots) {
   std::optional<int32_t> from;
   std::optional<std::pair<int32_t, int32_t>> joint;
   if (prefill_lane_tokens) from = to_int32("prefill_lane_tokens", *prefill_lane_tokens);
@@ -127,6 +127,7 @@ SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t ma
     config.tiers.push_back({to_int32("tiers", blocks), to_int32("tiers", storing)});
   }
   if (window) config.window = {to_int32("window", window->first), to_int32("window blocks", window->second)};
+  config.states.num_slots = to_int32("state_slots", state_slots);
   config.validate();
   return config;
 }
@@ -171,13 +172,22 @@ void bind_sched(py::module_ m) {
       py::kw_only(), py::arg("window"), py::arg("num_blocks"), py::arg("block_tokens"),
       py::arg("max_batch_size"), py::arg("step_tokens"), py::arg("keeps_borders") = true);
 
+  m.def(
+      "num_state_slots",
+      [](int64_t capacity_tokens, int64_t max_batch_size, bool keeps_snapshots) {
+        const int32_t size = to_int32("max_batch_size", max_batch_size);
+        return keeps_snapshots ? ample_state_slots(capacity_tokens, size) : least_state_slots(size);
+      },
+      py::kw_only(), py::arg("capacity_tokens"), py::arg("max_batch_size"),
+      py::arg("keeps_snapshots") = true);
+
   py::class_<SchedulerConfig>(m, "SchedulerConfig")
       .def(py::init(&make_config), py::kw_only(), py::arg("num_blocks"), py::arg("block_tokens"),
            py::arg("max_batch_size"), py::arg("chunk_size"), py::arg("prefill_chunk_size"),
            py::arg("prefix_cache") = true, py::arg("decode_costs") = Costs{},
            py::arg("prefill_costs") = Costs{}, py::arg("prefill_lane_tokens") = py::none(),
            py::arg("joint_tokens") = py::none(), py::arg("max_stall_s") = py::none(),
-           py::arg("tiers") = Tiers{}, py::arg("window") = py::none())
+           py::arg("tiers") = Tiers{}, py::arg("window") = py::none(), py::arg("state_slots") = 0)
       .def_readonly("num_blocks", &SchedulerConfig::num_blocks)
       .def_readonly("block_tokens", &SchedulerConfig::block_tokens)
       .def_readonly("max_batch_size", &SchedulerConfig::max_batch_size)
@@ -197,6 +207,7 @@ void bind_sched(py::module_ m) {
                                if (self.window.tokens == 0) return {};
                                return {{self.window.tokens, self.window.num_blocks}};
                              })
+      .def_property_readonly("state_slots", [](const SchedulerConfig& self) { return self.states.num_slots; })
       .def_property_readonly("tiers", [](const SchedulerConfig& self) {
         Tiers tiers;
         for (const TierConfig& each : self.tiers) {
@@ -228,6 +239,11 @@ void bind_sched(py::module_ m) {
       .def_property_readonly("kv_indices", view_of(&Plan::kv_indices))
       .def_property_readonly("window_slots", view_of(&Plan::window_slots))
       .def_property_readonly("window_indices", view_of(&Plan::window_indices))
+      .def_property_readonly("states_in", view_of(&Plan::states_in))
+      .def_property_readonly("states_out", view_of(&Plan::states_out))
+      .def_property_readonly("save_indptr", view_of(&Plan::save_indptr))
+      .def_property_readonly("save_ends", view_of(&Plan::save_ends))
+      .def_property_readonly("save_slots", view_of(&Plan::save_slots))
       .def_property_readonly("kv_lens", view_of(&Plan::kv_lens))
       .def_property_readonly("samples", view_of(&Plan::samples))
       .def_property_readonly("logits_at", view_of(&Plan::logits_at))
@@ -272,6 +288,8 @@ void bind_sched(py::module_ m) {
       .def_readonly("preemptions", &Stats::preemptions)
       .def_readonly("prefix_query_tokens", &Stats::prefix_query_tokens)
       .def_readonly("prefix_hit_tokens", &Stats::prefix_hit_tokens)
+      .def_readonly("prefix_cut_tokens", &Stats::prefix_cut_tokens)
+      .def_readonly("snapshots", &Stats::snapshots)
       .def_readonly("fetching", &Stats::fetching)
       .def_readonly("unsent", &Stats::unsent)
       .def_readonly("tiers", &Stats::tiers);

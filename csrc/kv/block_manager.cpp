@@ -7,12 +7,13 @@
 namespace ballast {
 
 BlockManager::BlockManager(int32_t num_blocks, int32_t block_tokens, bool prefix_cache,
-                           const WindowConfig& window)
+                           const WindowConfig& window, const StateConfig& states)
     : block_tokens_(static_cast<size_t>(block_tokens)),
       prefix_cache_(prefix_cache),
       pool_(num_blocks),
       index_(num_blocks, block_tokens),
-      windows_(num_blocks, block_tokens, window) {}
+      windows_(num_blocks, block_tokens, window),
+      states_(num_blocks, states) {}
 
 BlockId BlockManager::allocate() {
   if (pool_.num_free() == 0) free(index_.evict());
@@ -21,6 +22,7 @@ BlockId BlockManager::allocate() {
 
 void BlockManager::free(BlockId block) {
   windows_.drop(block);
+  states_.drop(block);
   pool_.free(block);
 }
 
@@ -35,7 +37,7 @@ void BlockManager::match(const std::vector<int32_t>& tokens, const Salt& salt, P
     blocks.push_back(next);
     match.stamps.push_back(index_.stamp(next));
   }
-  match.num_usable = windows_.num_usable(blocks);
+  match.num_usable = std::min(windows_.num_usable(blocks), states_.num_usable(blocks));
 }
 
 // A parent outlives its children: if a block still exists, all blocks before it exist too.
@@ -147,6 +149,7 @@ void BlockManager::check(const std::vector<int32_t>& owners) const {
     BALLAST_CHECK(is_held(block) || !index_.is_hidden(block));
     BALLAST_CHECK(pool_.is_free(block) ? !index_.contains(block) : is_held(block) != index_.is_parked(block));
     BALLAST_CHECK(!pool_.is_free(block) || windows_.of(block) == kNullBlock);
+    BALLAST_CHECK(!pool_.is_free(block) || states_.of(block) == kNullSlot);
     num_held += is_held(block);
   }
   BALLAST_CHECK(owners[index_of(kNullBlock)] == 0);

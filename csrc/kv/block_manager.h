@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "kv/block_pool.h"
 #include "kv/prefix_index.h"
+#include "kv/state_slots.h"
 #include "kv/window_blocks.h"
 
 namespace ballast {
@@ -18,7 +19,9 @@ struct PrefixMatch {
   std::vector<BlockId> blocks;
   std::vector<uint64_t> stamps;  // of the blocks, see PrefixIndex
   uint64_t num_hides = 0;        // see PrefixIndex
-  size_t num_usable = 0;         // of the blocks, see WindowBlocks; all of them without windows
+  // Of the blocks, those after which a request can begin, see WindowBlocks and StateSlots; without windows
+  // and states all of them.
+  size_t num_usable = 0;
 
   void resize(size_t num_blocks) {
     blocks.resize(num_blocks), stamps.resize(num_blocks);
@@ -28,7 +31,8 @@ struct PrefixMatch {
 
 class BlockManager {
  public:
-  BlockManager(int32_t num_blocks, int32_t block_tokens, bool prefix_cache, const WindowConfig& window = {});
+  BlockManager(int32_t num_blocks, int32_t block_tokens, bool prefix_cache, const WindowConfig& window = {},
+               const StateConfig& states = {});
 
   int32_t num_available() const { return pool_.num_free() + index_.num_parked(); }  // free or evictable
   int32_t num_cached() const { return index_.num_parked(); }
@@ -66,6 +70,9 @@ class BlockManager {
   // See PrefixIndex; 0 for a block that is not in the cache.
   uint64_t stamp(BlockId block) const { return index_.contains(block) ? index_.stamp(block) : 0; }
   bool is_hidden(BlockId block) const { return index_.is_hidden(block); }
+  // Whether a lookup can find a block.
+  bool is_known(BlockId block) const { return index_.contains(block) && !is_hidden(block); }
+  bool has_prefix_cache() const { return prefix_cache_; }
   uint64_t num_hides() const { return index_.num_hides(); }
   // Number of leading blocks of a chain before the first hidden one.
   size_t num_before_hidden(const std::vector<BlockId>& blocks) const;
@@ -82,6 +89,9 @@ class BlockManager {
   // What layers with a window keep of the blocks. A request holds a block while it needs its window block.
   WindowBlocks& windows() { return windows_; }
   const WindowBlocks& windows() const { return windows_; }
+  // The recurrent state after some of the blocks.
+  StateSlots& states() { return states_; }
+  const StateSlots& states() const { return states_; }
 
   // `owners`: for each block id, how many tables hold it.
   void check(const std::vector<int32_t>& owners) const;
@@ -97,6 +107,7 @@ class BlockManager {
   BlockPool pool_;
   PrefixIndex index_;
   WindowBlocks windows_;
+  StateSlots states_;
 };
 
 }  // namespace ballast

@@ -58,11 +58,13 @@ bool Admission::fits_in_step(Request& request, const StepDraft& draft, const Pro
 // A request that was just taken out of the queue begins to run.
 void Admission::start(Request& request, StepDraft& draft) {
   state_.request_blocks.begin(request);
+  state_.request_states.begin(request);
   request.fetches_first = !request.admitted_before;
   if (!request.admitted_before) {
     request.admitted_before = true;
     request.num_cached_tokens = request.num_computed;
     state_.prefix_hit_tokens += request.num_computed;
+    state_.prefix_cut_tokens += request.num_known * state_.config.block_tokens - request.num_computed;
     if (state_.config.prefix_cache && !request.scores_prompt) {
       state_.prefix_query_tokens += request.prompt_tokens;
     }

@@ -82,6 +82,7 @@ bool Scheduler::abort(SeqId seq) {
   } else {
     state_.running.remove(&request);
   }
+  state_.request_states.release(request, /*keeps=*/false);
   state_.request_blocks.release(request);
   end(request);
   return true;
@@ -106,7 +107,9 @@ void Scheduler::propose(SeqId seq, std::vector<int32_t> draft_tokens) {
                                 "sampled a token and is in no outstanding plan");
   }
   Request& request = *found->second;
-  const size_t most = static_cast<size_t>(request.max_tokens - request.num_generated() - 1);
+  // A step leaves the state after all of its tokens, and wrong draft tokens must not be in it.
+  const bool has_states = state_.blocks.states().is_used();
+  const size_t most = has_states ? 0 : static_cast<size_t>(request.max_tokens - request.num_generated() - 1);
   draft_tokens.resize(std::min(draft_tokens.size(), most));
   request.draft_tokens = std::move(draft_tokens);
 }
@@ -138,10 +141,11 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
     draft.set_budget(is_starved_ || is_held ? 0 : state_.config.prefill_chunk_size);
   }
   plan_prompts(draft);
+  plan_states(lane);
 
   auto plan = std::make_shared<Plan>();
-  std::vector<Request*> rows =
-      write_rows(*plan, state_.running.requests(), lane, state_.config.block_tokens, state_.blocks.windows());
+  std::vector<Request*> rows = write_rows(*plan, state_.running.requests(), lane, state_.config.block_tokens,
+                                          state_.blocks.windows(), state_.blocks.states().is_used());
   plan->preempted = draft.preempted();
   if (lane == Lane::kDecode) {
     plan->was_predicted = predicted_ && have_same_rows(*plan, *predicted_);
@@ -153,6 +157,7 @@ std::shared_ptr<Plan> Scheduler::plan(Lane lane, std::optional<double> now_s) {
 
 std::shared_ptr<Plan> Scheduler::plan_ahead() {
   const auto& [plan, rows, began_s, is_shared, is_mixed] = steps_[Lane::kDecode];
+  if (state_.blocks.states().is_used()) return nullptr;
   if (!plan || predicted_ || rows.empty() || plan->num_decode != plan->num_tokens()) return nullptr;
   int32_t num_short = 0;
   for (const Request* request : rows) {
@@ -225,6 +230,7 @@ void Scheduler::preempt(StepDraft& draft, size_t index) {
   victim.num_planned_ahead = 0;
   victim.decodes = false;
   victim.draft_tokens.clear();
+  state_.request_states.release(victim, /*keeps=*/true);
   state_.request_blocks.release(victim);
   draft.note_preempted(victim.seq);
   ++num_preemptions_;
@@ -251,6 +257,18 @@ void Scheduler::plan_prompts(StepDraft& draft) {
   draft.add(*part_way, std::min(num_left, draft.allowance(*part_way, draft.budget())));
 }
 
+// First what each row needs, then what is worth saving.
+void Scheduler::plan_states(Lane lane) {
+  if (!state_.blocks.states().is_used()) return;
+  const auto for_rows = [&](const auto& plan) {
+    for (Request* request : state_.running) {
+      if (request->is_planned() && request->lane == lane) plan(*request);
+    }
+  };
+  for_rows([&](Request& request) { state_.request_states.plan(request); });
+  for_rows([&](Request& request) { state_.request_states.plan_saves(request); });
+}
+
 std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled, Lane lane,
                                              std::optional<double> now_s) {
   const Plan* outstanding = steps_[lane].plan.get();
@@ -275,11 +293,13 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
     if (num_samples > 0 && !request->aborted) finish = append_sampled(*request, of_row, *committed);
     of_row += num_samples;
     if (!request->failed) state_.request_blocks.publish(*request);
+    state_.request_states.commit(*request);
     if (!request->draft_tokens.empty()) {
       request->draft_tokens.clear();
       state_.request_blocks.release_after(*request, request->num_tokens());
     }
     if (finish != Finish::kNone || request->aborted) {
+      state_.request_states.release(*request, /*keeps=*/!request->aborted);
       if (request->forget)
         state_.request_blocks.forget(*request);
       else
@@ -386,6 +406,8 @@ Stats Scheduler::stats() const {
   stats.preemptions = num_preemptions_;
   stats.prefix_query_tokens = state_.prefix_query_tokens;
   stats.prefix_hit_tokens = state_.prefix_hit_tokens;
+  stats.prefix_cut_tokens = state_.prefix_cut_tokens;
+  stats.snapshots = state_.blocks.states().num_snapshots();
   stats.fetching =
       std::count_if(state_.running.begin(), state_.running.end(), [](auto* r) { return r->is_fetching(); });
   stats.unsent = state_.tiers.num_unsent();

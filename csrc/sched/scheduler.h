@@ -60,8 +60,8 @@ class Scheduler {
   // Draft tokens: predictions, e.g. by a small model, of the tokens after the last one of a decoding
   // sequence. Its row in the next plan computes all of them and has logits for each token; commit() keeps
   // those that were right. Their number is limited by max_tokens, by the free blocks, and by chunk_size -
-  // max_batch_size for all sequences together. Throws std::invalid_argument unless the sequence decodes in
-  // the next step.
+  // max_batch_size for all sequences together; with recurrent state there are none. Throws
+  // std::invalid_argument unless the sequence decodes in the next step.
   void propose(SeqId seq, std::vector<int32_t> draft_tokens);
   // A row of the outstanding plan failed: commit() frees its sequence and does not publish what the step
   // computed for it. With `forget`, which is for wrong numbers, no block that it read or wrote before is
@@ -118,6 +118,7 @@ class Scheduler {
   void preempt(StepDraft& draft, size_t index);
   void plan_draft_tokens(StepDraft& draft);
   void plan_prompts(StepDraft& draft);
+  void plan_states(Lane lane);
 
   static Finish append(Request& request, int32_t token);
   static Finish append_sampled(Request& request, const int32_t* sampled, Committed& committed);

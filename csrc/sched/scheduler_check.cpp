@@ -29,6 +29,15 @@ void Scheduler::check_running(const Request& request) const {
     BALLAST_CHECK(request.windows_end <= num_blocks);
     BALLAST_CHECK(num_covered == 0 || request.windows_end >= blocks.num_for(num_covered + num_planned_ahead));
   }
+  if (state_.blocks.states().is_used()) {
+    const RequestState& state = request.state;
+    BALLAST_CHECK((state.live == kNullSlot) == (request.num_computed == 0));
+    BALLAST_CHECK((state.next == kNullSlot) == !request.is_planned());
+    BALLAST_CHECK(request.is_planned() || state.saves.empty());
+    BALLAST_CHECK((state.kept == kNullSlot) == (state.num_kept == 0));
+    BALLAST_CHECK(state.num_kept % state_.config.block_tokens == 0);
+    BALLAST_CHECK(state.num_kept <= request.num_computed);
+  }
   BALLAST_CHECK(request.admitted_before);
   BALLAST_CHECK(!request.can_run() || !request.aborted);
   BALLAST_CHECK(!request.is_fetching() || !request.has_slot);
@@ -46,6 +55,7 @@ void Scheduler::check_waiting(const Request& request) {
   BALLAST_CHECK(request.blocks.empty() && request.num_computed == 0 && request.num_planned == 0);
   BALLAST_CHECK(request.draft_tokens.empty());
   BALLAST_CHECK(!request.aborted && !request.has_slot);
+  BALLAST_CHECK(request.state.live == kNullSlot && request.state.kept == kNullSlot);
   for (const TierTable& tier : request.tiers) BALLAST_CHECK(tier.blocks.empty());
 }
 
@@ -57,8 +67,14 @@ void Scheduler::check() const {
     BALLAST_CHECK(request.num_generated() < request.max_tokens);
   };
   std::vector<int32_t> owners(static_cast<size_t>(state_.config.num_blocks) + 1, 0), needs = owners;
+  std::vector<int32_t> holders(static_cast<size_t>(state_.config.states.num_slots) + 1, 0);
+  const auto count_holder = [&](StateSlot slot) { holders[index_of(slot)] += slot != kNullSlot; };
   for (const Request* request : state_.running) {
     check_live(*request);
+    count_holder(request->state.live);
+    count_holder(request->state.kept);
+    count_holder(request->state.next);
+    for (const StateSave& save : request->state.saves) count_holder(save.slot);
     check_running(*request);
     for (const BlockId block : request->blocks) ++owners[index_of(block)];
     for (int32_t i = request->windows_begin; i < request->windows_end; ++i) {
@@ -73,6 +89,7 @@ void Scheduler::check() const {
   state_.queue.check();
   state_.blocks.check(owners);
   state_.blocks.windows().check(needs);
+  state_.blocks.states().check(holders);
   state_.tiers.check(state_.running.requests());
 }
 

@@ -106,6 +106,8 @@ class Row:
     """After the commit: the tokens whose KV is right."""
     window_blocks: NDArray[np.int32]
     """As `blocks`, of layers with a window; empty without one."""
+    states_left: list[tuple[int, int]] = field(default_factory=list)
+    """The slots of recurrent state that it writes, and after how many of its tokens."""
 
     @property
     def is_part_way(self) -> bool:
@@ -283,6 +285,8 @@ class ReferenceScheduler:
         # The same of layers with a window.
         self._window, num_window_blocks = self.config.window or (0, 0)
         self._window_kv = np.zeros((num_window_blocks + 1) * self.config.block_tokens, dtype=np.int64)
+        # The same of recurrent state: each slot holds the prefix hash of the last token before it.
+        self._states = np.full(self.config.state_slots + 1, WRONG, dtype=np.int64)
         self.tiers = [
             Tier(np.zeros((blocks + 1, self.config.block_tokens), np.int64)) for blocks, _ in self.config.tiers
         ]
@@ -396,7 +400,8 @@ class ReferenceScheduler:
             return
         assert request is not None
         assert decodes
-        request.draft_tokens = list(draft_tokens)[: request.max_tokens - request.num_generated - 1]
+        most = 0 if self.config.state_slots else request.max_tokens - request.num_generated - 1
+        request.draft_tokens = list(draft_tokens)[:most]
         self.scheduler.check()
 
     def step(
@@ -456,6 +461,9 @@ class ReferenceScheduler:
             self._kv[plan.slots[first:last]] = row.written
             if self._window:
                 self._window_kv[plan.window_slots[first:last]] = row.written
+        for row, left in zip(rows, _states_left(plan), strict=True):
+            for slot, num_tokens in left:
+                self._states[slot] = row.written[num_tokens - 1]
         of_rows = [row.sampled_by(next_token) for row in rows]
         sampled = [token for tokens in of_rows for token in tokens]
         if self.now_s is not None:
@@ -673,6 +681,8 @@ class ReferenceScheduler:
                 if row.begin < size <= row.computed:
                     self._published.update(first_block)
                 continue
+            for slot, _ in row.states_left:
+                self._states[slot] = WRONG
             for position in range(row.begin, row.end):
                 self._kv[row.blocks[position // size] * size + position % size] = WRONG
                 if self._window:
@@ -713,6 +723,7 @@ class ReferenceScheduler:
         all_positions, token_ids, kv_indices = plan.positions.tolist(), plan.token_ids.tolist(), plan.kv_indices
         rows = []
         logits_at: list[int] = []
+        states_left = _states_left(plan)
         whole = zip(plan.seqs.tolist(), plan.kv_lens.tolist(), plan.samples.tolist(), strict=True)
         for index, (seq, kv_len, samples) in enumerate(whole):
             request = self.live[seq]
@@ -737,7 +748,8 @@ class ReferenceScheduler:
                 hashes.append(hash((hashes[-1], token)))
             window_blocks = plan.window_indices[kv_indptr[index] : kv_indptr[index + 1]]
             written, computed = hashes[begin:end], end - len(drafted)
-            rows.append(Row(request, begin, end, blocks, samples, drafted, written, computed, window_blocks))
+            left = states_left[index] if states_left else []
+            rows.append(Row(request, begin, end, blocks, samples, drafted, written, computed, window_blocks, left))
         assert plan.logits_at.tolist() == logits_at
         self._cut_draft_tokens(rows)
         return rows
@@ -766,7 +778,12 @@ class ReferenceScheduler:
             # A leader that was preempted may have lost its prompt's blocks, and computes them again in the same step.
             is_computed = leader.running and leader.num_computed >= leader.prompt_tokens
             is_cached = self.config.prefix_cache and not self._forgotten
-            if is_cached and is_computed and not request.admitted_before and not self._window:
+            if (
+                is_cached
+                and is_computed
+                and not request.admitted_before
+                and not (self._window or self.config.state_slots)
+            ):
                 assert num_cached == full_blocks * self.config.block_tokens, "a follower shares its leader's prompt"
         if num_cached:
             first_block = request.prefix_hashes[self.config.block_tokens - 1]
@@ -901,12 +918,39 @@ class ReferenceScheduler:
             seen = self._kv[table]
             assert seen.tolist() == row.request.prefix_hashes[: row.begin], "a row reads another sequence's KV"
         self._check_windows(plan, rows)
+        self._check_states(plan, rows)
         # All its tokens have their blocks, shared or not, from the step in which a request is admitted.
         running = [request for request in self.live.values() if request.running]
         used = self.scheduler.stats().used_tokens
         assert used >= len(readers) * block_tokens
         most = sum(-(-(len(request.tokens) + max(1, len(request.draft_tokens))) // block_tokens) for request in running)
         assert used <= most * block_tokens
+
+    def _check_states(self, plan: sched.Plan, rows: list[Row]) -> None:
+        """What layers with recurrent state read and write."""
+        if not self.config.state_slots:
+            assert not any(each.size for each in (plan.states_in, plan.states_out, plan.save_indptr))
+            return
+        read = plan.states_in.tolist()
+        left = _states_left(plan)
+        assert len(read) == len(left) == len(rows)
+        written = [slot for of_row in left for slot, _ in of_row]
+        assert len(set(written)) == len(written), "no two states may be written to one slot"
+        assert all(0 < slot <= self.config.state_slots for slot in written)
+        for other in self.outstanding.values():
+            others = {slot for of_row in _states_left(other.plan) for slot, _ in of_row}
+            assert others.isdisjoint([*read, *written]), "the other lane's step writes what this one uses"
+            assert set(other.plan.states_in.tolist()).isdisjoint(written), "the other lane's step reads it"
+        for index, (row, slot) in enumerate(zip(rows, read, strict=True)):
+            before = row.request.prefix_hashes[row.begin - 1] if row.begin else None
+            assert (self._states[slot] if slot else None) == before, "a row reads another sequence's state"
+            of_others = {each for other in (*left[:index], *left[index + 1 :]) for each, _ in other}
+            assert not slot or slot not in of_others, "a row reads what another one writes"
+            assert slot not in [each for each, _ in left[index][:-1]], "only the last state may replace the first"
+            ends = [num_tokens for _, num_tokens in left[index]]
+            assert ends == sorted(set(ends))
+            assert ends[-1] == row.end - row.begin
+            assert all((row.begin + end) % self.config.block_tokens == 0 for end in ends[:-1])
 
     def _check_windows(self, plan: sched.Plan, rows: list[Row]) -> None:
         """What layers with a window read and write."""
@@ -988,6 +1032,17 @@ def _hash_of_first(store: sched.Transfer, tier: Tier) -> int:
         parent = tier.records[parent].parent
     before = [token for tokens in chain for token in tokens]
     return prefix_hashes([*before, int(store.tokens[0])], store.salt)[-1]
+
+
+def _states_left(plan: sched.Plan) -> list[list[tuple[int, int]]]:
+    """By row, each slot of recurrent state that it writes, and after how many of its tokens; the last one after all."""
+    if not plan.save_indptr.size:
+        return [[] for _ in range(plan.num_requests)]
+    saves = list(zip(plan.save_slots.tolist(), plan.save_ends.tolist(), strict=True))
+    lasts = zip(plan.states_out.tolist(), np.diff(plan.query_indptr).tolist(), strict=True)
+    return [
+        [*saves[first:end], last] for (first, end), last in zip(pairwise(plan.save_indptr.tolist()), lasts, strict=True)
+    ]
 
 
 def _tables(plan: sched.Plan) -> list[list[int]]:

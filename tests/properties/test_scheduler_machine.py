@@ -45,7 +45,8 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
         "chunk_size": max_batch_size + draw(st.integers(0, 8)),
         "prefill_chunk_size": draw(st.integers(1, 16)),
     }
-    has_window = draw(st.booleans())
+    has_window, has_states = draw(st.sampled_from([(False, False), (True, False), (False, True)]))
+    keeps_all = has_window or has_states
     return sched.SchedulerConfig(
         **sizes,
         prefix_cache=prefix_cache,
@@ -54,8 +55,9 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
         prefill_costs=[(1, draw(st.floats(0.5, 4.0)))] if not has_window and draw(st.booleans()) else [],
         max_stall_s=draw(st.none() | st.floats(0.0, 3.0)),
         joint_tokens=draw(st.none() | st.tuples(st.integers(1, 4), st.integers(4, 12))),
-        tiers=draw(tiers) if prefix_cache and not has_window else [],
+        tiers=draw(tiers) if prefix_cache and not keeps_all else [],
         window=draw(windows(sizes)) if has_window else None,
+        state_slots=2 * max_batch_size + draw(st.integers(0, 6)) if has_states else 0,
     )
 
 

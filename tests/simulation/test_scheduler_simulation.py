@@ -296,6 +296,40 @@ def test_windows_leave_no_block_behind_either_and_are_found_again() -> None:
     assert 1_000 < hits[1] < hits[2] < hits[3]
 
 
+def test_states_leave_no_slot_behind_and_are_found_again() -> None:
+    least = sched.num_state_slots(capacity_tokens=0, max_batch_size=CONFIG["max_batch_size"], keeps_snapshots=False)
+    costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
+    hits = []
+    for num_blocks, state_slots, options in (
+        (48, least + 8, {}),
+        (200, least + 8, costs),
+        (200, least, {}),
+        (200, least + 4, {}),
+        (200, least + 100, {}),
+    ):
+        digests = set()
+        for _ in range(2):
+            simulation = Simulation(
+                seed=47,
+                num_requests=1_500,
+                looks_ahead=True,
+                most_draft_tokens=4,
+                num_salts=2,
+                num_blocks=num_blocks,
+                state_slots=state_slots,
+                **options,
+            )
+            simulation.run()
+            digests.add(simulation.digest.hexdigest())
+        totals, stats = simulation.reference.totals, simulation.reference.scheduler.stats()
+        assert len(digests) == 1
+        assert stats.used_tokens == totals.drafted_tokens == 0
+        hits.append(totals.prefix_hit_tokens)
+        assert num_blocks > 48 or totals.preemptions > 50
+    assert hits[2] < hits[3] < hits[4]
+    assert hits[4] > 1_000
+
+
 def test_requests_with_different_salts_never_share_a_block() -> None:
     # The reference knows a token's KV by all before it and the salt, and compares it in every step and fetch.
     simulation = Simulation(seed=37, num_requests=600, num_salts=3, tiers=[(60, 8), (400, 16)])

@@ -38,6 +38,18 @@ void append_windows(Plan& plan, const Request& request, int32_t begin, int32_t e
   }
 }
 
+void append_states(Plan& plan, const Request& request) {
+  const RequestState& state = request.state;
+  if (plan.save_indptr.empty()) plan.save_indptr.push_back(0);
+  plan.states_in.push_back(state.live);
+  plan.states_out.push_back(state.next);
+  for (const StateSave& save : state.saves) {
+    plan.save_ends.push_back(save.num_tokens - request.num_computed);
+    plan.save_slots.push_back(save.slot);
+  }
+  plan.save_indptr.push_back(static_cast<int32_t>(plan.save_slots.size()));
+}
+
 }  // namespace
 
 void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end, int32_t block_tokens,
@@ -62,7 +74,7 @@ void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end, 
 }
 
 std::vector<Request*> write_rows(Plan& plan, const std::vector<Request*>& requests, Lane lane,
-                                 int32_t block_tokens, const WindowBlocks& windows) {
+                                 int32_t block_tokens, const WindowBlocks& windows, bool has_states) {
   std::vector<Request*> rows;
   rows.reserve(requests.size());
   for (const bool decodes : {true, false}) {
@@ -77,6 +89,7 @@ std::vector<Request*> write_rows(Plan& plan, const std::vector<Request*>& reques
   for (const Request* request : rows) {
     append_row(plan, *request, request->num_computed, request->num_computed + request->num_planned,
                block_tokens, windows);
+    if (has_states) append_states(plan, *request);
     plan.samples.push_back(request->num_samples());
     for (int32_t left = request->num_samples(); left > 0; --left) {
       plan.logits_at.push_back(plan.num_tokens() - left);

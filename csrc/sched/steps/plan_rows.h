@@ -17,7 +17,7 @@ void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end, 
 
 // Writes a row for each of the requests that is planned in `lane`; returns them in the order of rows.
 std::vector<Request*> write_rows(Plan& plan, const std::vector<Request*>& requests, Lane lane,
-                                 int32_t block_tokens, const WindowBlocks& windows);
+                                 int32_t block_tokens, const WindowBlocks& windows, bool has_states);
 
 // Whether two plans have the same rows, apart from token ids.
 bool have_same_rows(const Plan& a, const Plan& b);

@@ -38,6 +38,17 @@ void SchedulerConfig::validate() const {
     require(tier.num_blocks >= 1, "tiers", tier.num_blocks, "a tier has at least 1 block");
     require(tier.most_storing >= 1, "tiers", tier.most_storing, "a tier needs at least 1 block in transfer");
   }
+  require(states.num_slots >= 0, "state_slots", states.num_slots,
+          "use 0 for a model without recurrent state");
+  if (states.num_slots > 0) {
+    require(states.num_slots >= least_state_slots(max_batch_size), "state_slots", states.num_slots,
+            "expected at least " + std::to_string(least_state_slots(max_batch_size)) + ", two for each of " +
+                std::to_string(max_batch_size) + " requests");
+    require(tiers.empty(), "tiers", static_cast<int64_t>(tiers.size()),
+            "tiers do not keep recurrent state; use no tiers");
+    require(window.tokens == 0, "window", window.tokens,
+            "no model has windows beside recurrent state; use no window, which keeps all");
+  }
   require(window.tokens >= 0, "window", window.tokens, "a token sees at least itself; use 0 for no window");
   if (window.tokens == 0) return;
   require(tiers.empty(), "tiers", static_cast<int64_t>(tiers.size()),

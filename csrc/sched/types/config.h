@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kv/state_slots.h"
 #include "kv/tier.h"
 #include "kv/window_blocks.h"
 #include "sched/types/cost_curve.h"
@@ -32,6 +33,7 @@ struct SchedulerConfig {
 
   std::vector<TierConfig> tiers = {};  // copies of the cache's blocks outside the device, the fastest first
   WindowConfig window = {};            // of the layers that free what is behind their windows
+  StateConfig states = {};             // of the layers with recurrent state
 
   bool has_prefill_lane() const { return !prefill_costs.empty(); }
   int64_t capacity_tokens() const { return int64_t{num_blocks} * block_tokens; }

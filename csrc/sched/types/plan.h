@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "kv/state_slots.h"
 
 namespace ballast {
 
@@ -22,10 +23,17 @@ struct Plan {
   // that no token of the row sees. Empty without a window.
   std::vector<int32_t> window_slots;    // [tokens]
   std::vector<BlockId> window_indices;  // as many as kv_indices
-  std::vector<int32_t> kv_lens;         // [rows] tokens, including this step's
-  std::vector<int32_t> samples;         // [rows] number of last tokens of the row whose logits are sampled
-  std::vector<int64_t> logits_at;       // [samples of all rows] the indices of those tokens, ascending
-  std::vector<SeqId> preempted;         // requests that this step preempted, in order
+  // Slots of recurrent state: before a row's tokens, after them, and after some of them. Empty without such
+  // state.
+  std::vector<StateSlot> states_in;   // [rows]
+  std::vector<StateSlot> states_out;  // [rows]; another one than states_in, or one that nobody else reads
+  std::vector<int32_t> save_indptr;   // [rows + 1]
+  std::vector<int32_t> save_ends;     // [saves] how many of the row's tokens precede it, ascending
+  std::vector<StateSlot> save_slots;  // [saves]
+  std::vector<int32_t> kv_lens;       // [rows] tokens, including this step's
+  std::vector<int32_t> samples;       // [rows] number of last tokens of the row whose logits are sampled
+  std::vector<int64_t> logits_at;     // [samples of all rows] the indices of those tokens, ascending
+  std::vector<SeqId> preempted;       // requests that this step preempted, in order
   int32_t num_decode = 0;
   bool was_predicted = false;  // plan_ahead() predicted this plan, except token_ids
 
@@ -73,6 +81,8 @@ struct Stats {
   int64_t capacity_tokens, used_tokens, cached_tokens;
   int64_t window_used_tokens, window_cached_tokens;  // in window blocks, see WindowBlocks
   int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
+  int64_t prefix_cut_tokens;     // known tokens of prompts after the last state or window that was there
+  int64_t snapshots;             // of recurrent state, see StateSlots
   int64_t fetching;              // of `waiting`, requests whose blocks are being fetched
   int64_t unsent;                // ended requests with blocks that are still to be sent
   std::vector<TierStats> tiers;  // as configured

@@ -22,6 +22,21 @@ struct TierTable {
   int32_t num_coming = 0;       // blocks that the tier still has to bring
 };
 
+// The state of recurrent layers that is left after a number of a request's tokens.
+struct StateSave {
+  int32_t num_tokens;
+  StateSlot slot;
+};
+
+// The slots of a request's state, each held; see RequestStates.
+struct RequestState {
+  StateSlot live = kNullSlot;  // after the computed tokens
+  StateSlot kept = kNullSlot;  // after num_kept tokens, which end a block
+  int32_t num_kept = 0;
+  StateSlot next = kNullSlot;    // while a step is outstanding: after its tokens
+  std::vector<StateSave> saves;  // while a step is outstanding: after some of its tokens, ascending
+};
+
 //        0            num_computed      num_computed + num_planned      tokens.size()
 //        |  KV written  |  this step's chunk  |  later chunks            |
 //        |  blocks cover all tokens, except a last sampled token that is not planned yet           |
@@ -57,6 +72,7 @@ struct Request {
   int32_t num_known = 0;             // leading blocks that it knew when the request started
   int32_t windows_begin = 0;         // of `blocks`, the first one whose window block the request needs,
   int32_t windows_end = 0;           // and the one after the last; see WindowBlocks
+  RequestState state;                // of recurrent layers
   int32_t num_cached_tokens = 0;     // prompt tokens served by the prefix cache at the first admission
   int64_t fetch_number = 0;          // counts fetches, in the order in which they were ordered
   bool fetches_first = false;        // whether fetched tokens count as cached, too

@@ -25,6 +25,10 @@ def num_window_blocks(
     the windows of `max_batch_size` requests, for the tokens that steps of `step_tokens` tokens write, and, with
     `keeps_borders`, for borders of cached prefixes."""
 
+def num_state_slots(*, capacity_tokens: int, max_batch_size: int, keeps_snapshots: bool = True) -> int:
+    """Number of slots of recurrent state: enough for `max_batch_size` requests and, with `keeps_snapshots`, for
+    snapshots of a cache of `capacity_tokens`."""
+
 class SchedulerConfig(PybindObject):
     def __init__(
         self,
@@ -42,6 +46,7 @@ class SchedulerConfig(PybindObject):
         max_stall_s: float | None = None,
         tiers: Sequence[tuple[int, int]] = ...,
         window: tuple[int, int] | None = None,
+        state_slots: int = 0,
     ) -> None:
         """`num_blocks`: usable blocks, with ids 1…num_blocks; block 0 is the null block.
 
@@ -56,6 +61,8 @@ class SchedulerConfig(PybindObject):
         blocks and its maximum number of concurrent transfers. `window`: the number of tokens that a token attends to in
         sliding-window layers, which free blocks behind their windows, and the number of usable blocks of these layers,
         from `num_window_blocks`; None: no layer has a window. A window cannot be combined with tiers or a prefill lane.
+        `state_slots`: usable slots of recurrent state, from `num_state_slots`; 0: no layer has such a state. It cannot
+        be combined with tiers or a window.
         Raises ValueError naming the field for invalid values.
         """
     @property
@@ -86,6 +93,8 @@ class SchedulerConfig(PybindObject):
     def window(self) -> tuple[int, int] | None: ...
     @property
     def tiers(self) -> list[tuple[int, int]]: ...
+    @property
+    def state_slots(self) -> int: ...
 
 class Lane(PybindObject):
     """The two lanes of steps. Each has at most one outstanding step; steps of both run concurrently."""
@@ -140,6 +149,22 @@ class Plan(PybindObject):
     @property
     def window_indices(self) -> I32:
         """The counterpart of `kv_indices` for these layers: 0 for blocks that no token of the row attends to there."""
+    @property
+    def states_in(self) -> I32:
+        """[requests], the slot with the recurrent state before the row's tokens, 0 for zeros; empty if the
+        configuration has no slots."""
+    @property
+    def states_out(self) -> I32:
+        """[requests], the slot for the state after the row's tokens: another one, or one that no other row reads."""
+    @property
+    def save_indptr(self) -> I32:
+        """[requests + 1], row r also leaves states in save_slots[save_indptr[r]:save_indptr[r + 1]]."""
+    @property
+    def save_ends(self) -> I32:
+        """[saves], how many of the row's tokens precede the state; ascending."""
+    @property
+    def save_slots(self) -> I32:
+        """[saves]"""
     @property
     def kv_lens(self) -> I32:
         """[requests], KV length in tokens once this step has run."""
@@ -251,6 +276,13 @@ class Stats(PybindObject):
     @property
     def prefix_hit_tokens(self) -> int:
         """Total prompt tokens served from the cache, or from tiers."""
+    @property
+    def prefix_cut_tokens(self) -> int:
+        """Total prompt tokens that the cache knew but could not serve, because no state or window is there after
+        them."""
+    @property
+    def snapshots(self) -> int:
+        """Recurrent states that are kept for later requests."""
     @property
     def fetching(self) -> int:
         """The part of `waiting` whose blocks are being fetched from tiers."""

@@ -1,0 +1,137 @@
+#include "kv/state_slots.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace ballast {
+
+int32_t ample_state_slots(int64_t capacity_tokens, int32_t max_batch_size) {
+  const int64_t least = least_state_slots(max_batch_size);
+  const int64_t snapshots = std::max<int64_t>(least, capacity_tokens / kSnapshotDistance);
+  return static_cast<int32_t>(std::min<int64_t>(std::numeric_limits<int32_t>::max(), least + snapshots));
+}
+
+StateSlots::StateSlots(int32_t num_cache_blocks, const StateConfig& config) : config_(config) {
+  if (!is_used()) return;
+  slots_.resize(static_cast<size_t>(config.num_slots) + 1);
+  snapshots_.resize(static_cast<size_t>(num_cache_blocks) + 1, kNullSlot);
+  free_.reserve(static_cast<size_t>(config.num_slots));
+  for (int32_t id = config.num_slots; id >= 1; --id) free_.push_back(StateSlot{id});
+}
+
+size_t StateSlots::num_usable(const std::vector<BlockId>& blocks) const {
+  size_t end = blocks.size();
+  if (is_used()) {
+    while (end > 0 && of(blocks[end - 1]) == kNullSlot) --end;
+  }
+  return end;
+}
+
+StateSlot StateSlots::take() {
+  if (free_.empty()) {
+    BALLAST_CHECK(!line_.empty());
+    const StateSlot given_up = line_.begin()->second;
+    line_.erase(line_.begin());
+    detach(given_up);
+    free_.push_back(given_up);
+  }
+  const StateSlot taken = free_.back();
+  free_.pop_back();
+  slot(taken).num_holders = 1;
+  ++num_held_;
+  return taken;
+}
+
+void StateSlots::hold(StateSlot id) {
+  if (id == kNullSlot) return;
+  Slot& held = slot(id);
+  if (held.num_holders++ > 0) return;
+  BALLAST_CHECK(held.block != kNullBlock);
+  line_.erase(place(held));
+  ++num_held_;
+}
+
+void StateSlots::release(StateSlot id) {
+  if (id == kNullSlot) return;
+  Slot& released = slot(id);
+  BALLAST_CHECK(released.num_holders > 0);
+  if (--released.num_holders > 0) return;
+  --num_held_;
+  released.number = ++num_released_;
+  if (released.block == kNullBlock)
+    free_.push_back(id);
+  else
+    line_.emplace(place(released), id);
+}
+
+bool StateSlots::is_own(StateSlot id) const {
+  return id != kNullSlot && slot(id).num_holders == 1 && slot(id).block == kNullBlock;
+}
+
+void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid) {
+  const StateSlot known = of(block);
+  if (known != kNullSlot) {
+    // It counts as used now, and leaves the grid if it is more than that.
+    Slot& used = slot(known);
+    if (used.num_holders == 0) line_.erase(place(used));
+    used.is_on_grid &= is_on_grid;
+    used.number = ++num_released_;
+    if (used.num_holders == 0) line_.emplace(place(used), known);
+    return;
+  }
+  Slot& attached = slot(id);
+  BALLAST_CHECK(attached.num_holders > 0 && attached.block == kNullBlock);
+  attached.block = block;
+  attached.is_on_grid = is_on_grid;
+  snapshots_[index_of(block)] = id;
+  ++num_snapshots_;
+}
+
+void StateSlots::detach(StateSlot id) {
+  Slot& detached = slot(id);
+  snapshots_[index_of(detached.block)] = kNullSlot;
+  detached.block = kNullBlock;
+  detached.is_on_grid = false;
+  --num_snapshots_;
+}
+
+void StateSlots::drop(BlockId block) {
+  const StateSlot dropped = of(block);
+  if (dropped == kNullSlot) return;
+  const bool is_held = slot(dropped).num_holders > 0;
+  if (!is_held) line_.erase(place(slot(dropped)));
+  detach(dropped);
+  if (!is_held) free_.push_back(dropped);
+}
+
+void StateSlots::check(const std::vector<int32_t>& holders) const {
+  if (!is_used()) return;
+  std::vector<bool> is_free(slots_.size(), false);
+  for (const StateSlot id : free_) {
+    BALLAST_CHECK(id != kNullSlot && !is_free[index_of(id)]);
+    is_free[index_of(id)] = true;
+  }
+  int32_t num_held = 0, num_snapshots = 0;
+  size_t num_waiting = 0;
+  for (size_t id = 1; id < slots_.size(); ++id) {
+    const Slot& each = slots_[id];
+    BALLAST_CHECK(each.num_holders == holders[id]);
+    const bool is_held = each.num_holders > 0;
+    const bool is_snapshot = each.block != kNullBlock;
+    BALLAST_CHECK(is_free[id] == (!is_held && !is_snapshot));
+    num_held += is_held;
+    if (!is_snapshot) continue;
+    ++num_snapshots;
+    BALLAST_CHECK(index_of(snapshots_[index_of(each.block)]) == id);
+    if (is_held) continue;
+    ++num_waiting;
+    const auto found = line_.find(place(each));
+    BALLAST_CHECK(found != line_.end() && index_of(found->second) == id);
+  }
+  BALLAST_CHECK(num_held == num_held_ && num_snapshots == num_snapshots_ && num_waiting == line_.size());
+  BALLAST_CHECK(holders[index_of(kNullSlot)] == 0);
+}
+
+}  // namespace ballast

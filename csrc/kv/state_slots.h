@@ -1,0 +1,96 @@
+// The slots of recurrent state: of running sequences, and of snapshots, from which later sequences can begin.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace ballast {
+
+enum class StateSlot : int32_t {};
+// Reading it gives zeros, the state before a sequence's first token; what is written to it is lost.
+inline constexpr StateSlot kNullSlot{0};
+
+constexpr size_t index_of(StateSlot slot) { return static_cast<size_t>(slot); }
+
+struct StateConfig {
+  int32_t num_slots = 0;  // usable slots, in addition to the null slot; 0: the model has no recurrent state
+};
+
+// Distance of the snapshots that are kept within a long prompt, in tokens.
+inline constexpr int32_t kSnapshotDistance = 8192;
+
+// Slots with which running requests never lack one: each has the state after its last token, and an earlier
+// one at the end of a block.
+constexpr int32_t least_state_slots(int32_t max_batch_size) { return 2 * max_batch_size; }
+// These, and some for snapshots of a cache with capacity_tokens.
+int32_t ample_state_slots(int64_t capacity_tokens, int32_t max_batch_size);
+
+// A slot is free, or held by requests, or a snapshot, or both of the last two. A snapshot is the state after
+// the tokens of a block of the cache and of all blocks before it, and belongs to this block. Snapshots that
+// no request holds are given up for other slots: first those on the grid of long prompts, then the others,
+// each in the order of last use. The contents of a slot that has more than one holder, or is a snapshot,
+// never change.
+//
+// Without slots every call is without effect, and every block has its state.
+class StateSlots {
+ public:
+  StateSlots(int32_t num_cache_blocks, const StateConfig& config);
+
+  bool is_used() const { return config_.num_slots > 0; }
+  int32_t num_slots() const { return config_.num_slots; }
+  int32_t num_held() const { return num_held_; }
+  int32_t num_snapshots() const { return num_snapshots_; }
+
+  // The most leading blocks of a sequence after which a request can begin: there is a snapshot, or none of
+  // them is left.
+  size_t num_usable(const std::vector<BlockId>& blocks) const;
+  // The snapshot of a block, or the null slot.
+  StateSlot of(BlockId block) const { return slots_.empty() ? kNullSlot : snapshots_[index_of(block)]; }
+
+  // A slot with one holder. It may give up a snapshot; one must be left that no request holds.
+  StateSlot take();
+  void hold(StateSlot slot);
+  void release(StateSlot slot);
+  // Whether the holder may write to it: there is no other one, and it is no snapshot.
+  bool is_own(StateSlot slot) const;
+  bool is_snapshot(StateSlot slot) const {
+    return slot != kNullSlot && slots_[index_of(slot)].block != kNullBlock;
+  }
+  // A held slot becomes the snapshot of a block, unless the block has one.
+  void attach(BlockId block, StateSlot slot, bool is_on_grid);
+  // A block of the cache is freed.
+  void drop(BlockId block);
+
+  // `holders`: of each slot.
+  void check(const std::vector<int32_t>& holders) const;
+
+ private:
+  struct Slot {
+    int32_t num_holders = 0;
+    BlockId block = kNullBlock;  // whose snapshot it is
+    bool is_on_grid = false;
+    int64_t number = 0;  // in the line
+  };
+  using Place = std::pair<bool, int64_t>;  // whether not on the grid, and the number
+
+  Slot& slot(StateSlot id) { return slots_[index_of(id)]; }
+  const Slot& slot(StateSlot id) const { return slots_[index_of(id)]; }
+  static Place place(const Slot& slot) { return {!slot.is_on_grid, slot.number}; }
+  void detach(StateSlot id);
+
+  StateConfig config_;
+  std::vector<Slot> slots_;           // empty without slots
+  std::vector<StateSlot> snapshots_;  // by block of the cache
+  std::vector<StateSlot> free_;
+  std::map<Place, StateSlot> line_;  // snapshots that nobody holds
+  int32_t num_held_ = 0;
+  int32_t num_snapshots_ = 0;
+  int64_t num_released_ = 0;
+};
+
+}  // namespace ballast

@@ -1,0 +1,48 @@
+// The recurrent state of requests: which slots the row of a step reads and writes, and what becomes a
+// snapshot.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/block_manager.h"
+#include "sched/types/request.h"
+
+namespace ballast {
+
+// A running request holds the state after its computed tokens (`live`), and the one at the end of the last
+// block that they fill (`kept`), if a step has left it. A step reads the one slot and writes the other: where
+// the old state is to stay, no copy is needed.
+//
+// Snapshots are taken of the end of a prompt, of the end of what other requests have in common with it, at
+// regular distances in long prompts, and of the last full block when a request ends or is preempted. No step
+// is divided for them: the kernels write them while they compute the tokens.
+class RequestStates {
+ public:
+  RequestStates(int32_t block_tokens, int32_t max_batch_size, BlockManager& blocks);
+
+  // Begins with the snapshot of the last block of the match, which is published.
+  void begin(Request& request);
+  // Takes the slot of the state after the step's tokens. A running request never lacks it.
+  void plan(Request& request);
+  // Takes those of the states in between that are worth it, as far as the slots of running requests remain.
+  // After plan() of all requests of the step.
+  void plan_saves(Request& request);
+  // The step is computed, and its full blocks are published: what it left becomes live, kept or a snapshot.
+  void commit(Request& request);
+  // Before the blocks are released. With `keeps`, the kept state becomes a snapshot.
+  void release(Request& request, bool keeps);
+
+ private:
+  StateSlots& slots() const { return blocks_.states(); }
+  bool is_wanted(const Request& request, int32_t num_tokens) const;
+  bool is_on_grid(const Request& request, int32_t num_tokens) const;
+  void attach(Request& request, int32_t num_tokens, StateSlot slot);
+  int32_t last_block_end(int32_t num_tokens) const { return num_tokens / block_tokens_ * block_tokens_; }
+
+  int32_t block_tokens_;
+  int32_t most_saves_;  // slots that are not reserved for running requests
+  int32_t num_saves_ = 0;
+  BlockManager& blocks_;
+};
+
+}  // namespace ballast

@@ -1,0 +1,249 @@
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "base/check.h"
+#include "check.h"
+#include "kv/block_manager.h"
+#include "kv/state_slots.h"
+#include "sched/scheduler.h"
+
+using namespace ballast;
+
+namespace {
+
+BlockId id(int32_t number) { return BlockId{number}; }
+
+std::vector<BlockId> ids(int32_t end) {
+  std::vector<BlockId> all;
+  for (int32_t number = 1; number <= end; ++number) all.push_back(id(number));
+  return all;
+}
+
+// A slot that nobody holds, as the snapshot of a block.
+StateSlot snapshot_of(StateSlots& slots, BlockId block, bool is_on_grid = false) {
+  const StateSlot slot = slots.take();
+  slots.attach(block, slot, is_on_grid);
+  slots.release(slot);
+  return slot;
+}
+
+SchedulerConfig config_of(int32_t num_slots, int32_t num_blocks = 40) {
+  SchedulerConfig config{num_blocks, 4, 2, 8, 16, true};
+  config.states.num_slots = num_slots;
+  return config;
+}
+
+std::vector<int32_t> tokens(int32_t count, int32_t first = 0) {
+  std::vector<int32_t> all(static_cast<size_t>(count));
+  for (int32_t i = 0; i < count; ++i) all[static_cast<size_t>(i)] = first + i;
+  return all;
+}
+
+// Serves a request alone; the tokens of its prompt that were cached.
+int32_t serve(Scheduler& scheduler, int64_t seq, const std::vector<int32_t>& prompt, int32_t max_tokens = 2) {
+  scheduler.add(SeqId{seq}, prompt, max_tokens, {});
+  int32_t num_cached = 0;
+  for (;;) {
+    const auto plan = scheduler.plan();
+    if (plan->num_requests() == 0) return num_cached;
+    num_cached = scheduler.cached_tokens(SeqId{seq});
+    scheduler.check();
+    scheduler.commit(std::vector<int32_t>(plan->logits_at.size(), 7));
+    scheduler.check();
+  }
+}
+
+}  // namespace
+
+TEST(a_request_begins_after_a_block_with_a_snapshot) {
+  StateSlots slots(9, {4});
+  EXPECT(slots.num_usable(ids(5)) == 0);
+  const StateSlot slot = snapshot_of(slots, id(3));
+  EXPECT(slots.num_usable(ids(5)) == 3 && slots.num_usable(ids(2)) == 0);
+  EXPECT(slots.of(id(3)) == slot && slots.of(id(2)) == kNullSlot);
+  slots.drop(id(3));
+  EXPECT(slots.num_usable(ids(5)) == 0 && slots.num_snapshots() == 0);
+  EXPECT(StateSlots(9, {}).num_usable(ids(5)) == 5);
+}
+
+TEST(the_grid_is_given_up_first_and_held_slots_never) {
+  StateSlots slots(9, {3});
+  snapshot_of(slots, id(1));
+  snapshot_of(slots, id(2), true);
+  snapshot_of(slots, id(3));
+  slots.take();
+  EXPECT(slots.of(id(2)) == kNullSlot && slots.of(id(1)) != kNullSlot);
+  slots.hold(slots.of(id(1)));
+  slots.take();
+  EXPECT(slots.of(id(3)) == kNullSlot && slots.of(id(1)) != kNullSlot);
+  EXPECT_THROWS(slots.take(), InvariantError);
+  EXPECT(slots.num_held() == 3);
+}
+
+TEST(snapshots_are_given_up_in_the_order_of_last_use) {
+  StateSlots slots(9, {3});
+  const StateSlot first = snapshot_of(slots, id(1));
+  snapshot_of(slots, id(2));
+  slots.hold(first);
+  slots.release(first);
+  const StateSlot third = slots.take();
+  slots.attach(id(1), third, false);  // the block has one, which counts as used
+  slots.release(third);
+  EXPECT(slots.of(id(1)) == first);
+  slots.take();
+  slots.take();
+  EXPECT(slots.of(id(2)) == kNullSlot && slots.of(id(1)) == first);
+}
+
+TEST(only_a_slot_with_one_holder_that_is_no_snapshot_may_be_written) {
+  StateSlots slots(9, {3});
+  const StateSlot slot = slots.take();
+  EXPECT(slots.is_own(slot) && !slots.is_own(kNullSlot));
+  slots.hold(slot);
+  EXPECT(!slots.is_own(slot));
+  slots.release(slot);
+  slots.attach(id(1), slot, false);
+  EXPECT(!slots.is_own(slot) && slots.is_snapshot(slot));
+  slots.drop(id(1));  // it stays with its holder
+  EXPECT(slots.is_own(slot) && slots.num_held() == 1);
+  slots.check({0, 1, 0, 0});
+}
+
+TEST(a_freed_block_gives_up_its_snapshot) {
+  BlockManager blocks(2, 1, true, {}, {2});
+  std::vector<BlockId> table{blocks.allocate()};
+  blocks.publish(table, 0, {5}, kNoSalt);
+  const StateSlot slot = snapshot_of(blocks.states(), table[0]);
+  EXPECT(slot != kNullSlot);
+  blocks.release(table);
+  PrefixMatch match;
+  blocks.match({5, 6}, kNoSalt, match);
+  EXPECT(match.num_usable == 1);
+  blocks.allocate();
+  blocks.allocate();
+  EXPECT(blocks.states().num_snapshots() == 0);
+}
+
+TEST(a_prompt_is_found_again_and_a_reply_is_continued_at_its_end) {
+  Scheduler scheduler(config_of(8));
+  const std::vector<int32_t> prompt = tokens(22);
+  EXPECT(serve(scheduler, 1, prompt, 6) == 0);
+  EXPECT(serve(scheduler, 2, prompt) == 20);
+  std::vector<int32_t> next = prompt;
+  next.insert(next.end(), 6, 7);
+  EXPECT(serve(scheduler, 3, next) == 24);
+  EXPECT(scheduler.stats().prefix_cut_tokens == 0 && scheduler.stats().snapshots > 0);
+}
+
+TEST(where_prompts_part_a_third_one_begins) {
+  Scheduler scheduler(config_of(12));
+  for (const int64_t seq : {1, 2, 3}) {
+    std::vector<int32_t> prompt = tokens(18);
+    const std::vector<int32_t> own = tokens(20, 100 * static_cast<int32_t>(seq));
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    EXPECT(serve(scheduler, seq, prompt) == (seq == 3 ? 16 : 0));
+  }
+  EXPECT(scheduler.stats().prefix_cut_tokens == 16);
+}
+
+TEST(steps_are_out_of_place_where_the_old_state_stays) {
+  Scheduler scheduler(config_of(8));
+  scheduler.add(SeqId{1}, tokens(9), 12, {});
+  auto plan = scheduler.plan();
+  EXPECT(plan->states_in == std::vector<StateSlot>{kNullSlot} && plan->states_out[0] != kNullSlot);
+  EXPECT(plan->save_ends == std::vector<int32_t>{8} && plan->save_indptr == (std::vector<int32_t>{0, 1}));
+  EXPECT(plan->save_slots[0] != plan->states_out[0]);
+  for (int32_t position = 9; position < 18; ++position) {
+    const StateSlot last = plan->states_out[0];
+    scheduler.commit({7});
+    plan = scheduler.plan();
+    EXPECT(plan->states_in[0] == last && plan->save_ends.empty());
+    EXPECT((plan->states_out[0] != last) == (position % 4 == 0));
+    scheduler.check();
+  }
+}
+
+TEST(as_few_slots_as_work_never_run_out) {
+  Scheduler scheduler(config_of(4));
+  EXPECT(serve(scheduler, 1, tokens(30), 20) == 0);
+  EXPECT(serve(scheduler, 2, tokens(60), 20) == 0);
+  SchedulerConfig config = config_of(3);
+  EXPECT_THROWS(config.validate(), std::invalid_argument);
+  config = config_of(8);
+  config.tiers = {{5, 5}};
+  EXPECT_THROWS(config.validate(), std::invalid_argument);
+}
+
+// In any order of arrivals, aborts, failures and preemptions every row reads the state of exactly its tokens.
+TEST(every_row_reads_the_state_of_its_tokens) {
+  for (const uint32_t seed : {1u, 2u, 3u, 4u}) {
+    std::mt19937 random(seed);
+    const auto below = [&](int32_t end) {
+      return std::uniform_int_distribution<int32_t>(0, end - 1)(random);
+    };
+    SchedulerConfig config{24, 4, 4, 8, 16, true};
+    config.states.num_slots = least_state_slots(4) + below(6);
+    Scheduler scheduler(config);
+    std::map<StateSlot, std::vector<int32_t>> contents{{kNullSlot, {}}};
+    std::map<SeqId, std::vector<int32_t>> texts;
+    int64_t num_added = 0, num_preempted = 0, num_hits = 0;
+    for (int step = 0; step < 3000; ++step) {
+      if (below(3) == 0 && texts.size() < 12) {
+        std::vector<int32_t> prompt = tokens(4 * below(8), below(2) * 1000);
+        for (int32_t left = 1 + below(9); left > 0; --left) prompt.push_back(below(3));
+        const SeqId seq{++num_added};
+        scheduler.add(seq, prompt, 1 + below(20), {});
+        texts[seq] = prompt;
+      }
+      const auto plan = scheduler.plan();
+      num_preempted += static_cast<int64_t>(plan->preempted.size());
+      std::map<StateSlot, std::vector<int32_t>> written;
+      for (int32_t row = 0; row < plan->num_requests(); ++row) {
+        const auto r = static_cast<size_t>(row);
+        const std::vector<int32_t>& text = texts.at(plan->seqs[r]);
+        const int32_t begin = plan->positions[static_cast<size_t>(plan->query_indptr[r])];
+        const int32_t num_tokens = plan->query_indptr[r + 1] - plan->query_indptr[r];
+        const auto prefix = [&](int32_t count) {
+          return std::vector<int32_t>(text.begin(), text.begin() + count);
+        };
+        EXPECT((plan->states_in[r] == kNullSlot) == (begin == 0));
+        EXPECT(contents.at(plan->states_in[r]) == prefix(begin));
+        const auto leave = [&](StateSlot slot, int32_t count) {
+          EXPECT(slot != kNullSlot && written.count(slot) == 0);
+          written[slot] = prefix(begin + count);
+          for (size_t other = 0; other < plan->states_in.size(); ++other) {
+            EXPECT(plan->states_in[other] != slot || (other == r && plan->states_out[r] == slot));
+          }
+        };
+        for (int32_t save = plan->save_indptr[r]; save < plan->save_indptr[r + 1]; ++save) {
+          leave(plan->save_slots[static_cast<size_t>(save)], plan->save_ends[static_cast<size_t>(save)]);
+        }
+        leave(plan->states_out[r], num_tokens);
+      }
+      for (auto& [slot, text] : written) contents[slot] = text;
+      if (plan->num_requests() > 0 && below(20) == 0) {
+        const SeqId seq = plan->seqs[static_cast<size_t>(below(plan->num_requests()))];
+        scheduler.fail(seq, below(2) == 0);
+      }
+      std::vector<int32_t> sampled(plan->logits_at.size());
+      for (int32_t& token : sampled) token = below(3);
+      const auto committed = scheduler.commit(sampled);
+      for (size_t i = 0; i < committed->seqs.size(); ++i) {
+        texts.at(committed->seqs[i]).push_back(committed->tokens[i]);
+      }
+      if (!texts.empty() && below(15) == 0) {
+        scheduler.abort(std::next(texts.begin(), below(static_cast<int32_t>(texts.size())))->first);
+      }
+      scheduler.check();
+      std::map<SeqId, std::vector<int32_t>> live;
+      for (const Description& each : scheduler.describe()) live[each.seq] = texts.at(each.seq);
+      texts = live;
+    }
+    num_hits = scheduler.stats().prefix_hit_tokens;
+    EXPECT(num_preempted > 0 && num_hits > 0);
+    for (const auto& [seq, text] : texts) scheduler.abort(seq);
+    scheduler.check();
+    EXPECT(scheduler.stats().used_tokens == 0);
+  }
+}

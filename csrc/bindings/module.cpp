@@ -9,6 +9,7 @@ void bind_pool(pybind11::module_ m);
 void bind_matrix(pybind11::module_ m);
 void bind_experts(pybind11::module_ m);
 void bind_ops(pybind11::module_ m);
+void bind_recurrence(pybind11::module_ m);
 void bind_model(pybind11::module_ m);
 void bind_handoff(pybind11::module_ m);
 void bind_sampling(pybind11::module_ m);
@@ -23,6 +24,7 @@ PYBIND11_MODULE(_core, m) {
   bind_matrix(kernels);
   bind_experts(kernels);
   bind_ops(kernels);
+  bind_recurrence(kernels);
   bind_model(m.def_submodule("model", "The forward pass on the CPU."));
   bind_handoff(m.def_submodule("handoff", "Routed experts, computed as a device asks for them."));
   bind_sampling(m.def_submodule("sampling", "Logits to tokens."));

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpu/attention.h"
+#include "cpu/delta_rule.h"
 #include "cpu/isa_list.h"
 #include "cpu/isa_namespace.h"
 #include "cpu/panel_layout.h"
@@ -105,6 +106,7 @@ struct Kernels {
   void (*clamped_swiglu)(const ClampedSwiglu& unit, const float* gate, const float* up, int64_t n,
                          float* out);
   AttentionKernels attention;
+  DeltaRule delta_rule;
   const SamplingKernels& (*sampling)();
 };
 

@@ -137,12 +137,17 @@ void merge(int64_t num_rows, int64_t value_width, const AttentionState& next, co
   avx512_kernels()->attention.merge(num_rows, value_width, next, state);
 }
 void index(const IndexStretch& stretch, float* scores) { avx512_kernels()->attention.index(stretch, scores); }
+void delta_rule(const DeltaTile& tile) { avx512_kernels()->delta_rule(tile); }
 
 const SamplingKernels& sampling() { return avx512_kernels()->sampling(); }
 
-constexpr Kernels kTileKernels{
-    "amx",   {tile_kernels<1>(), tile_kernels<2>()}, silu_times, clamped_swiglu, {attend, merge, index},
-    sampling};
+constexpr Kernels kTileKernels{"amx",
+                               {tile_kernels<1>(), tile_kernels<2>()},
+                               silu_times,
+                               clamped_swiglu,
+                               {attend, merge, index},
+                               delta_rule,
+                               sampling};
 
 }  // namespace
 }  // namespace ballast

@@ -5,14 +5,16 @@
 #include "cpu/avx512/simd.h"
 #include "cpu/panels/table-inl.h"
 #include "cpu/shared/attention-inl.h"
+#include "cpu/shared/delta_rule-inl.h"
 #include "cpu/shared/sampling-inl.h"
 
 namespace ballast {
 
 const Kernels* avx512_kernels() {
   static constexpr Kernels kKernels{
-      "avx512",       {activation_kernels<1>(), activation_kernels<2>()}, silu_times,
-      clamped_swiglu, {attend_stretch, merge_states, index_stretch},      sampling_kernels};
+      "avx512",        {activation_kernels<1>(), activation_kernels<2>()}, silu_times,
+      clamped_swiglu,  {attend_stretch, merge_states, index_stretch},      delta_rule,
+      sampling_kernels};
   return &kKernels;
 }
 

@@ -368,6 +368,45 @@ def attention_states_nbytes(
     addition to their arguments, for up to num_tokens per step and num_positions per sequence: 256 MiB, or the memory of
     one group of 32 rows if larger."""
 
+StateArrays = tuple[I32, I32, I32, I32, I32]
+"""The slots that each row reads [rows] and writes [rows]; and of further states that it leaves: their indptr
+[rows + 1], how many of the row's tokens precede each, ascending, and their slots. Slot 0 reads as zeros and keeps
+nothing."""
+
+def delta_rule(
+    pool: ThreadPool,
+    *,
+    queries: F32,
+    keys: F32,
+    values: F32,
+    decays: F32,
+    betas: F32,
+    token_indptr: I32,
+    slots: StateArrays | None = None,
+    states: F32,
+    out: F32,
+    heads_alternate: bool,
+    isa: str,
+) -> None:
+    """The gated delta rule, token after token. queries, keys [T, key heads, K]; values, out [T, H, V]; decays,
+    betas [T, H]; states [slots, H, K, V]. Row r owns tokens token_indptr[r]:token_indptr[r + 1]. Head h has the key
+    head h % key heads with heads_alternate, else h // (H / key heads). Raises IndexError or ValueError naming what does
+    not fit."""
+
+def short_conv(
+    pool: ThreadPool,
+    *,
+    x: F32,
+    weights: F32,
+    token_indptr: I32,
+    slots: StateArrays | None = None,
+    states: F32,
+    out: F32,
+    isa: str,
+) -> None:
+    """out[t] = silu(sum of weights[j] * x[t - taps + 1 + j]), within a row and its state; x, out [T, channels], weights
+    [taps, channels], states [slots, taps - 1, channels], the last inputs. Raises as delta_rule does."""
+
 def silu_mul(gate: F32, up: F32, out: F32) -> None:
     """out = silu(gate) * up, elementwise; all [T, I]. out may be gate or up."""
 

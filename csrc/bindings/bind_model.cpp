@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "bindings/arrays.h"
+#include "bindings/state_rows.h"
 #include "bindings/views.h"
 #include "cpu/dispatch.h"
 #include "model/transformer.h"
@@ -85,9 +87,11 @@ class ModelView {
   ModelView(ThreadPool& pool, const std::string& isa, const ModelShape& shape, const MatrixView& embedding,
             const std::vector<LayerView>& layers, const py::array& output_norm, const MatrixView& output,
             const std::vector<std::pair<py::array, py::array>>& ropes,
-            std::vector<std::vector<py::array>> kv_layers, int64_t block_tokens)
+            std::vector<std::vector<py::array>> kv_layers, int64_t block_tokens,
+            std::vector<std::vector<py::array>> state_layers)
       : block_tokens_(block_tokens),
-        model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output), ropes, kv_layers)) {
+        model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output), ropes, kv_layers,
+                    state_layers)) {
     if (block_tokens < 1) {
       throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
     }
@@ -99,7 +103,8 @@ class ModelView {
                              const py::array& query_indptr, const py::array& kv_indptr,
                              const py::array& kv_indices, const py::array& sampled,
                              const std::optional<py::array>& window_slots,
-                             const std::optional<py::array>& window_indices, const py::function& alive,
+                             const std::optional<py::array>& window_indices,
+                             const std::optional<StateArrays>& states, const py::function& alive,
                              double alive_every_s) {
     const int32_t* ids = read<int32_t>("token_ids", token_ids, {{"T"}});
     const int64_t num_tokens = token_ids.shape(0);
@@ -127,6 +132,7 @@ class ModelView {
                     batch,
                     window_slots ? read<int32_t>("window_slots", *window_slots, {{"T", num_tokens}}) : rows,
                     of_windows,
+                    read_states(states, num_requests, query_ends),
                     read<int64_t>("sampled", sampled, {{"S"}}),
                     sampled.shape(0)};
     py::array_t<float> logits({step.num_sampled, model_.num_logits()});
@@ -171,11 +177,13 @@ class ModelView {
 
   Transformer make(ThreadPool& pool, const std::string& isa, const ModelShape& shape, const ModelInput& input,
                    const std::vector<std::pair<py::array, py::array>>& ropes,
-                   std::vector<std::vector<py::array>>& kv_layers) {
+                   std::vector<std::vector<py::array>>& kv_layers,
+                   std::vector<std::vector<py::array>>& state_layers) {
     ModelWeights weights(input, shape);
     std::vector<RopeTable> tables;
     for (const auto& [cos, sin] : ropes) tables.push_back(read_table(cos, sin));
-    const KvCache cache = read_cache(weights, kv_layers);
+    KvCache cache = read_cache(weights, kv_layers);
+    add_states(weights, state_layers, cache);
     return Transformer(pool, find_isa(isa), shape, std::move(weights), tables, cache);
   }
 
@@ -194,16 +202,21 @@ class ModelView {
     const auto has_window = [&](size_t layer) {
       return layer < weights.layers.size() && weights.layers[layer].attention->has_window();
     };
-    // Slots of the first layer with or without a window; if there is none, those of the first layer.
+    const auto has_none = [&](size_t layer) {
+      return layer < weights.layers.size() && weights.layers[layer].attention->plane_widths().empty();
+    };
+    // Slots of the first layer with or without a window; if there is none, those of the first layer with
+    // planes.
     const auto slots_of = [&](bool windowed) -> int64_t {
       size_t layer = 0;
-      while (layer < kv_layers.size() && has_window(layer) != windowed) ++layer;
+      while (layer < kv_layers.size() && (has_none(layer) || has_window(layer) != windowed)) ++layer;
       if (layer == kv_layers.size()) layer = 0;
+      while (layer + 1 < kv_layers.size() && has_none(layer)) ++layer;
       const bool has_planes =
           !kv_layers.empty() && !kv_layers[layer].empty() && kv_layers[layer][0].ndim() > 0;
       return has_planes ? kv_layers[layer][0].shape(0) : 0;
     };
-    KvCache cache{{}, slots_of(false), slots_of(true)};
+    KvCache cache{{}, slots_of(false), slots_of(true), 1};
     for (size_t i = 0; i < kv_layers.size(); ++i) {
       LayerPlanes planes;
       const int64_t num_slots = has_window(i) ? cache.num_window_slots : cache.num_slots;
@@ -215,9 +228,29 @@ class ModelView {
             write<float>("kv_layers", kv_layers[i][plane], {{"slots", num_slots}, {"width", width}}));
         owners_.add(kv_layers[i][plane]);
       }
-      cache.layers.push_back(std::move(planes));
+      cache.layers.push_back({std::move(planes), {}});
     }
     return cache;
+  }
+
+  // The states of each layer, all with the same number of slots.
+  void add_states(const ModelWeights& weights, std::vector<std::vector<py::array>>& state_layers,
+                  KvCache& cache) {
+    std::optional<int64_t> num_slots;
+    for (size_t i = 0; i < std::min(state_layers.size(), cache.layers.size()); ++i) {
+      const std::vector<int64_t> floats =
+          i < weights.layers.size() ? weights.layers[i].attention->state_floats() : std::vector<int64_t>();
+      for (size_t state = 0; state < state_layers[i].size(); ++state) {
+        py::array& array = state_layers[i][state];
+        const int64_t width = state < floats.size() ? floats[state] : Dim::kAny;
+        float* data = write<float>("state_layers", array,
+                                   {{"state slots", num_slots.value_or(Dim::kAny)}, {"floats", width}});
+        num_slots = array.shape(0);
+        cache.layers[i].states.push_back(data);
+        owners_.add(array);
+      }
+    }
+    cache.num_state_slots = num_slots.value_or(1);
   }
 
   Owners owners_;
@@ -256,12 +289,20 @@ void bind_model(py::module_ m) {
   py::class_<GroupedShape>(m, "GroupedShape")
       .def(py::init([](int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t v_dim,
                        int64_t rope_dim, float softmax_scale, bool norms_all_heads, int64_t window,
-                       float value_scale) {
-             return GroupedShape{num_heads,     num_kv_heads,    head_dim, v_dim,      rope_dim,
-                                 softmax_scale, norms_all_heads, window,   value_scale};
+                       float value_scale, bool gates_queries) {
+             return GroupedShape{num_heads,     num_kv_heads,    head_dim, v_dim,       rope_dim,
+                                 softmax_scale, norms_all_heads, window,   value_scale, gates_queries};
            }),
            py::kw_only(), arg("num_heads"), arg("num_kv_heads"), arg("head_dim"), arg("v_dim"),
-           arg("rope_dim"), arg("softmax_scale"), arg("norms_all_heads"), arg("window"), arg("value_scale"));
+           arg("rope_dim"), arg("softmax_scale"), arg("norms_all_heads"), arg("window"), arg("value_scale"),
+           arg("gates_queries"));
+  py::class_<DeltaNetShape>(m, "DeltaNetShape")
+      .def(py::init([](int64_t num_heads, int64_t num_key_heads, int64_t key_dim, int64_t v_dim,
+                       int64_t conv_taps, bool heads_alternate) {
+             return DeltaNetShape{num_heads, num_key_heads, key_dim, v_dim, conv_taps, heads_alternate};
+           }),
+           py::kw_only(), arg("num_heads"), arg("num_key_heads"), arg("key_dim"), arg("v_dim"),
+           arg("conv_taps"), arg("heads_alternate"));
   py::class_<HeadMatrixView>(m, "HeadMatrix")
       .def(py::init([](const MatrixView& matrix, int64_t head_stride, int64_t row_offset, bool transposed) {
              return HeadMatrixView{matrix, head_stride, row_offset, transposed};
@@ -273,13 +314,13 @@ void bind_model(py::module_ m) {
       .def(py::init<ThreadPool&, const std::string&, const ModelShape&, const MatrixView&,
                     const std::vector<LayerView>&, const py::array&, const MatrixView&,
                     const std::vector<std::pair<py::array, py::array>>&, std::vector<std::vector<py::array>>,
-                    int64_t>(),
+                    int64_t, std::vector<std::vector<py::array>>>(),
            py::keep_alive<1, 2>(), arg("pool"), py::kw_only(), arg("isa"), arg("shape"), arg("embedding"),
            arg("layers"), arg("output_norm"), arg("output"), arg("ropes"), arg("kv_layers"),
-           arg("block_tokens"))
+           arg("block_tokens"), arg("state_layers") = std::vector<std::vector<py::array>>())
       .def("forward", &ModelView::forward, py::kw_only(), arg("token_ids"), arg("positions"), arg("slots"),
            arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"),
-           arg("window_slots") = py::none(), arg("window_indices") = py::none(), arg("alive"),
-           arg("alive_every_s"))
+           arg("window_slots") = py::none(), arg("window_indices") = py::none(), arg("states") = py::none(),
+           arg("alive"), arg("alive_every_s"))
       .def_property_readonly("expert_bytes_read", &ModelView::expert_bytes_read);
 }

@@ -1,5 +1,5 @@
-// The kinds of attention: their sizes and their common interface. Each kind has its own file, which declares
-// and checks its tensors and computes with them.
+// The kinds of attention, among them linear attention with recurrent state: their sizes and their common
+// interface. Each kind has its own file, which declares and checks its tensors and computes with them.
 //
 // Shapes: T tokens, D hidden, H heads.
 #pragma once
@@ -48,9 +48,27 @@ struct GroupedShape {
   bool norms_all_heads;   // whether norms of queries and keys span all heads of a token, else each head
   int64_t window = 0;     // positions that a token sees, its own the last; 0 for all
   float value_scale = 1;  // factor of values
+  // Whether the matrix of queries gives each head's query and then its gate, whose sigmoid multiplies what
+  // the head gives; then v_dim is head_dim.
+  bool gates_queries = false;
 };
 
-using MixerShape = std::variant<LatentShape, GroupedShape>;
+// Gated DeltaNet (arXiv 2412.06464): linear attention with a state of [key_dim, v_dim] per head, decayed and
+// corrected by each token. Queries, keys and values pass a short convolution.
+struct DeltaNetShape {
+  int64_t num_heads;      // of values
+  int64_t num_key_heads;  // of queries and keys
+  int64_t key_dim;        // of a head
+  int64_t v_dim;          // of a head
+  int64_t conv_taps;
+  bool heads_alternate;  // see DeltaShape
+
+  int64_t key_width() const { return num_key_heads * key_dim; }
+  int64_t value_width() const { return num_heads * v_dim; }
+  int64_t channels() const { return 2 * key_width() + value_width(); }  // of the convolution
+};
+
+using MixerShape = std::variant<LatentShape, GroupedShape, DeltaNetShape>;
 
 // Buffers between operations, sized for the largest step so far.
 struct AttentionMemory {
@@ -63,7 +81,12 @@ struct AttentionMemory {
   std::vector<float> key;           // [T, kv heads, head_dim]
   std::vector<float> value;         // [T, kv heads, v]
   std::vector<float> values;        // [T, H, v]
-  std::vector<float> gates;         // [T, H]
+  std::vector<float> gates;         // [T, H] or [T, H, v]
+  std::vector<float> projected;     // [T, a product of several matrices]
+  std::vector<float> mixed;         // [T, channels], queries, keys and values before the convolution
+  std::vector<float> convolved;     // [T, channels]
+  std::vector<float> decays;        // [T, H]
+  std::vector<float> betas;         // [T, H]
   std::vector<float> index_query;   // [T, index heads, key_width]
   std::vector<float> index_key;     // [T, key_width]
   std::vector<float> head_weights;  // [T, index heads]
@@ -89,14 +112,17 @@ class Attention {
 
   // Floats per token in each plane of the layer's cache.
   virtual std::vector<int64_t> plane_widths() const = 0;
+  // Floats of each recurrent state of a sequence.
+  virtual std::vector<int64_t> state_floats() const { return {}; }
+  // Entries of a head that are rotated by the position; 0 if positions do not count.
   virtual int64_t rope_dim() const = 0;
   // Whether a token sees a window only, so the layer uses the step's window_slots and window_batch.
   virtual bool has_window() const { return false; }
   // The sizes of the selection of positions; null if it attends to all positions.
   virtual const IndexerShape* index() const { return nullptr; }
   virtual bool has_indexer() const { return false; }
-  // Writes the step's rows of the planes; out [T, D] from normed [T, D].
-  virtual void attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
+  // Writes the step's rows of the planes and its states; out [T, D] from normed [T, D].
+  virtual void attend(const AttentionCall& call, const float* normed, const LayerCache& cache,
                       float* out) const = 0;
 };
 
@@ -104,6 +130,8 @@ class Attention {
 std::shared_ptr<const Attention> make_attention(const LatentShape& shape, int64_t hidden,
                                                 LayerTensors& tensors);
 std::shared_ptr<const Attention> make_attention(const GroupedShape& shape, int64_t hidden,
+                                                LayerTensors& tensors);
+std::shared_ptr<const Attention> make_attention(const DeltaNetShape& shape, int64_t hidden,
                                                 LayerTensors& tensors);
 
 }  // namespace ballast

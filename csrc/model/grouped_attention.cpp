@@ -18,7 +18,7 @@ class GroupedAttention final : public Attention {
  public:
   GroupedAttention(const GroupedShape& shape, int64_t hidden, LayerTensors& tensors)
       : shape_(checked(shape, tensors.layer())),
-        query_(tensors.matrix("query", query_width(), hidden)),
+        query_(tensors.matrix("query", query_rows(), hidden)),
         key_(tensors.matrix("key", key_width(), hidden)),
         value_(tensors.matrix("value", value_width(), hidden)),
         query_bias_(tensors.optional_vector("query_bias", query_width())),
@@ -29,13 +29,14 @@ class GroupedAttention final : public Attention {
         sinks_(tensors.optional_vector("sinks", shape.num_heads)),
         output_(tensors.matrix("output", hidden, shape.num_heads * shape.v_dim)),
         output_bias_(tensors.optional_vector("output_bias", hidden)) {
-    if (tensors.has("head_gate")) gate_ = tensors.matrix("head_gate", shape.num_heads, hidden);
+    if (tensors.has("head_gate") && !shape.gates_queries)
+      gate_ = tensors.matrix("head_gate", shape.num_heads, hidden);
   }
 
   std::vector<int64_t> plane_widths() const override { return {key_width(), value_width()}; }
   int64_t rope_dim() const override { return shape_.rope_dim; }
   bool has_window() const override { return shape_.window != 0; }
-  void attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
+  void attend(const AttentionCall& call, const float* normed, const LayerCache& cache,
               float* out) const override;
 
  private:
@@ -45,12 +46,16 @@ class GroupedAttention final : public Attention {
                 std::to_string(shape.num_kv_heads) + " of the cache; expected equal groups");
     require(shape.rope_dim <= shape.head_dim, layer + " rotates " + std::to_string(shape.rope_dim) +
                                                   " entries of heads of " + std::to_string(shape.head_dim));
+    require(!shape.gates_queries || shape.v_dim == shape.head_dim,
+            layer + " has gates of " + std::to_string(shape.head_dim) + " numbers for values of " +
+                std::to_string(shape.v_dim) + "; expected as many");
     require(shape.window >= 0, layer + " has a window of " + std::to_string(shape.window) +
                                    " positions; expected 1 or more, or 0 for none");
     return shape;
   }
 
   int64_t query_width() const { return shape_.num_heads * shape_.head_dim; }
+  int64_t query_rows() const { return shape_.gates_queries ? 2 * query_width() : query_width(); }
   int64_t key_width() const { return shape_.num_kv_heads * shape_.head_dim; }
   int64_t value_width() const { return shape_.num_kv_heads * shape_.v_dim; }
   // What one norm spans.
@@ -59,10 +64,11 @@ class GroupedAttention final : public Attention {
   }
 
   void rotate_and_store(const AttentionCall& call, const LayerPlanes& planes) const;
+  void project_queries(const AttentionCall& call, const float* normed) const;
   void apply_gates(const AttentionCall& call, const float* normed) const;
 
   const GroupedShape shape_;
-  const Matrix query_;  // [H * head_dim, D]
+  const Matrix query_;  // [H * head_dim, D], or [2 H * head_dim, D] with gates
   const Matrix key_;    // [num_kv_heads * head_dim, D]
   const Matrix value_;  // [num_kv_heads * v, D]
   const std::vector<float> query_bias_;
@@ -118,10 +124,41 @@ void GroupedAttention::rotate_and_store(const AttentionCall& call, const LayerPl
   });
 }
 
-// Multiplies what each head gives by the sigmoid of its gate.
+// Gates follow the query of each head.
+void GroupedAttention::project_queries(const AttentionCall& call, const float* normed) const {
+  AttentionMemory& s = call.memory;
+  const int64_t num_tokens = call.step.num_tokens();
+  if (!shape_.gates_queries) {
+    linear(call.pool, normed, num_tokens, query_, s.query.data());
+    return;
+  }
+  grow(s.projected, num_tokens, query_rows());
+  grow(s.gates, num_tokens, query_width());
+  linear(call.pool, normed, num_tokens, query_, s.projected.data());
+  for_tokens(call.pool, num_tokens, [&](int64_t token) {
+    const float* from = s.projected.data() + token * query_rows();
+    float* query = s.query.data() + token * query_width();
+    float* gates = s.gates.data() + token * query_width();
+    for (int64_t head = 0; head < shape_.num_heads; ++head) {
+      query = std::copy_n(from, shape_.head_dim, query);
+      gates = std::copy_n(from + shape_.head_dim, shape_.head_dim, gates);
+      from += 2 * shape_.head_dim;
+    }
+  });
+}
+
+// Multiplies what each head gives by the sigmoid of its gate, or each number of it by that of its own.
 void GroupedAttention::apply_gates(const AttentionCall& call, const float* normed) const {
   const int64_t num_tokens = call.step.num_tokens();
   AttentionMemory& memory = call.memory;
+  if (shape_.gates_queries) {
+    for_tokens(call.pool, num_tokens, [&](int64_t token) {
+      const float* gates = memory.gates.data() + token * query_width();
+      float* values = memory.values.data() + token * query_width();
+      for (int64_t i = 0; i < query_width(); ++i) values[i] *= 1.0f / (1.0f + std::exp(-gates[i]));
+    });
+    return;
+  }
   grow(memory.gates, num_tokens, shape_.num_heads);
   linear(call.pool, normed, num_tokens, *gate_, memory.gates.data());
   for_tokens(call.pool, num_tokens, [&](int64_t token) {
@@ -134,23 +171,24 @@ void GroupedAttention::apply_gates(const AttentionCall& call, const float* norme
   });
 }
 
-void GroupedAttention::attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
+void GroupedAttention::attend(const AttentionCall& call, const float* normed, const LayerCache& cache,
                               float* out) const {
   const GroupedShape& shape = shape_;
   const int64_t num_tokens = call.step.num_tokens();
   AttentionMemory& s = call.memory;
   reserve(s, shape, num_tokens);
-  linear(call.pool, normed, num_tokens, query_, s.query.data());
+  project_queries(call, normed);
   linear(call.pool, normed, num_tokens, key_, s.key.data());
   linear(call.pool, normed, num_tokens, value_, s.value.data());
-  rotate_and_store(call, planes);
+  rotate_and_store(call, cache.planes);
   paged_attention(call.pool, call.kernels, {{s.query.data(), shape.head_dim, shape.head_dim}, {}},
-                  {planes[0], key_width(), shape.head_dim}, {planes[1], value_width(), shape.v_dim},
+                  {cache.planes[0], key_width(), shape.head_dim},
+                  {cache.planes[1], value_width(), shape.v_dim},
                   has_window() ? call.step.window_batch : call.step.batch,
                   {shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.v_dim, shape.softmax_scale,
                    shape.window, sinks_.empty() ? nullptr : sinks_.data()},
                   s.values.data());
-  if (gate_) apply_gates(call, normed);
+  if (gate_ || shape.gates_queries) apply_gates(call, normed);
   linear(call.pool, s.values.data(), num_tokens, output_, out);
   if (output_bias_.empty()) return;
   const int64_t hidden = output_.rows();

@@ -56,7 +56,7 @@ class LatentAttention final : public Attention {
   int64_t rope_dim() const override { return shape_.rope_dim; }
   const IndexerShape* index() const override { return shape_.index ? &*shape_.index : nullptr; }
   bool has_indexer() const override { return indexer_.has_value(); }
-  void attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
+  void attend(const AttentionCall& call, const float* normed, const LayerCache& cache,
               float* out) const override;
 
  private:
@@ -126,7 +126,7 @@ void LatentAttention::rotate_and_store(const AttentionCall& call, float* cache) 
 }
 
 // DeepSeek-V2 §2.1.2, appendix C.
-void LatentAttention::attend(const AttentionCall& call, const float* normed, const LayerPlanes& planes,
+void LatentAttention::attend(const AttentionCall& call, const float* normed, const LayerCache& cache,
                              float* out) const {
   const LatentShape& shape = shape_;
   const int64_t num_tokens = call.step.num_tokens();
@@ -135,11 +135,11 @@ void LatentAttention::attend(const AttentionCall& call, const float* normed, con
   reserve(s, num_tokens);
   queries(call, normed);
   linear(call.pool, normed, num_tokens, kv_a_, s.latent.data());
-  rotate_and_store(call, planes[0]);
+  rotate_and_store(call, cache.planes[0]);
   const ChosenPositions* chosen = nullptr;
   ChosenPositions positions{};
   if (shape.index) {
-    if (indexer_) indexer_->choose(call, normed, s.query_down.data(), planes[1]);
+    if (indexer_) indexer_->choose(call, normed, s.query_down.data(), cache.planes[1]);
     positions = {s.chosen.data(), s.num_chosen.data(), shape.index->top_k};
     chosen = &positions;
   }
@@ -153,7 +153,7 @@ void LatentAttention::attend(const AttentionCall& call, const float* normed, con
   }
   const AttentionQuery query{{s.query_latent.data(), shape.kv_lora_rank, shape.kv_lora_rank},
                              {s.query.data() + shape.nope_dim, shape.query_dim(), shape.rope_dim}};
-  const CacheRows rows{planes[0], shape.latent_dim(), 0};
+  const CacheRows rows{cache.planes[0], shape.latent_dim(), 0};
   paged_attention(call.pool, call.kernels, query, rows, rows, call.step.batch,
                   {num_heads, 1, shape.latent_dim(), shape.kv_lora_rank, shape.softmax_scale},
                   s.attended.data(), chosen);

@@ -6,6 +6,7 @@
 
 #include "base/index_range.h"
 #include "ops/paged_attention.h"
+#include "ops/state_rows.h"
 #include "threads/thread_pool.h"
 
 namespace ballast {
@@ -21,10 +22,18 @@ struct RopeTable {
 // A layer's part of the cache: its planes, each [num_slots, width]. The layer's attention defines them.
 using LayerPlanes = std::vector<float*>;
 
+// What a layer keeps of sequences.
+struct LayerCache {
+  LayerPlanes planes;
+  // Its recurrent states, each [num_state_slots, floats]; the null slot is not used.
+  std::vector<float*> states;
+};
+
 struct KvCache {
-  std::vector<LayerPlanes> layers;
+  std::vector<LayerCache> layers;
   int64_t num_slots;         // of layers without a window
   int64_t num_window_slots;  // of layers with one
+  int64_t num_state_slots;   // of recurrent state, the null slot included
 };
 
 // One step's input.
@@ -34,6 +43,7 @@ struct Step {
   PagedBatch batch;
   const int32_t* window_slots;  // [T], as `slots`, in layers with a window
   PagedBatch window_batch;      // as `batch`, in layers with a window
+  StateRows states;             // of layers with recurrent state
   const int64_t* sampled;       // [num_sampled], the tokens whose logits are wanted
   int64_t num_sampled;
 

@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -8,8 +9,19 @@
 #include "model/fits.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/vector.h"
 
 namespace ballast {
+
+namespace {
+
+void within(const char* name, int64_t index, int64_t value, int64_t end) {
+  if (value >= 0 && value < end) return;
+  throw std::out_of_range(std::string(name) + "[" + std::to_string(index) + "] is " + std::to_string(value) +
+                          "; expected 0 to " + std::to_string(end - 1));
+}
+
+}  // namespace
 
 Transformer::Transformer(ThreadPool& pool, const Kernels* kernels, const ModelShape& shape,
                          ModelWeights weights, const std::vector<RopeTable>& ropes, const KvCache& cache)
@@ -33,8 +45,9 @@ void Transformer::check_ropes() const {
     require(layer.rope < ropes_.size(), name + " has rotation " + std::to_string(layer.rope) +
                                             "; expected one of " + std::to_string(ropes_.size()));
     const int64_t dim = layer.attention->rope_dim();
-    require(dim == ropes_[layer.rope].dim, name + " rotates " + std::to_string(dim) + " entries; expected " +
-                                               std::to_string(ropes_[layer.rope].dim));
+    require(dim == 0 || dim == ropes_[layer.rope].dim, name + " rotates " + std::to_string(dim) +
+                                                           " entries; expected " +
+                                                           std::to_string(ropes_[layer.rope].dim));
   }
 }
 
@@ -44,12 +57,13 @@ void Transformer::check_cache() const {
                                 " layers; expected " + std::to_string(weights_.layers.size()));
   }
   for (size_t i = 0; i < cache_.layers.size(); ++i) {
-    const size_t expected = weights_.layers[i].attention->plane_widths().size();
-    if (cache_.layers[i].size() != expected) {
-      throw std::invalid_argument("the cache has " + std::to_string(cache_.layers[i].size()) +
-                                  " planes in layer " + std::to_string(i) + "; expected " +
-                                  std::to_string(expected));
-    }
+    const auto check = [&](size_t found, size_t expected, const char* what) {
+      require(found == expected, "the cache has " + std::to_string(found) + " " + what + " in layer " +
+                                     std::to_string(i) + "; expected " + std::to_string(expected));
+    };
+    const Attention& attention = *weights_.layers[i].attention;
+    check(cache_.layers[i].planes.size(), attention.plane_widths().size(), "planes");
+    check(cache_.layers[i].states.size(), attention.state_floats().size(), "states");
   }
 }
 
@@ -83,12 +97,24 @@ Transformer::Outputs Transformer::feed_forward(const LayerWeights& weights, int6
   StepMemory& s = memory_;
   std::vector<Experts::Call> calls;
   if (weights.routed) calls.push_back(choose(*weights.routed, num_tokens));
-  if (weights.mlp) calls.push_back({&*weights.mlp, s.zeros.data(), s.ones.data(), 1, s.block_out.data()});
+  if (weights.mlp) calls.push_back(every_token(weights, num_tokens));
   const std::vector<int64_t> num_read = Experts::forward_all(pool_, s.normed.data(), num_tokens, calls);
   if (weights.routed) routed_.count_read(weights.routed->experts, num_read[0]);
   Outputs outputs;
   for (const Experts::Call& call : calls) outputs.push_back(call.out);
   return outputs;
+}
+
+// The expert of all tokens, with its share of each.
+Experts::Call Transformer::every_token(const LayerWeights& weights, int64_t num_tokens) {
+  StepMemory& s = memory_;
+  const int64_t hidden = shape_.hidden;
+  for_tokens(pool_, weights.mlp_gate.empty() ? 0 : num_tokens, [&](int64_t token) {
+    const float product = dot(weights.mlp_gate.data(), s.normed.data() + token * hidden, hidden);
+    s.shares[static_cast<size_t>(token)] = 1.0f / (1.0f + std::exp(-product));
+  });
+  if (weights.mlp_gate.empty()) std::fill_n(s.shares.begin(), num_tokens, 1.0f);
+  return {&*weights.mlp, s.zeros.data(), s.shares.data(), 1, s.block_out.data()};
 }
 
 Experts::Call Transformer::choose(const RoutedWeights& weights, int64_t num_tokens) {
@@ -130,12 +156,22 @@ void Transformer::add_and_norm(const Outputs& added, const std::vector<float>& n
   });
 }
 
+void Transformer::check_states(const StateRows& states) const {
+  if (states.in == nullptr) return;
+  for (int64_t row = 0; row < states.num_rows; ++row) {
+    within("states_in", row, states.in[row], cache_.num_state_slots);
+    within("states_out", row, states.out[row], cache_.num_state_slots);
+    const int32_t first = states.save_indptr[row], last = states.save_indptr[row + 1];
+    for (int32_t save = first, after = 1; save < last; ++save) {
+      const int32_t end = states.save_ends[save];
+      within("save_slots", save, states.save_slots[save], cache_.num_state_slots);
+      within("save_ends", save, end < after ? -1 : end, states.num_tokens(row) + 1);
+      after = end + 1;
+    }
+  }
+}
+
 void Transformer::check(const Step& step) const {
-  const auto within = [](const char* name, int64_t index, int64_t value, int64_t end) {
-    if (value >= 0 && value < end) return;
-    throw std::out_of_range(std::string(name) + "[" + std::to_string(index) + "] is " +
-                            std::to_string(value) + "; expected 0 to " + std::to_string(end - 1));
-  };
   step.batch.check();
   step.window_batch.check();
   if (step.num_sampled > step.num_tokens()) {
@@ -150,6 +186,7 @@ void Transformer::check(const Step& step) const {
     for (const RopeTable& rope : ropes_)
       within("positions", token, step.batch.positions[token], rope.num_positions);
   }
+  check_states(step.states);
   for (int64_t i = 0; i < step.num_sampled; ++i) within("sampled", i, step.sampled[i], step.num_tokens());
 }
 
@@ -160,7 +197,7 @@ void Transformer::StepMemory::reserve(int64_t num_tokens, const ModelShape& shap
   grow(routed_out, num_tokens, shape.hidden);
   grow(router_logits, num_tokens, shape.routing.num_experts);
   grow(zeros, num_tokens, 1);
-  if (ones.size() < zeros.size()) ones.resize(zeros.size(), 1.0f);
+  grow(shares, num_tokens, 1);
 }
 
 }  // namespace ballast

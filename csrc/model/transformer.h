@@ -28,14 +28,15 @@ class Transformer {
   int64_t num_logits() const { return weights_.output.rows(); }
   int64_t num_slots() const { return cache_.num_slots; }
   int64_t num_window_slots() const { return cache_.num_window_slots; }
+  int64_t num_state_slots() const { return cache_.num_state_slots; }
   // Bytes of routed experts' weights that all steps so far have read: per step and layer, each chosen expert
   // once. May be called from any thread.
   int64_t expert_bytes_read() const { return routed_.bytes_read(); }
 
-  // Writes the step's rows of the cache and logits [num_sampled, num_logits]; calls layer_done after each
-  // layer. Throws std::out_of_range or std::invalid_argument naming the entry of the step that leads outside
-  // vocabulary, table or cache; nothing is written then. One call at a time: calls share the memory between
-  // two operations.
+  // Writes the step's rows and states of the cache and logits [num_sampled, num_logits]; calls layer_done
+  // after each layer. Throws std::out_of_range or std::invalid_argument naming the entry of the step that
+  // leads outside vocabulary, table or cache; nothing is written then. One call at a time: calls share the
+  // memory between two operations.
   void forward(const Step& step, float* logits, const std::function<void()>& layer_done);
 
  private:
@@ -49,15 +50,17 @@ class Transformer {
     std::vector<float> routed_out;     // [T, D]
     std::vector<float> router_logits;  // [T, E]
     std::vector<int32_t> zeros;        // [T], every token's only expert
-    std::vector<float> ones;           // [T], and its share
+    std::vector<float> shares;         // [T], and its share
   };
   using Outputs = std::vector<const float*>;
 
   void check(const Step& step) const;
+  void check_states(const StateRows& states) const;
   void embed(const Step& step);
   void check_cache() const;
   void check_ropes() const;
   Outputs feed_forward(const LayerWeights& weights, int64_t num_tokens);
+  Experts::Call every_token(const LayerWeights& weights, int64_t num_tokens);
   Experts::Call choose(const RoutedWeights& weights, int64_t num_tokens);
   void output(const Outputs& pending, const Step& step, float* logits);
 

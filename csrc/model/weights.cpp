@@ -16,6 +16,7 @@ LayerWeights make_layer(const std::string& name, const LayerInput& input, const 
       input.rope,
       tensors.vector("ffn_norm", shape.hidden),
       std::nullopt,
+      tensors.optional_vector("mlp_gate", shape.hidden),
       std::nullopt};
   if (tensors.has("mlp")) layer.mlp = tensors.experts("mlp", 1, shape.hidden);
   if (tensors.has("experts")) {

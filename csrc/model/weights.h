@@ -49,6 +49,7 @@ struct LayerWeights {
   std::vector<float> ffn_norm;  // [D]
   // One expert: a dense feed-forward, or the shared expert of a layer with routed ones.
   std::optional<Experts> mlp;
+  std::vector<float> mlp_gate;  // [D], whose product's sigmoid multiplies the expert's output; empty for none
   std::optional<RoutedWeights> routed;
 };
 

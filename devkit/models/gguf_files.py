@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast.families.architecture import ClampedSilu
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.spec import ModelSpec
@@ -25,7 +26,7 @@ Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
 
 def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     """The keys that a current conversion writes for `spec`."""
-    mixer, rope, routing, experts = spec.layers[0].mixer, spec.rope, spec.routing, experts_of(spec)
+    mixer, rope, routing, experts = spec.attentions[0], spec.rope, spec.routing, experts_of(spec)
     keys: dict[str, Any] = {
         "block_count": spec.num_layers,
         "context_length": spec.context_length,
@@ -40,18 +41,18 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         "expert_feed_forward_length": experts.width,
     }
     if isinstance(mixer, GroupedSpec):
-        keys |= _grouped_keys(spec)
+        keys |= _grouped_keys(spec) | _delta_net_keys(spec)
     else:
         keys |= _latent_keys(mixer) | _index_keys(spec)
-    if spec.architecture.name == "hy_v3":
+    if spec.architecture.name in ("hy_v3", "qwen3next"):
         keys["expert_shared_feed_forward_length"] = experts.shared_width
     elif spec.architecture.name == "step35":
         keys |= _step_keys(spec)
     elif spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss", "mimo2"):
         keys |= {"leading_dense_block_count": spec.routed_layers[0], "expert_shared_count": experts.num_shared}
-    if spec.architecture.name not in ("qwen3moe", "dots1", "gpt-oss", "mimo2"):
+    if spec.architecture.name not in ("qwen3moe", "qwen3next", "dots1", "gpt-oss", "mimo2"):
         keys["expert_gating_func"] = 2 if routing.gating == "sigmoid" else 1
-    if spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss", "mimo2"):
+    if spec.architecture.name not in ("qwen3moe", "qwen3next", "minimax-m2", "gpt-oss", "mimo2"):
         keys |= {
             "expert_weights_norm": routing.normalize_weights,
             "expert_weights_scale": routing.weights_scale,
@@ -114,6 +115,21 @@ def _grouped_keys(spec: ModelSpec) -> dict[str, Any]:
         "attention.sliding_window_pattern": [mixer.window is not None for mixer in mixers],
         "attention.value_scale": first.value_scale,
         "rope.freq_base_swa": windowed.rope.theta,
+    }
+
+
+def _delta_net_keys(spec: ModelSpec) -> dict[str, Any]:
+    is_recurrent = [isinstance(layer.mixer, DeltaNetSpec) for layer in spec.layers]
+    mixer = next((layer.mixer for layer in spec.layers if isinstance(layer.mixer, DeltaNetSpec)), None)
+    if mixer is None:
+        return {}
+    return {
+        "attention.recurrent_layers": is_recurrent,
+        "ssm.conv_kernel": mixer.conv_taps,
+        "ssm.group_count": mixer.num_key_heads,
+        "ssm.inner_size": mixer.value_width,
+        "ssm.state_size": mixer.key_dim,
+        "ssm.time_step_rank": mixer.num_heads,
     }
 
 
@@ -223,7 +239,7 @@ def common_types(spec: ModelSpec) -> dict[str, GgmlType]:
     blocks of 256, Q4_K for everything else but norms, biases and routers."""
     types = {}
     for name, tensor in expected_tensors(spec).items():
-        if len(tensor.shape) == 1 or tensor.group == "router" or tensor.is_added:
+        if not tensor.is_packed or tensor.group == "router" or tensor.is_added:
             continue
         is_fine = name == OUTPUT or ("ffn_down" in name and int(name.split(".")[1]) % 2 == 0)
         types[name] = (GgmlType.Q6_K if is_fine else GgmlType.Q4_K) if tensor.cols % 256 == 0 else GgmlType.Q8_0

@@ -71,6 +71,14 @@ _BLOCK_NAMES = {
     "ffn_gate_shexp.weight": "mlp.shared_experts.gate_proj.weight",
     "ffn_up_shexp.weight": "mlp.shared_experts.up_proj.weight",
     "ffn_down_shexp.weight": "mlp.shared_experts.down_proj.weight",
+    "ffn_gate_inp_shexp.weight": "mlp.shared_expert_gate.weight",
+    "ssm_in.weight": "linear_attn.in_proj_qkvz.weight",
+    "ssm_ba.weight": "linear_attn.in_proj_ba.weight",
+    "ssm_conv1d.weight": "linear_attn.conv1d.weight",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt.bias": "linear_attn.dt_bias",
+    "ssm_norm.weight": "linear_attn.norm.weight",
+    "ssm_out.weight": "linear_attn.out_proj.weight",
 }
 
 
@@ -102,7 +110,12 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
         config_values, attn_implementation="eager", experts_implementation="eager", dtype="float32"
     )
     model = model_class(config).to(torch.float32)
-    weights = hf_weights(_separated(dequantized(gguf_path), config_values))
+    tensors = dequantized(gguf_path)
+    if config.model_type == "qwen3_next":
+        tensors = _grouped_by_key_head(tensors, config_values)
+    weights = hf_weights(_separated(tensors, config_values))
+    if config.model_type == "qwen3_next":
+        weights = _as_qwen3_next(weights)
     if config.model_type == "gpt_oss":
         weights = _as_gpt_oss(weights)
     if model_class is StepForCausalLM:
@@ -219,6 +232,34 @@ def _separated(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict
             num_keys = (len(values) - num_queries) * widths[0] // sum(widths)
             parts = np.split(values, [num_queries, num_queries + num_keys])
             found |= {f"{block}.attn_{kind}.weight": part for kind, part in zip("qkv", parts, strict=True)}
+    return found
+
+
+def _grouped_by_key_head(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict[str, Floats]:
+    """`tensors` with the products of each key head's query, key, values and gates in one, as older files have them."""
+    found, heads = dict(tensors), config["linear_num_key_heads"]
+    keys = heads * config["linear_key_head_dim"]
+    for name in tensors:
+        block, is_product, _ = name.partition(".attn_qkv.")
+        if is_product and f"{block}.attn_gate.weight" in found:
+            parts = (*np.split(found.pop(name), [keys, 2 * keys]), found.pop(f"{block}.attn_gate.weight"))
+            by_head = [part.reshape(heads, -1, part.shape[1]) for part in parts]
+            found[f"{block}.ssm_in.weight"] = np.concatenate(by_head, axis=1).reshape(-1, parts[0].shape[1])
+    return found
+
+
+def _as_qwen3_next(weights: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Norms have one less than files, except those of linear attention's heads; rates are logarithms."""
+    found = {name.replace(".shared_experts.", ".shared_expert."): values for name, values in weights.items()}
+    for name, values in found.items():
+        if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            found[name] = values - 1
+        if name.endswith(".A_log"):
+            found[name] = np.log(-values)
+        if name.endswith(".conv1d.weight"):
+            found[name] = values[:, None]
+        if name.endswith(".shared_expert_gate.weight"):
+            found[name] = values[None]
     return found
 
 

@@ -42,12 +42,12 @@ class SmallModel {
                      {layer(true), layer(false)},
                      floats(kShape.hidden),
                      matrix(kVocabulary, kShape.hidden)};
-    KvCache cache{{}, kPositions, kPositions};
+    KvCache cache{{}, kPositions, kPositions, 1};
     for (const LayerWeights& each : ModelWeights(input, kShape).layers) {
       cache.layers.emplace_back();
       for (const int64_t width : each.attention->plane_widths()) {
         planes_.emplace_back(static_cast<size_t>(kPositions * width), NAN);
-        cache.layers.back().push_back(planes_.back().data());
+        cache.layers.back().planes.push_back(planes_.back().data());
       }
     }
     if (break_input) break_input(input, *this);
@@ -77,7 +77,7 @@ class SmallModel {
                            positions.data(),
                            kv_indptr.data(),
                            blocks_.data()};
-    const Step step{ids.data(), slots.data(), batch, slots.data(), batch, sampled.data(), end - begin};
+    const Step step{ids.data(), slots.data(), batch, slots.data(), batch, {}, sampled.data(), end - begin};
     std::vector<float> logits(static_cast<size_t>((end - begin) * kVocabulary), NAN);
     model_->forward(step, logits.data(), [this] { ++layers_done; });
     return logits;

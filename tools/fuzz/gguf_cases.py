@@ -21,7 +21,7 @@ from devkit.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC, V32_SPEC
 from devkit.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_SPEC
 from devkit.models.specs.mimo import MIMO_SPEC
-from devkit.models.specs.qwen3 import QWEN3_SPEC
+from devkit.models.specs.qwen3 import QWEN3_NEXT_SPEC, QWEN3_SPEC
 from devkit.models.specs.step import STEP_SPEC
 from devkit.models.vocabulary import byte_metadata
 from tools.fuzz import hostile
@@ -83,7 +83,8 @@ def seed_specs() -> tuple[ModelSpec, ...]:
     grouped = [changed(QWEN3_SPEC, **small), changed(GLM_SPEC, **small, **dense)]
     sparse = [changed(spec, **small, **dense, **latent) for spec in (V32_SPEC, GLM_DSA_SPEC)]
     windowed = [replace(spec, hidden=32, vocab_size=288) for spec in (GPT_OSS_SPEC, STEP_SPEC, MIMO_SPEC)]
-    return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse, *windowed
+    recurrent = replace(QWEN3_NEXT_SPEC, hidden=32, vocab_size=288)
+    return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse, *windowed, recurrent
 
 
 @cache
@@ -196,6 +197,9 @@ _MORE_KEYS = (
     "step35.rope.dimension_count_swa",
     "mimo2.attention.key_length_swa",
     "mimo2.expert_gating_func",
+    "qwen3next.full_attention_interval",
+    "qwen3next.attention.recurrent_layers",
+    "qwen3next.ssm.state_size",
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.unknown",
 )

@@ -1,10 +1,14 @@
-"""Specs of Qwen3-MoE: a small one and those of its sizes."""
+"""Specs of Qwen3-MoE and Qwen3-Next: small ones and those of their sizes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ballast.families.registry import ARCHITECTURES
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import QK_NORM, GroupedSpec
 from ballast.model.layers.positions import RopeSpec
+from ballast.model.spec import ModelSpec
 from devkit.models.changed_spec import changed
 from devkit.models.specs.deepseek import V2_LITE_SPEC
 
@@ -62,4 +66,54 @@ QWEN3_CODER_SPEC = changed(
     num_experts=160,
     width=2560,
     theta=1e7,
+)
+
+
+def with_delta_net(spec: ModelSpec, net: DeltaNetSpec, interval: int = 4) -> ModelSpec:
+    """`spec` with attention in every `interval`-th layer alone, and this mixer in the others."""
+    layers = [
+        layer if (index + 1) % interval == 0 else replace(layer, mixer=net) for index, layer in enumerate(spec.layers)
+    ]
+    return replace(spec, layers=tuple(layers))
+
+
+_NET = DeltaNetSpec(num_heads=6, num_key_heads=2, key_dim=32, v_dim=32, conv_taps=4)
+
+QWEN3_NEXT_SPEC = with_delta_net(
+    changed(
+        QWEN3_SPEC,
+        name="small-qwen3-next",
+        architecture=ARCHITECTURES["qwen3next"],
+        num_layers=4,
+        dim=8,
+        theta=1e7,
+        gates_queries=True,
+        gates_shared=True,
+        num_shared=1,
+    ),
+    _NET,
+)
+
+QWEN3_NEXT_80B_SPEC = with_delta_net(
+    changed(
+        QWEN3_235B_SPEC,
+        name="Qwen3-Next-80B-A3B's shape",
+        architecture=ARCHITECTURES["qwen3next"],
+        num_layers=48,
+        context_length=262144,
+        hidden=2048,
+        num_heads=16,
+        num_kv_heads=2,
+        head_dim=256,
+        v_dim=256,
+        dim=64,
+        theta=1e7,
+        num_experts=512,
+        num_experts_used=10,
+        width=512,
+        gates_queries=True,
+        gates_shared=True,
+        num_shared=1,
+    ),
+    DeltaNetSpec(num_heads=32, num_key_heads=16, key_dim=128, v_dim=128, conv_taps=4),
 )

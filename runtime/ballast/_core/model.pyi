@@ -61,7 +61,8 @@ class GroupedShape(PybindObject):
     """The sizes of grouped-query attention. The cache keeps keys [num_kv_heads * head_dim] and values [num_kv_heads *
     v_dim] per token. The first rope_dim entries of a head are rotated. Norms of queries and keys, if there are any,
     span all heads of a token with norms_all_heads, else each head. A token attends to the last `window` positions up to
-    its own; 0: to all."""
+    its own; 0: to all. With gates_queries the matrix of queries gives each head's query and then its gate, whose
+    sigmoid multiplies what the head gives."""
 
     def __init__(
         self,
@@ -75,6 +76,23 @@ class GroupedShape(PybindObject):
         norms_all_heads: bool,
         window: int,
         value_scale: float,
+        gates_queries: bool,
+    ) -> None: ...
+
+class DeltaNetShape(PybindObject):
+    """The sizes of Gated DeltaNet. A sequence keeps a state [num_heads, key_dim, v_dim], and the last conv_taps - 1
+    queries, keys and values before their convolution. Head h has the key head h % num_key_heads with heads_alternate,
+    else h // (num_heads / num_key_heads)."""
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        num_key_heads: int,
+        key_dim: int,
+        v_dim: int,
+        conv_taps: int,
+        heads_alternate: bool,
     ) -> None: ...
 
 class HeadMatrix(PybindObject):
@@ -89,7 +107,7 @@ class Layer(PybindObject):
     def __init__(
         self,
         *,
-        mixer: LatentShape | GroupedShape,
+        mixer: LatentShape | GroupedShape | DeltaNetShape,
         tensors: Mapping[str, F32 | Matrix | HeadMatrix | Experts],
         rope: int,
     ) -> None: ...
@@ -108,10 +126,12 @@ class Transformer(PybindObject):
         ropes: Sequence[tuple[F32, F32]],
         kv_layers: Sequence[Sequence[F32]],
         block_tokens: int,
+        state_layers: Sequence[Sequence[F32]] = ...,
     ) -> None:
         """`isa`: the instruction set of the attention kernels; matrices have their own. ropes: tables of cosines and
         sines [positions, rope_dim / 2]; kv_layers: for each layer the KV components that its attention keeps, [slots,
-        width]. Layers with a window may have fewer slots than the others."""
+        width]. Layers with a window may have fewer slots than the others. state_layers: the recurrent states of each
+        layer, [state slots, floats]; slot 0 is not used."""
 
     def forward(
         self,
@@ -125,13 +145,16 @@ class Transformer(PybindObject):
         sampled: NDArray[np.int64],
         window_slots: I32 | None = None,
         window_indices: I32 | None = None,
+        states: tuple[I32, I32, I32, I32, I32] | None = None,
         alive: Callable[[], None],
         alive_every_s: float,
     ) -> F32:
         """Compute a step: write its rows of the cache and return logits [sampled, rows of output]. Token t goes to
-        cache slot slots[t]; the other tables are those of mla_attention. Calls `alive` after a layer if `alive_every_s`
-        have passed since its last call, or since the begin of the step. Releases the GIL; must not be called from two
-        threads concurrently. Raises IndexError or ValueError naming an entry that is outside the vocabulary, table or
+        cache slot slots[t]; the other tables are those of mla_attention. `states`: states_in, states_out, save_indptr,
+        save_ends and save_slots of the plan; None: states are zeros, and none is kept. Calls `alive` after a layer if
+        `alive_every_s` have passed since its last call, or since the begin of the step. Releases the GIL; must not be
+        called from two threads concurrently. Raises IndexError or ValueError naming an entry that is outside the
+        vocabulary, table or
         cache; nothing is written then."""
 
     @property

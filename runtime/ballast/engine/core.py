@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ballast._core import kernels, sched
 from ballast.engine.observer import StepKind
 from ballast.engine.request import FinishReason, Request
-from ballast.engine.runner import with_window
+from ballast.engine.runner import with_cache
 from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.engine.sampling.row_sampler import RequestedRow, RowSampler, Sampled, requested_rows
 from ballast.engine.sampling.sampler import has_finite_peak
@@ -103,7 +103,7 @@ class EngineCore:
     ) -> None:
         """`on_begin` is called when a step has begun, before the core waits for it. Raises ValueError if `config` has a
         prefill lane and the runner has none."""
-        config = with_window(config, runner)
+        config = with_cache(config, runner)
         self._runner = runner
         self._has_prefill_lane = config.has_prefill_lane
         if self._has_prefill_lane:

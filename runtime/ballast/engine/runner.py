@@ -20,13 +20,15 @@ def with_changes(config: sched.SchedulerConfig, **changes: Any) -> sched.Schedul
     """The configuration with other values of some of its arguments."""
     names = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "prefill_chunk_size", "prefix_cache",
              "decode_costs", "prefill_costs", "prefill_lane_tokens", "joint_tokens", "max_stall_s", "tiers",
-             "window")  # fmt: skip
+             "window", "state_slots")  # fmt: skip
     return sched.SchedulerConfig(**({name: getattr(config, name) for name in names} | changes))
 
 
-def with_window(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerConfig:
-    """The configuration with the window of the runner's cache."""
-    return config if config.window == runner.window else with_changes(config, window=runner.window)
+def with_cache(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerConfig:
+    """The configuration with the window of the runner's cache, and its slots of recurrent state."""
+    if (config.window, config.state_slots) == (runner.window, runner.state_slots):
+        return config
+    return with_changes(config, window=runner.window, state_slots=runner.state_slots)
 
 
 def with_tiers(config: sched.SchedulerConfig, runner: Runner) -> sched.SchedulerConfig:

@@ -92,6 +92,13 @@ class Architecture:
     has_limits: bool = False
     """Whether files may limit the units of single layers: those of experts by `swiglu_clamp_exp`, those of shared
     experts and dense layers by `swiglu_clamp_shexp`."""
+    delta_net: Literal["neighbours", "alternating"] | None = None
+    """Which heads of values share a head of keys in layers of Gated DeltaNet: neighbours, or those at a distance of the
+    number of key heads. None: there are no such layers."""
+    gates_queries: bool = False
+    """Whether the matrix of queries gives each head's gate as well, whose sigmoid multiplies what the head gives."""
+    gates_shared: bool = False
+    """Whether shared experts have a gate, whose sigmoid multiplies what they give."""
     expert_biases: bool = False
     """Whether the router and the three products of each expert have biases."""
     index_pairs: Literal["apart", "neighbours"] | None = None

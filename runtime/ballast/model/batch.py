@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from ballast._core import sched
 
+States = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -26,6 +28,9 @@ class Batch:
     ]  # [S], the tokens whose logits are computed, ascending; more than R where prompts are scored or tokens drafted
     window_slots: NDArray[np.int32] | None = None  # [T], as `slots`, of layers that free what is behind their windows
     window_indices: NDArray[np.int32] | None = None  # as `kv_indices`, of these layers; None: there are none
+    states: States | None = None
+    """Of recurrent state, `Plan.states_in`, `states_out`, `save_indptr`, `save_ends` and `save_slots`; None: it is
+    zeros and not kept."""
     num_decode: int = 0  # the first requests, which decode: one token each, or more if tokens are drafted
 
     @property
@@ -48,6 +53,9 @@ class Batch:
             sampled=plan.logits_at if logits_at is None else np.array(logits_at, dtype=np.int64),
             window_slots=plan.window_slots if plan.window_indices.size else None,
             window_indices=plan.window_indices if plan.window_indices.size else None,
+            states=(plan.states_in, plan.states_out, plan.save_indptr, plan.save_ends, plan.save_slots)
+            if plan.save_indptr.size
+            else None,
             num_decode=plan.num_decode,
         )
 

@@ -44,7 +44,7 @@ def kept_weights(
         return KeptWeights(frozenset(), (), isa, threads_per_node)
     loaded, expected = loaded_bytes(gguf, spec, isa, threads_per_node), expected_tensors(spec)
     loaded[EMBEDDING] -= gguf.tensors[EMBEDDING].num_bytes
-    names = {name for name, each in expected.items() if len(each.shape) > 1 and not each.is_added and loaded[name] > 0}
+    names = {name for name, each in expected.items() if each.is_packed and not each.is_added and loaded[name] > 0}
     if on_gpu:
         names &= set(_experts_in_host(spec, gpu_experts))
     return KeptWeights(frozenset(names), tuple(loaded[name] for name in names), isa, threads_per_node)

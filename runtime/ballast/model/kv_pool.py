@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import sched
-from ballast.model.layers.plane import Plane
+from ballast.model.layers.plane import Plane, State
 
 
 def num_kv_blocks(cache_lens: int, block_tokens: int) -> int:
@@ -64,3 +64,23 @@ class KvPool:
     def nbytes(self) -> int:
         """Bytes of all planes."""
         return sum(plane.nbytes for planes in self.layers for plane in planes)
+
+
+def num_state_slots(states: Sequence[Sequence[State]], capacity_tokens: int, max_batch_size: int) -> int:
+    """The number of usable slots of recurrent state, for requests and for snapshots of a cache of `capacity_tokens`;
+    0 for a model without such state. `states`: of each layer."""
+    if not any(states):
+        return 0
+    return sched.num_state_slots(capacity_tokens=capacity_tokens, max_batch_size=max_batch_size)
+
+
+class StatePool:
+    """The recurrent states of every layer: rows of float32, one of each slot. Slot 0, which reads as zeros and keeps
+    nothing, comes on top of `num_slots`. Pages are taken from the system when first written."""
+
+    def __init__(self, states: Sequence[Sequence[State]], num_slots: int) -> None:
+        """`states`: of each layer."""
+        self.num_slots = num_slots
+        self.layers: list[list[NDArray[np.float32]]] = [  # of each, its states [slots, numbers]
+            [np.zeros((num_slots + 1, state.size), dtype=np.float32) for state in of_layer] for of_layer in states
+        ]

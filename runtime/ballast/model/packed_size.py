@@ -20,7 +20,7 @@ def loaded_bytes(gguf: GgufModel, spec: ModelSpec, isa: str, threads_per_node: S
         return found
     for layer in range(spec.num_layers):
         tensors = layer_tensors(spec, layer)
-        found |= {each.name: _matrix(gguf, each) for each in tensors if len(each.shape) > 1 and each.part_of is None}
+        found |= {each.name: _matrix(gguf, each) for each in tensors if each.is_packed and each.part_of is None}
         for parts in parts_of_experts(tensors).values():
             found |= _expert_bytes(gguf, parts, threads_per_node)
     output = expected[EMBEDDING if spec.tied_output else OUTPUT]

@@ -276,7 +276,7 @@ class LayerTensors:
 
     def _all(self) -> Iterator[tuple[str, Any]]:
         for role, each in self._by_role.items():
-            if len(each.shape) == 1:
+            if not each.is_packed:
                 yield role, self.vector(role)
             elif each.slices:
                 yield from self._slices(each)

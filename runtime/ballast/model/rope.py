@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.model.layers.layer import Mixer
+from ballast.model.layers.layer import AttentionMixer
 from ballast.model.layers.positions import RopeSpec, YarnSpec
 
 
@@ -48,7 +48,7 @@ def inverse_frequencies(rope: RopeSpec) -> NDArray[np.float64]:
     return stretched
 
 
-def softmax_scale(mixer: Mixer) -> float:
+def softmax_scale(mixer: AttentionMixer) -> float:
     """Factor of attention scores, including YaRN's correction."""
     scale = 1.0 / math.sqrt(mixer.query_dim)
     yarn = mixer.rope.yarn

@@ -28,6 +28,8 @@ class Runner(ABC):
     window: tuple[int, int] | None = None
     """The tokens that a token sees in layers that free what is behind their windows, and the number of usable blocks of
     these layers; None: all layers keep all."""
+    state_slots: int = 0
+    """The number of usable slots of recurrent state; 0: no layer has such a state."""
     pool: kernels.ThreadPool | None = None
     """The threads that compute on the CPU. They are free from when logits are returned until the next step."""
     start: Start | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ballast.families.architecture import Architecture
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
-from ballast.model.layers.layer import LayerSpec, Mixer
-from ballast.model.layers.plane import Plane
+from ballast.model.layers.layer import AttentionMixer, LayerSpec, Mixer
+from ballast.model.layers.plane import Plane, State
 from ballast.model.layers.positions import RopeSpec
 
 
@@ -49,6 +50,11 @@ class ModelSpec:
         return tuple(dict.fromkeys(layer.mixer for layer in self.layers))
 
     @property
+    def attentions(self) -> tuple[AttentionMixer, ...]:
+        """The mixers that read earlier tokens."""
+        return tuple(mixer for mixer in self.mixers if not isinstance(mixer, DeltaNetSpec))
+
+    @property
     def routing(self) -> RoutingSpec:
         """How routed layers choose experts."""
         [routing] = {layer.experts.routing for layer in self.layers if layer.experts is not None}
@@ -72,11 +78,11 @@ class ModelSpec:
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
         """The different rotations of queries and keys, in the order of their first layers."""
-        return tuple(dict.fromkeys(mixer.rope for mixer in self.mixers))
+        return tuple(dict.fromkeys(mixer.rope for mixer in self.attentions))
 
     @property
     def rope(self) -> RopeSpec:
-        """The rotation of the first layer, which most models have in all layers."""
+        """The rotation of the first layer with attention, which most models have in all layers."""
         return self.ropes[0]
 
     @property
@@ -88,6 +94,17 @@ class ModelSpec:
     def planes(self) -> tuple[tuple[Plane, ...], ...]:
         """By layer, what it keeps of a token."""
         return tuple(layer.mixer.planes for layer in self.layers)
+
+    @property
+    def states(self) -> tuple[tuple[State, ...], ...]:
+        """By layer, what it keeps of a sequence."""
+        mixers = (layer.mixer for layer in self.layers)
+        return tuple(mixer.states if isinstance(mixer, DeltaNetSpec) else () for mixer in mixers)
+
+    @property
+    def state_numbers(self) -> int:
+        """Numbers that are kept of a sequence, in all states of all layers."""
+        return sum(state.size for states in self.states for state in states)
 
     @property
     def kv_numbers(self) -> int:

@@ -174,6 +174,8 @@ def _check_bias(info: TensorInfo, expected: Mapping[str, Tensor]) -> None:
 
 def _check_type(info: TensorInfo, tensor: Tensor) -> None:
     allowed = {GgmlType.F32} if len(info.shape) == 1 or tensor.is_added else TYPES
+    if tensor.may_be_short:
+        allowed = {GgmlType.F32, GgmlType.F16, GgmlType.BF16}
     if info.ggml_type not in allowed:
         names = ", ".join(kind.name for kind in sorted(allowed))
         raise ModelError(info.file, f"type {info.ggml_type.name} cannot be read; expected {names}", tensor=info.name)

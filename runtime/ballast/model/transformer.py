@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels, model
 from ballast.model.batch import Batch
-from ballast.model.kv_pool import KvPool
+from ballast.model.kv_pool import KvPool, StatePool
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
@@ -36,7 +37,9 @@ class Transformer(Runner):
         isa: str,
         kv: KvPool,
         num_positions: int,
+        states: StatePool | None = None,
     ) -> None:
+        """`states`: None for a model without recurrent state."""
         ropes = [build_rope_table(rope, num_positions, weights.rope_factors) for rope in spec.ropes]
         self.pool = pool
         self.vocabulary = spec.vocab_size
@@ -47,7 +50,7 @@ class Transformer(Runner):
             shape=_shape(spec),
             embedding=weights.embedding,
             layers=[
-                _layer(own, layer.mixer, spec.ropes.index(layer.mixer.rope))
+                _layer(own, layer.mixer, _rope_index(spec, layer.mixer))
                 for own, layer in zip(weights.layers, spec.layers, strict=True)
             ],
             output_norm=weights.output_norm,
@@ -55,6 +58,7 @@ class Transformer(Runner):
             ropes=[(rope.cos, rope.sin) for rope in ropes],
             kv_layers=kv.layers,
             block_tokens=kv.block_tokens,
+            state_layers=[] if states is None else states.layers,
         )
 
     @property
@@ -68,7 +72,7 @@ class Transformer(Runner):
         return np.stack([experts.uses for experts in self._routed])
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
-        """Write the batch's KV; return logits [sampled, vocabulary]."""
+        """Write the batch's KV and states; return logits [sampled, vocabulary]."""
         return self._model.forward(
             token_ids=batch.token_ids,
             positions=batch.positions,
@@ -79,6 +83,7 @@ class Transformer(Runner):
             sampled=batch.sampled,
             window_slots=batch.window_slots,
             window_indices=batch.window_indices,
+            states=batch.states,
             alive=alive,
             alive_every_s=ALIVE_EVERY_S,
         )
@@ -102,11 +107,33 @@ def _shape(spec: ModelSpec) -> model.Shape:
 
 def _layer(weights: Mapping[str, Any], mixer: Mixer, rope: int) -> model.Layer:
     return model.Layer(
-        mixer=_latent(mixer) if isinstance(mixer, LatentSpec) else _grouped(mixer),
+        mixer=_mixer(mixer),
         rope=rope,
         tensors={
             role: _heads(weight) if isinstance(weight, HeadMatrix) else weight for role, weight in weights.items()
         },
+    )
+
+
+def _rope_index(spec: ModelSpec, mixer: Mixer) -> int:
+    """Of its rotation; 0 if positions do not count."""
+    return 0 if isinstance(mixer, DeltaNetSpec) else spec.ropes.index(mixer.rope)
+
+
+def _mixer(mixer: Mixer) -> model.LatentShape | model.GroupedShape | model.DeltaNetShape:
+    if isinstance(mixer, DeltaNetSpec):
+        return _delta_net(mixer)
+    return _latent(mixer) if isinstance(mixer, LatentSpec) else _grouped(mixer)
+
+
+def _delta_net(mixer: DeltaNetSpec) -> model.DeltaNetShape:
+    return model.DeltaNetShape(
+        num_heads=mixer.num_heads,
+        num_key_heads=mixer.num_key_heads,
+        key_dim=mixer.key_dim,
+        v_dim=mixer.v_dim,
+        conv_taps=mixer.conv_taps,
+        heads_alternate=mixer.heads_alternate,
     )
 
 
@@ -139,6 +166,7 @@ def _grouped(mixer: GroupedSpec) -> model.GroupedShape:
         norms_all_heads=mixer.norms_all_heads,
         window=mixer.window or 0,
         value_scale=mixer.value_scale,
+        gates_queries=mixer.gates_queries,
     )
 
 

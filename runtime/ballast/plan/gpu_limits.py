@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ballast.model.hybrid.common_mixer import common_mixer
 from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, SINKS, GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import LayerSpec
@@ -30,6 +31,9 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
 def _only_on_cpu(layer: LayerSpec) -> Iterator[str]:
     """What a GPU does not compute in a layer, in words."""
     mixer, experts = layer.mixer, layer.experts
+    if isinstance(mixer, DeltaNetSpec):
+        yield "recurrent state (Gated DeltaNet)"
+        return
     if isinstance(mixer, GroupedSpec):
         features = {
             "attention windows": mixer.window is not None,
@@ -37,6 +41,7 @@ def _only_on_cpu(layer: LayerSpec) -> Iterator[str]:
             "gates of heads": GATE in mixer.options,
             "bias of the attention's output": OUTPUT_BIAS in mixer.options,
             "scaled values": mixer.value_scale != 1,
+            "gates of queries": mixer.gates_queries,
             "fused queries, keys and values": mixer.fuses_qkv,
         }
         yield from (feature for feature, is_there in features.items() if is_there)
@@ -44,6 +49,8 @@ def _only_on_cpu(layer: LayerSpec) -> Iterator[str]:
         yield "factors of rotary frequencies"
     if experts is not None and experts.has_biases:
         yield "biases of experts"
+    if experts is not None and experts.gates_shared:
+        yield "gates of shared experts"
     if experts is not None and experts.unit is not None:
         yield "clamped units of experts"
     if (layer.feed_forward.unit if experts is None else experts.shared_unit) is not None:

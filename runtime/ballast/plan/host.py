@@ -7,13 +7,15 @@ W_UK of the joint layout becomes floats. The embedding is read from the mapped f
 from __future__ import annotations
 
 from bisect import bisect_right
+from math import prod
 from typing import NamedTuple
 
 from ballast._core import kernels
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.kept_weights import kept_weights
-from ballast.model.kv_pool import num_kv_blocks, num_window_blocks
+from ballast.model.kv_pool import num_kv_blocks, num_state_slots, num_window_blocks
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import Mixer
@@ -26,6 +28,8 @@ from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers, hidden_bytes, 
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
 from ballast.weights.gguf import GgufModel
 
+_DELTA_COLUMNS = 32
+"""Columns of a state that a thread computes together (`kDeltaColumns` of csrc/cpu)."""
 _PROGRAM_BYTES = 320 << 20
 """An estimate for Python, the libraries and a vocabulary of 130,000 tokens."""
 
@@ -46,7 +50,7 @@ def make_plan(
     kv_row_bytes = spec.kv_numbers * FLOAT_BYTES
     num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
     num_cached_tokens = num_blocks * numbers.block_tokens
-    kv_bytes = _kv_bytes(spec, numbers, num_blocks)
+    kv_bytes, state_bytes = _kv_bytes(spec, numbers, num_blocks), _recurrent_bytes(spec, numbers, num_blocks)
     uses = (
         *host_weight_rows(
             sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache", kept, folder
@@ -56,6 +60,7 @@ def make_plan(
             kv_bytes,
             f"{num_cached_tokens} tokens and the null block, {_per_token(spec, numbers, num_blocks)}",
         ),
+        *_state_rows(spec, numbers, num_blocks),
         MemoryRow(
             "work buffers",
             _work_bytes(spec, numbers),
@@ -66,7 +71,7 @@ def make_plan(
         *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes, numbers.block_tokens),
         MemoryRow("program", _PROGRAM_BYTES, "Python, libraries, vocabulary; an estimate"),
     )
-    without_cache = sum(use.num_bytes for use in uses) - kv_bytes
+    without_cache = sum(use.num_bytes for use in uses) - kv_bytes - state_bytes
     return MemoryPlan(
         model=spec.name,
         files=tuple(map(str, gguf.files)),
@@ -98,11 +103,30 @@ def _kv_bytes(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int:
     return (kept + (num_windowed + 1) * spec.window_kv_numbers) * numbers.block_tokens * FLOAT_BYTES
 
 
+def _recurrent_bytes(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int:
+    """Bytes of the slots of recurrent state beside a cache of `num_blocks`, the null slot included."""
+    num_slots = num_state_slots(spec.states, num_blocks * numbers.block_tokens, numbers.max_batch_size)
+    return (num_slots + 1) * spec.state_numbers * FLOAT_BYTES
+
+
+def _state_rows(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> tuple[MemoryRow, ...]:
+    """The slots of recurrent state; none for a model without."""
+    if not spec.state_numbers:
+        return ()
+    num_slots = num_state_slots(spec.states, num_blocks * numbers.block_tokens, numbers.max_batch_size)
+    story = f"{num_slots} slots and the null slot, {human(spec.state_numbers * FLOAT_BYTES)} each"
+    return (MemoryRow("recurrent state", _recurrent_bytes(spec, numbers, num_blocks), story, "max_batch_size"),)
+
+
 def _most_blocks(spec: ModelSpec, numbers: Numbers, num_bytes: int) -> int:
     """Blocks of the largest cache that takes at most `num_bytes`, 0 if none does."""
     of_full_layers = max(spec.kv_numbers - spec.window_kv_numbers, 1) * numbers.block_tokens * FLOAT_BYTES
     most = max(num_bytes, 0) // of_full_layers
-    return max(0, bisect_right(range(most + 1), num_bytes, key=lambda num: _kv_bytes(spec, numbers, num)) - 1)
+
+    def cache_bytes(num_blocks: int) -> int:
+        return _kv_bytes(spec, numbers, num_blocks) + _recurrent_bytes(spec, numbers, num_blocks)
+
+    return max(0, bisect_right(range(most + 1), num_bytes, key=cache_bytes) - 1)
 
 
 def _per_token(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> str:
@@ -128,9 +152,13 @@ class _Attention(NamedTuple):
 
 def _attention_of(mixer: Mixer) -> _Attention:
     heads = mixer.num_heads
+    if isinstance(mixer, DeltaNetSpec):
+        floats = 3 * mixer.channels + 3 * mixer.value_width + 2 * heads
+        return _Attention(floats, 1, 0, mixer.value_width)
     if isinstance(mixer, GroupedSpec):
         values = heads * mixer.v_dim
         gates = heads if GATE in mixer.options else 0
+        gates += mixer.query_rows + values if mixer.gates_queries else 0
         floats = heads * mixer.head_dim + mixer.kv_width + values + gates
         return _Attention(floats, mixer.num_kv_heads, mixer.v_dim, values)
     a_head = 2 * mixer.nope_dim + mixer.rope.dim + 2 * mixer.kv_lora_rank + mixer.v_dim
@@ -145,7 +173,7 @@ def _attention_of(mixer: Mixer) -> _Attention:
 def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
     """A step's activations (`StepMemory`, `AttentionMemory` of csrc/model) and their packed form in products, the
     states of attention, and the logits of a full batch."""
-    attention_floats = max(_attention_of(mixer).token_floats for mixer in spec.mixers)
+    attention_floats = _attention_floats(spec)
     step = 4 * spec.hidden + attention_floats + spec.routing.num_experts + 2
     logits = numbers.max_batch_size * spec.vocab_size
     num_positions = min(spec.context_length, numbers.cache_lens)
@@ -154,8 +182,19 @@ def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
     return numbers.step_tokens * a_token + 4 * logits * FLOAT_BYTES + states
 
 
+def _attention_floats(spec: ModelSpec) -> int:
+    """Floats per token between the operations of attention. Recurrent layers have buffers beside those of others."""
+    recurrent = {isinstance(mixer, DeltaNetSpec) for mixer in spec.mixers}
+    return sum(
+        max(_attention_of(mixer).token_floats for mixer in spec.mixers if isinstance(mixer, DeltaNetSpec) == kind)
+        for kind in recurrent
+    )
+
+
 def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
     """Memory for the states of attention and of the selection of positions."""
+    if isinstance(mixer, DeltaNetSpec):
+        return sum(numbers.threads_per_node) * mixer.key_dim * _DELTA_COLUMNS * FLOAT_BYTES
     attention = _attention_of(mixer)
     index = mixer.index if isinstance(mixer, LatentSpec) else None
     num_threads = sum(numbers.threads_per_node)
@@ -188,5 +227,5 @@ def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
 
 def _table_bytes(spec: ModelSpec, num_cached_tokens: int) -> int:
     positions = min(spec.context_length, num_cached_tokens) * sum(rope.dim for rope in spec.ropes)
-    norms = sum(tensor.shape[0] for tensor in expected_tensors(spec).values() if len(tensor.shape) == 1)
+    norms = sum(prod(tensor.shape) for tensor in expected_tensors(spec).values() if not tensor.is_packed)
     return (positions + norms) * FLOAT_BYTES

@@ -7,7 +7,7 @@ from ballast.model.hybrid.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
-from ballast.model.layers.layer import Mixer
+from ballast.model.layers.layer import AttentionMixer
 from ballast.model.spec import ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
@@ -29,7 +29,7 @@ _ATTENTION_TMP_BYTES = 32 << 20
 def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
     """A step of `num_tokens` tokens of any number of requests, including experts and logits."""
     widest = max(
-        *(_attention_bytes(spec, mixer, num_tokens) for mixer in spec.mixers),
+        *(_attention_bytes(spec, mixer, num_tokens) for mixer in spec.attentions),
         _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)),
         _expert_bytes(spec, num_tokens),
     )
@@ -51,7 +51,7 @@ def _is_choice_shared(spec: ModelSpec) -> bool:
 
 def num_slices(spec: ModelSpec, num_tokens: int) -> int:
     """Most planned slices of a step; in latent attention, those computed in the latent space."""
-    return max(_num_slices(slice_sizes_of(mixer), num_tokens) for mixer in spec.mixers)
+    return max(_num_slices(slice_sizes_of(mixer), num_tokens) for mixer in spec.attentions)
 
 
 def _num_slices(sizes: SliceSizes, num_tokens: int) -> int:
@@ -60,7 +60,7 @@ def _num_slices(sizes: SliceSizes, num_tokens: int) -> int:
     return -(-num_tokens // sizes.tokens) + num_tokens // (sizes.long_from or num_tokens + 1)
 
 
-def _attention_bytes(spec: ModelSpec, mixer: Mixer, num_tokens: int) -> int:
+def _attention_bytes(spec: ModelSpec, mixer: AttentionMixer, num_tokens: int) -> int:
     sizes = slice_sizes_of(mixer)
     in_slices = min(num_tokens, sizes.tokens)
     if isinstance(mixer, GroupedSpec):

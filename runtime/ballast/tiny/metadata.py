@@ -31,6 +31,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
         "expert_used_count": shape.num_experts_used,
         **_layer_counts(shape),
         **{f"attention.{name}": value for name, value in _attention(shape, mla).items()},
+        **_delta_net(shape),
     }
     if not shape.old_keys and shape.heads is None:
         numbers |= {"expert_group_count": shape.num_groups, "expert_group_used_count": shape.num_groups_used}
@@ -53,6 +54,20 @@ def _layer_counts(shape: TinyShape) -> dict[str, int]:
     if not shape.counts_layers:
         return {"expert_shared_feed_forward_length": shape.expert_dim * shape.num_shared_experts}
     return {"leading_dense_block_count": shape.num_dense_layers, "expert_shared_count": shape.num_shared_experts}
+
+
+def _delta_net(shape: TinyShape) -> dict[str, int]:
+    net = shape.delta_net
+    if net is None:
+        return {}
+    return {
+        "full_attention_interval": net.interval,
+        "ssm.conv_kernel": net.conv_taps,
+        "ssm.group_count": net.num_key_heads,
+        "ssm.inner_size": net.num_heads * net.width,
+        "ssm.state_size": net.width,
+        "ssm.time_step_rank": net.num_heads,
+    }
 
 
 def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
@@ -116,7 +131,7 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
 
 
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
-    if shape.architecture in ("qwen3moe", "gpt-oss", "mimo2"):
+    if shape.architecture in ("qwen3moe", "qwen3next", "gpt-oss", "mimo2"):
         return  # their files do not contain it
     if shape.architecture == "minimax-m2":  # its files contain only this
         writer.add_uint32(f"{shape.architecture}.expert_gating_func", ExpertGatingFuncType.SIGMOID)
@@ -172,6 +187,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "dots1": _dots_config,
         "gpt-oss": _gpt_oss_config,
         "qwen3moe": _qwen3_config,
+        "qwen3next": _qwen3_next_config,
         "step35": _step_config,
         "mimo2": _mimo_config,
     }
@@ -260,6 +276,33 @@ def _qwen3_config(shape: TinyShape) -> dict[str, Any]:
         "mlp_only_layers": [],
         "model_type": "qwen3_moe",
         "num_experts": shape.num_experts,
+    }
+
+
+def _qwen3_next_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.heads is not None
+    assert shape.delta_net is not None
+    net, layers = shape.delta_net, range(shape.num_layers)
+    return {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "head_dim": shape.heads.head_dim,
+        "layer_types": ["linear_attention" if net.has(layer) else "full_attention" for layer in layers],
+        "linear_conv_kernel_dim": net.conv_taps,
+        "linear_key_head_dim": net.width,
+        "linear_num_key_heads": net.num_key_heads,
+        "linear_num_value_heads": net.num_heads,
+        "linear_value_head_dim": net.width,
+        "mlp_only_layers": [],
+        "model_type": "qwen3_next",
+        "num_experts": shape.num_experts,
+        "rope_parameters": {
+            "partial_rotary_factor": shape.rope_dim / shape.heads.head_dim,
+            "rope_theta": shape.rope_theta,
+            "rope_type": "default",
+        },
+        "shared_expert_intermediate_size": shape.expert_dim * shape.num_shared_experts,
     }
 
 

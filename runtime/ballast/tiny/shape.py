@@ -77,6 +77,24 @@ class TinyIndex:
 
 
 @dataclass(frozen=True, slots=True)
+class TinyDeltaNet:
+    """Gated DeltaNet in all layers but every `interval`-th. Three heads of values share one of keys, so that none of
+    the ways to share them looks like another."""
+
+    num_heads: int = 6
+    num_key_heads: int = 2
+    width: int = 64
+    conv_taps: int = 4
+    interval: int = 3
+    is_grouped: bool = False
+    """As in `DeltaNetSpec`."""
+
+    def has(self, layer: int) -> bool:
+        """Whether a layer is one of Gated DeltaNet."""
+        return (layer + 1) % self.interval != 0
+
+
+@dataclass(frozen=True, slots=True)
 class TinyFactors:
     """The divisors of the frequencies in layers without a window, by Llama 3's rule."""
 
@@ -137,6 +155,8 @@ class TinyShape:
     """None: latent attention."""
     index: TinyIndex | None = None
     """None: every token attends to all earlier tokens."""
+    delta_net: TinyDeltaNet | None = None
+    """None: all layers have attention."""
     factors: TinyFactors | None = None
     limits: TinyLimits | None = None
     router_bias_name: str = ROUTER_BIAS
@@ -245,6 +265,22 @@ QWEN3 = TinyShape(
     normalize_weights=True,
     rope_theta=1e6,
     yarn=None,
+)
+
+QWEN3_NEXT = TinyShape(
+    name="Tiny Qwen3-Next",
+    family="qwen3",
+    gating="softmax",
+    architecture="qwen3next",
+    num_layers=4,
+    num_dense_layers=0,
+    heads=TinyHeads(head_dim=256),
+    delta_net=TinyDeltaNet(),
+    rope_dim=64,
+    normalize_weights=True,
+    rope_theta=1e7,
+    yarn=None,
+    counts_layers=False,
 )
 
 GLM45 = TinyShape(
@@ -414,6 +450,7 @@ PRESETS = {
     "glm47flash": GLM47_FLASH,
     "glm5": GLM5,
     "qwen3": QWEN3,
+    "qwen3next": QWEN3_NEXT,
     "glm45": GLM45,
     "glm45air": GLM45_AIR,
     "minimaxm2": MINIMAX_M2,

@@ -7,13 +7,14 @@ from typing import Literal
 
 from ballast.families.architecture import ClampedSilu
 from ballast.families.registry import ARCHITECTURES
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import DenseSpec, ExpertsSpec, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import LayerSpec, Mixer
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.spec import ModelSpec
-from ballast.tiny.shape import TinyHeads, TinyLimits, TinyShape
+from ballast.tiny.shape import TinyDeltaNet, TinyHeads, TinyLimits, TinyShape
 
 Layout = Literal["split", "joint"]
 
@@ -42,6 +43,7 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
         is_fused=False,
         router_bias_name=shape.router_bias_name,
         unit=architecture.unit,
+        gates_shared=architecture.gates_shared,
         has_biases=architecture.expert_biases,
     )
     return ModelSpec(
@@ -75,6 +77,8 @@ def _units(shape: TinyShape) -> tuple[list[ClampedSilu | None], list[ClampedSilu
 
 
 def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
+    if shape.delta_net is not None and shape.delta_net.has(layer):
+        return _delta_net(shape, shape.delta_net)
     if shape.heads is not None:
         return _grouped(shape, shape.heads, layer)
     rope, index = RopeSpec(shape.rope_dim, shape.rope_theta, None), shape.index
@@ -98,6 +102,18 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
     )
 
 
+def _delta_net(shape: TinyShape, net: TinyDeltaNet) -> DeltaNetSpec:
+    return DeltaNetSpec(
+        net.num_heads,
+        net.num_key_heads,
+        net.width,
+        net.width,
+        net.conv_taps,
+        heads_alternate=ARCHITECTURES[shape.architecture].delta_net == "alternating",
+        is_grouped=net.is_grouped,
+    )
+
+
 def _grouped(shape: TinyShape, heads: TinyHeads, layer: int) -> GroupedSpec:
     architecture = ARCHITECTURES[shape.architecture]
     has_window = heads.has_window(layer, architecture.window_period)
@@ -117,5 +133,6 @@ def _grouped(shape: TinyShape, heads: TinyHeads, layer: int) -> GroupedSpec:
         window=heads.window if has_window else None,
         norms_all_heads=architecture.norms_all_heads,
         value_scale=heads.value_scale,
+        gates_queries=architecture.gates_queries,
         fuses_qkv=heads.fuses_qkv,
     )

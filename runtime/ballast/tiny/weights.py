@@ -65,8 +65,13 @@ def _gain(shape: TinyShape, tensor: Tensor) -> float:
 
 def _vector(seed: int, tensor: Tensor) -> Floats:
     """Factors near 1, or biases. Those of gate and up are so large that the unit's limit is often reached."""
-    spreads = {"router_bias": 0.15, "index_key_shift": 0.1, "sinks": 2.0}
+    spreads = {"router_bias": 0.15, "index_key_shift": 0.1, "sinks": 2.0, "rate_shift": 1.0}
     spread = (spreads | {"experts_gate_bias": 4.0, "experts_up_bias": 3.0}).get(tensor.role, 0.3)
+    if tensor.role == "rate":
+        rates: Floats = np.exp(_normal(seed, tensor.name, tensor.shape) * np.float32(0.7) - np.float32(0.5))
+        return -rates
+    if tensor.role == "mlp_gate":
+        return _normal(seed, tensor.name, tensor.shape) * np.float32(1.5 / math.sqrt(tensor.cols))
     if tensor.is_added or tensor.role == "sinks":
         return _normal(seed, tensor.name, tensor.shape) * np.float32(spread)
     return 1 + _normal(seed, tensor.name, tensor.shape) * np.float32(0.1)

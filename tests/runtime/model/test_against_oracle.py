@@ -27,7 +27,7 @@ from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.tiny import write_tiny_model
-from ballast.tiny.shape import V3
+from ballast.tiny.shape import QWEN3_NEXT, V3
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
@@ -51,6 +51,7 @@ WINDOWED = [  # whose prompts are five times their window
     *(("step35", quant) for quant in ("f32", "q4_k", "q8_0")),
     *(("mimov2", quant) for quant in ("f32", "nvfp4", "q4_k")),
 ]
+RECURRENT = [("qwen3next", quant) for quant in ("f32", "q4_k", "q8_0")]
 QUANTS = [
     "f32",
     "f16",
@@ -102,6 +103,7 @@ class RecordingRunner(Runner):
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self.window = runner.window
+        self.state_slots = runner.state_slots
         self.seen: dict[int, np.ndarray] = {}
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
@@ -178,7 +180,8 @@ def subjects(written: MakeTiny) -> Callable[..., Subject]:
 
 
 @pytest.mark.parametrize(
-    ("arch", "mla"), [*VARIANTS, *((arch, "split") for arch in (*dict(GROUPED), *SPARSE, *dict(WINDOWED)))]
+    ("arch", "mla"),
+    [*VARIANTS, *((arch, "split") for arch in (*dict(GROUPED), *SPARSE, *dict(WINDOWED), *dict(RECURRENT)))],
 )
 def test_near_ties_between_experts_are_rare(subjects: Callable[..., Subject], arch: str, mla: str):
     oracle = subjects(arch, mla, "q4_k").oracle
@@ -212,6 +215,23 @@ def test_logits_agree_where_attention_has_windows(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
+
+
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
+@pytest.mark.parametrize(("arch", "quant"), RECURRENT)
+def test_logits_agree_where_layers_have_recurrent_state(
+    subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
+):
+    compare(subjects(arch, "split", quant), chunk_size, isa)
+
+
+@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+def test_logits_agree_where_products_are_grouped_by_key_head(tmp_path_factory: pytest.TempPathFactory, isa: str):
+    assert QWEN3_NEXT.delta_net is not None
+    shape = replace(QWEN3_NEXT, delta_net=replace(QWEN3_NEXT.delta_net, is_grouped=True))
+    model = write_tiny_model(tmp_path_factory.mktemp("grouped"), arch="qwen3next", quant="q8_0", overrides=shape)
+    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 64, isa)
 
 
 @pytest.mark.parametrize("arch", ["k2", "k25", "glm47flash"])

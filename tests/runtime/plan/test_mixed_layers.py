@@ -21,7 +21,7 @@ from devkit.models.specs.deepseek import V2_LITE_SPEC
 from devkit.models.specs.glm import GLM46_SPEC, GLM52_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, with_windows
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC
-from devkit.models.specs.qwen3 import QWEN3_30B_SPEC
+from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_NEXT_80B_SPEC
 
 GIB = 1 << 30
 NUMBERS = Numbers(cache_lens=4096, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256)
@@ -89,6 +89,10 @@ _WINDOWS, _SINKS, _OUTPUT_BIAS = "attention windows", "attention sinks", "bias o
         (changed(QWEN3_30B_SPEC, has_biases=True), ["biases of experts"]),
         (changed(QWEN3_30B_SPEC, unit=GPT_OSS_20B_SPEC.architecture.unit), ["clamped units of experts"]),
         (changed(QWEN3_30B_SPEC, options=frozenset({QK_NORM, GATE})), ["gates of heads"]),
+        (
+            QWEN3_NEXT_80B_SPEC,
+            ["recurrent state (Gated DeltaNet)", "gates of queries", "gates of shared experts"],
+        ),
         (changed(QWEN3_30B_SPEC, has_factors=True), ["factors of rotary frequencies"]),
         (changed(GLM46_SPEC, shared_unit=ClampedSilu(16.0)), ["clamped units of dense layers or shared experts"]),
         (
@@ -102,6 +106,7 @@ _WINDOWS, _SINKS, _OUTPUT_BIAS = "attention windows", "attention sinks", "bias o
             "biases of experts",
             "unit of experts",
             "gates",
+            "recurrent state",
             "factors",
             "unit of shared experts",
             "unit of a dense layer",

@@ -17,7 +17,7 @@ from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.config.options import Config, ModelConfig, SchedulingConfig
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
 from ballast.host.machine import Memory
-from ballast.model.kv_pool import KvPool, num_kv_blocks, num_window_blocks
+from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_window_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
 from ballast.model.packed_tensors import Packing
@@ -40,7 +40,7 @@ from devkit.models.specs.hunyuan import HUNYUAN3_SPEC
 from devkit.models.specs.kimi import K2_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
 from devkit.models.specs.minimax import MINIMAX_M2_SPEC
-from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_235B_SPEC, QWEN3_CODER_SPEC
+from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_235B_SPEC, QWEN3_CODER_SPEC, QWEN3_NEXT_SPEC
 from devkit.models.specs.step import STEP35_FLASH_SPEC
 from devkit.models.written import MakeTiny
 
@@ -198,6 +198,33 @@ def test_layers_with_a_window_count_with_what_they_keep(tmp_path: Path, cache_le
     assert use(plan, "KV cache") == pool.nbytes < KvPool(MIMO_SPEC.planes, num_blocks, 32).nbytes
     whole = make_plan(gguf, MIMO_SPEC, replace(numbers, tiers=KvTierSizes(disk_dir=tmp_path)), ROOMY)
     assert use(whole, "KV cache") == KvPool(MIMO_SPEC.planes, num_blocks, 32).nbytes
+
+
+@pytest.mark.parametrize(("cache_lens", "num_slots"), [(1000, 32), (400_000, 16 + 48)])
+def test_recurrent_states_count(tmp_path: Path, cache_lens: int, num_slots: int) -> None:
+    gguf = open_gguf(write_model(tmp_path / "next.gguf", QWEN3_NEXT_SPEC))
+    numbers = replace(NUMBERS, cache_lens=cache_lens, max_batch_size=8)
+    plan = make_plan(gguf, QWEN3_NEXT_SPEC, numbers, ROOMY)
+    states = StatePool(QWEN3_NEXT_SPEC.states, num_slots)
+    assert use(plan, "recurrent state") == sum(state.nbytes for states in states.layers for state in states)
+    assert use(plan, "KV cache") == KvPool(QWEN3_NEXT_SPEC.planes, num_kv_blocks(cache_lens, 32), 32).nbytes
+    rope = build_rope_table(
+        QWEN3_NEXT_SPEC.rope, min(QWEN3_NEXT_SPEC.context_length, num_kv_blocks(cache_lens, 32) * 32)
+    )
+    norms = [info for info in gguf.tensors.values() if len(info.shape) == 1 or "conv1d" in info.name]
+    assert use(plan, "tables") == rope.cos.nbytes + rope.sin.nbytes + sum(info.num_bytes for info in norms)
+
+
+def test_the_largest_cache_with_states_fits_and_a_block_more_does_not(tmp_path: Path) -> None:
+    gguf = open_gguf(write_model(tmp_path / "next.gguf", QWEN3_NEXT_SPEC))
+
+    def planned(cache_lens: int) -> MemoryPlan:
+        return make_plan(gguf, QWEN3_NEXT_SPEC, replace(NUMBERS, cache_lens=cache_lens), Memory(64 * GIB, GIB, None))
+
+    largest = planned(QWEN3_NEXT_SPEC.context_length).max_cache_lens
+    assert largest > QWEN3_NEXT_SPEC.context_length
+    assert planned(largest).fits
+    assert not planned(largest + 32).fits
 
 
 def test_the_largest_cache_with_windows_fits_and_a_block_more_does_not(tmp_path: Path) -> None:

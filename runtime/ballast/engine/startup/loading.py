@@ -23,7 +23,7 @@ from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit, enforce, why_full
 from ballast.model.kept_weights import kept_weights
-from ballast.model.kv_pool import KvPool, num_kv_blocks, num_window_blocks
+from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_state_slots, num_window_blocks
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.runner import Runner
@@ -159,8 +159,11 @@ def _load_on_cpu(
     )
     kv = KvPool(spec.planes, num_blocks, settings.block_tokens, window_blocks)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
-    runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions)
+    state_slots = num_state_slots(spec.states, num_blocks * settings.block_tokens, settings.max_batch_size)
+    states = StatePool(spec.states, state_slots) if state_slots else None
+    runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions, states)
     runner.start = start
+    runner.state_slots = state_slots
     if window is not None and window_blocks is not None:
         runner.window = (window, window_blocks)
     if settings.kv_disk_dir is not None:

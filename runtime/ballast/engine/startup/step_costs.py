@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels, sched
 from ballast.engine.request import SamplingParams
-from ballast.engine.runner import with_changes, with_window
+from ballast.engine.runner import with_cache, with_changes
 from ballast.engine.sampling.sampler import SampledRow, StepSampler, sequence_sampler
 from ballast.host.isa import chosen_isa
 from ballast.host.startup.measurements import kept_counts, kept_seconds
 from ballast.host.startup.start import Start
-from ballast.model.batch import Batch
+from ballast.model.batch import Batch, States
 from ballast.model.runner import Runner
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def with_measured_costs(
     regularly. The steps overwrite the cache, so this must run before it serves anything. Costs kept by an earlier start
     are used, unless that start lacked kernels that this one has."""
     assert runner.vocabulary is not None, "only a runner with a vocabulary can be measured"
-    config = with_window(config, runner)
+    config = with_cache(config, runner)
     steps = RandomSteps(config, runner.vocabulary, max_tokens)
     sampled = _sampler_of(runner.pool or kernels.ThreadPool(1), config)
     prefill_runner = runner if runner.can_prefill_beside else None
@@ -145,6 +145,7 @@ class RandomSteps:
         self._block_tokens = config.block_tokens
         self._num_blocks = config.num_blocks
         self._num_window_blocks = None if config.window is None else config.window[1]
+        self._has_states = config.state_slots > 0
         self._vocabulary = vocabulary
         self._max_rows = config.max_batch_size
         self._row_blocks = max(1, min(-(-CONTEXT_TOKENS // config.block_tokens), config.num_blocks // self._max_rows))
@@ -195,8 +196,17 @@ class RandomSteps:
             kv_indices=blocks[kept].astype(np.int32),
             window_slots=None if windows is None else slots_in(windows),
             window_indices=None if windows is None else windows[kept].astype(np.int32),
+            states=self._states(num_rows),
             sampled=indptr[1:].astype(np.int64) - 1,
         )
+
+    def _states(self, num_rows: int) -> States | None:
+        """Each row replaces a state of its own."""
+        if not self._has_states:
+            return None
+        slots = np.arange(1, num_rows + 1, dtype=np.int32)
+        none = np.zeros(0, np.int32)
+        return slots, slots, np.zeros(num_rows + 1, np.int32), none, none
 
 
 def _sampler_of(pool: kernels.ThreadPool, config: sched.SchedulerConfig) -> Callable[[NDArray[np.float32]], object]:

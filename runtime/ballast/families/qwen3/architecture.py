@@ -1,6 +1,9 @@
-"""The arithmetic of `qwen3moe`. Its files have no keys for the router's rule, which is the same in every model."""
+"""The arithmetic of `qwen3moe` and `qwen3next`. Their files have no keys for the router's rule, which is the same in
+every model."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ballast.families.architecture import PLAIN_YARN, Architecture, RouterRule
 from ballast.families.family import SOFTMAX, routing_values
@@ -13,4 +16,15 @@ ARCHITECTURE = Architecture(
     moe_module="SparseMoeBlock",
     defaults={**routing_values(SOFTMAX, (1, 1), 1.0, norm=True), **PLAIN_YARN},
     needed_options=frozenset({"qk_norm"}),
+)
+
+NEXT_ARCHITECTURE = replace(
+    ARCHITECTURE,
+    name="qwen3next",
+    modules={"softmax": "Qwen3Next"},
+    ffn_norm="post_attention_norm",
+    delta_net="neighbours",
+    gates_queries=True,
+    gates_shared=True,
+    served=("Qwen3-Next", "Qwen3-Coder-Next"),
 )

@@ -16,6 +16,7 @@ from ballast.model.hybrid.layers.grouped_attention import GroupedWeights
 from ballast.model.hybrid.layers.largest_kept import largest_kept
 from ballast.model.hybrid.layers.latent_attention import LatentWeights
 from ballast.model.hybrid.linear import Linear, Linears, MakeLinear
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import EXPERTS, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
@@ -127,6 +128,7 @@ class _Loader:
         mixer, experts = self._spec.layers[index].mixer, self._spec.layers[index].experts
         host = LayerTensors(self._tensors, layer_tensors(self._spec, index))
         tensors = DeviceTensors(host, self._make_linear, self._device)
+        assert not isinstance(mixer, DeltaNetSpec), "the plan rejects recurrent state on a GPU"
         for name, largest in largest_kept(host, mixer).items():
             # A NaN bound stays NaN.
             self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ballast.families.architecture import Gating, Unit
-from ballast.model.layers.tensor import ExpertPart, Group, PartOf, Tensor, bias, matrix
+from ballast.model.layers.tensor import ExpertPart, Group, PartOf, Tensor, bias, matrix, vector
 
 MLP = "mlp"
 """The role of a network for every token: a dense layer's, or the shared experts."""
+MLP_GATE = "mlp_gate"
+"""The role of the gate of shared experts."""
 EXPERTS = "experts"
 """The role of routed experts."""
 ROUTER_BIAS = "exp_probs_b.bias"
@@ -64,6 +66,8 @@ class ExpertsSpec:
     """What an expert computes of gate and up. None: silu(g) · u."""
     shared_unit: Unit | None = None
     """What the shared experts compute of gate and up. None: silu(g) · u."""
+    gates_shared: bool = False
+    """Whether what the shared experts give is multiplied by the sigmoid of a product with the layer's input."""
     has_biases: bool = False
     """Whether the router's logits and the three products of each expert have biases."""
 
@@ -88,7 +92,12 @@ class ExpertsSpec:
             *self._experts(hidden),
             *(self._expert_biases(hidden) if self.has_biases else ()),
             *(shared if self.num_shared else ()),
+            *((self._shared_gate(hidden),) if self.num_shared and self.gates_shared else ()),
         )
+
+    def _shared_gate(self, hidden: int) -> Tensor:
+        module = "mlp.shared_expert_gate"
+        return vector(MLP_GATE, "ffn_gate_inp_shexp", hidden, module, group="shared experts", may_be_short=True)
 
     def _experts(self, hidden: int) -> tuple[Tensor, ...]:
         count, width = self.routing.num_experts, self.width

@@ -41,6 +41,9 @@ class GroupedSpec:
     head."""
     value_scale: float = 1.0
     """Factor of values."""
+    gates_queries: bool = False
+    """Whether the matrix of queries gives each head's query and then its gate, whose sigmoid multiplies what the head
+    gives."""
     fuses_qkv: bool = False
     """Whether the matrices of queries, keys and values are one tensor, in this order."""
 
@@ -48,6 +51,11 @@ class GroupedSpec:
     def query_dim(self) -> int:
         """Numbers of a head's query."""
         return self.head_dim
+
+    @property
+    def query_rows(self) -> int:
+        """Rows of the matrix of queries."""
+        return self.num_heads * self.head_dim * (2 if self.gates_queries else 1)
 
     @property
     def kv_width(self) -> int:
@@ -72,7 +80,7 @@ class GroupedSpec:
 
     def declared(self, hidden: int) -> tuple[Tensor, ...]:
         """The tensors of all options. A file has an option if it has the first tensor of that option."""
-        queries = self.num_heads * self.head_dim
+        queries = self.query_rows
         keys, values = self.num_kv_heads * self.head_dim, self.num_kv_heads * self.v_dim
         biases = {"option": QKV_BIAS}
         if self.fuses_qkv:

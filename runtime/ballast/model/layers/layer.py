@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import ExpertsSpec, FeedForward
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.tensor import Tensor, norm
 
-Mixer = LatentSpec | GroupedSpec
+AttentionMixer = LatentSpec | GroupedSpec
+"""Mixers that read all earlier tokens, or a window of them, whose positions count."""
+
+Mixer = AttentionMixer | DeltaNetSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The parts of a layer's KV cache."""
+"""The parts of a layer's cache."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ class Plane(NamedTuple):
     """Numbers per token. The pool decides their type: float32 on a CPU."""
     window: int | None = None
     """Tokens that are read of it: the last ones up to a token's own. None: all."""
+
+
+class State(NamedTuple):
+    """A named part of what a layer keeps of a sequence, however long it is."""
+
+    name: str
+    size: int
+    """Numbers, which are float32."""
 
 
 INDEX_KEYS = "index keys"

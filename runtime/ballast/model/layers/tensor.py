@@ -78,12 +78,21 @@ class Tensor:
     """Whether its products select experts or positions. It stays float32 on a GPU and in generated files."""
     must_be_finite: bool = False
     """Whether loading checks its values, because a wrong one would change a selection that no logit shows."""
+    is_flat: bool = False
+    """Whether its numbers are used one by one, row after row, and not as a matrix."""
+    may_be_short: bool = False
+    """Whether files may store it in 16 bits although it has one dimension."""
     is_added: bool = False
     """Whether it is added to a vector: biases, but no matrix or norm."""
 
     @property
     def cols(self) -> int:
         return self.shape[-1]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is used as matrices, which are packed."""
+        return len(self.shape) > 1 and not self.is_flat
 
     @property
     def num_experts(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import DenseSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import LatentSpec
@@ -64,8 +65,9 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
 
 def _layer(layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object]]:
     feed_forward = layer.feed_forward
+    heads = "linear_num_value_heads" if isinstance(layer.mixer, DeltaNetSpec) else "num_attention_heads"
     of_heads = [
-        ("num_attention_heads", layer.mixer.num_heads, _num_heads(layer.mixer, config)),
+        (heads, layer.mixer.num_heads, _num_heads(layer.mixer, config)),
         *_mixer(layer.mixer, config),
     ]
     if isinstance(feed_forward, DenseSpec):
@@ -78,6 +80,8 @@ def _layer(layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object
 
 
 def _num_heads(mixer: Mixer, config: HfConfig) -> int | None:
+    if isinstance(mixer, DeltaNetSpec):
+        return config.linear_num_value_heads
     has_window = isinstance(mixer, GroupedSpec) and mixer.window is not None
     return config.num_windowed_heads if has_window else config.num_attention_heads
 
@@ -93,6 +97,13 @@ def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
             ("swa_rope_theta", mixer.rope.theta, config.swa_rope_theta if has_window else None),
             ("head_dim", mixer.head_dim, config.head_dim),
             ("sliding_window", mixer.window, config.sliding_window),
+        ]
+    if isinstance(mixer, DeltaNetSpec):
+        return [
+            ("linear_num_key_heads", mixer.num_key_heads, config.linear_num_key_heads),
+            ("linear_key_head_dim", mixer.key_dim, config.linear_key_head_dim),
+            ("linear_value_head_dim", mixer.v_dim, config.linear_value_head_dim),
+            ("linear_conv_kernel_dim", mixer.conv_taps, config.linear_conv_kernel_dim),
         ]
     pairs: list[tuple[str, object, object]] = [
         ("kv_lora_rank", mixer.kv_lora_rank, config.kv_lora_rank),

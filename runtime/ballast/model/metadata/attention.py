@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from ballast.model.layers.grouped import QKV_BIAS, GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
 from ballast.model.layers.positions import RopeSpec, YarnSpec
+from ballast.model.metadata.delta_net import read_delta_net, recurrent_layers
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.layers import Layers, Widths
 from ballast.model.metadata.positions import MOST_THETA
@@ -46,10 +47,16 @@ def read_mixers(
     keys = settings.keys
     if keys.architecture.attention == "latent":
         return tuple(_read_latent(keys, layers, widths, theta, yarn))
-    windows = tuple(_windows(keys, layers.num_layers))
     value_scale = read_value_scale(settings, widths) if keys.architecture.scales_values else 1.0
-    mixers = _read_grouped(keys, windows, widths, RopeSpec(0, theta, yarn))
-    return tuple(replace(mixer, value_scale=value_scale) for mixer in mixers)
+    is_recurrent = recurrent_layers(keys, layers.num_layers)
+    windows = {
+        layer: window for layer, window in enumerate(_windows(keys, layers.num_layers)) if not is_recurrent[layer]
+    }
+    grouped = _read_grouped(keys, windows, widths, RopeSpec(0, theta, yarn))
+    mixers: dict[int, Mixer] = {layer: replace(mixer, value_scale=value_scale) for layer, mixer in grouped}
+    if any(is_recurrent):
+        mixers = dict.fromkeys(range(layers.num_layers), read_delta_net(keys, is_recurrent)) | mixers
+    return tuple(mixers[layer] for layer in range(layers.num_layers))
 
 
 def _latent_dims(keys: Keys) -> LatentDims:
@@ -146,11 +153,15 @@ def _mla_layout(keys: Keys) -> Literal["joint", "split"]:
     raise keys.refuse("expected blk.0.attn_kv_b.weight, or blk.0.attn_k_b.weight and blk.0.attn_v_b.weight")
 
 
-def _read_grouped(keys: Keys, windows: Sequence[int | None], widths: Widths, rope: RopeSpec) -> Iterator[GroupedSpec]:
-    """Each layer's, whose windows are `windows`. `rope`: that of layers without a window, without its dimensions."""
-    heads, kv_heads = (keys.each(f"attention.{key}", len(windows)) for key in ("head_count", "head_count_kv"))
+def _read_grouped(
+    keys: Keys, windows: Mapping[int, int | None], widths: Widths, rope: RopeSpec
+) -> Iterator[tuple[int, GroupedSpec]]:
+    """Each layer's, with its index; `windows`: of each layer with attention. `rope`: that of layers without a window,
+    without its dimensions."""
+    num_layers = max(windows) + 1
+    heads, kv_heads = (keys.each(f"attention.{key}", num_layers) for key in ("head_count", "head_count_kv"))
     by_heads = max(1, widths.hidden // widths.num_heads)
-    for layer, window in enumerate(windows):
+    for layer, window in windows.items():
         if heads[layer] % kv_heads[layer]:
             problem = f"{heads[layer]} heads share {kv_heads[layer]} of the cache; expected equal groups"
             raise keys.refuse(f"{keys.full('attention.head_count')}, layer {layer}: {problem}")
@@ -163,10 +174,11 @@ def _read_grouped(keys: Keys, windows: Sequence[int | None], widths: Widths, rop
             rope=_rope(keys, window, head_dim, rope),
             window=window,
             norms_all_heads=keys.architecture.norms_all_heads,
+            gates_queries=keys.architecture.gates_queries,
             fuses_qkv=_fuses_qkv(keys, layer),
         )
-        first = windows.index(window)
-        yield replace(mixer, options=_options(keys, mixer, first, widths.hidden))
+        first = next(each for each in windows if windows[each] == window)
+        yield layer, replace(mixer, options=_options(keys, mixer, first, widths.hidden))
 
 
 def _own(keys: Keys, window: int | None, key: str) -> str:

@@ -85,6 +85,11 @@ class HfConfig(BaseModel):
     num_local_experts: Whole | None = None
     num_experts_per_tok: Whole | None = None
     n_shared_experts: Whole | None = None
+    linear_num_value_heads: Whole | None = None
+    linear_num_key_heads: Whole | None = None
+    linear_key_head_dim: Whole | None = None
+    linear_value_head_dim: Whole | None = None
+    linear_conv_kernel_dim: Whole | None = None
     moe_intermediate_size: Whole | None = None
     scoring_func: Literal["softmax", "sigmoid"] | None = None
     topk_method: str | None = None

@@ -80,6 +80,7 @@ def read_feed_forwards(keys: Keys, layers: Layers, widths: Widths, routing: Rout
         is_fused=keys.has_tensor(f"{first}.ffn_gate_up_exps.weight"),
         router_bias_name=next((name for name in ROUTER_BIASES if keys.has_tensor(f"{first}.{name}")), ROUTER_BIAS),
         unit=keys.architecture.unit,
+        gates_shared=keys.architecture.gates_shared,
         has_biases=keys.architecture.expert_biases,
     )
     units = _units(keys, "swiglu_clamp_exp", layers.num_layers)

@@ -38,7 +38,6 @@ _LOOK_ALIKES = {
     "deepseek": "DeepSeek MoE, the model before V2, without latent attention",
     "deepseek2-ocr": "DeepSeek OCR, not DeepSeek V2 or V3",
     "deepseek4": "DeepSeek V4, another architecture than V3",
-    "qwen3next": "Qwen3-Next, most of whose layers have linear attention",
     "qwen35moe": "Qwen3.5, most of whose layers have linear attention",
     "qwen3vlmoe": "Qwen3-VL, which sees images",
     "glm5-next": "GLM-5.3-Flash, most of whose layers have linear attention, neither GLM-5.3 nor GLM-4.7-Flash",

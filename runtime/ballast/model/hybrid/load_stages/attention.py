@@ -21,7 +21,7 @@ from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import Mixer
+from ballast.model.layers.layer import AttentionMixer
 from ballast.model.rope import build_rope_table, softmax_scale
 
 
@@ -92,14 +92,14 @@ def _attentions(state: LoadState, sizes: Sizes) -> Sequence[Attention]:
         raise ModelError(state.gguf_model.path, str(error)) from error
 
 
-def _sizes(mixer: Mixer, block_tokens: int) -> Sizes:
+def _sizes(mixer: AttentionMixer, block_tokens: int) -> Sizes:
     scale = softmax_scale(mixer)
     if isinstance(mixer, LatentSpec):
         return LatentSizes(mixer.num_heads, mixer.kv_lora_rank, mixer.rope.dim, scale, block_tokens)
     return GroupedSizes(mixer.num_heads, mixer.num_kv_heads, mixer.head_dim, mixer.v_dim, scale, block_tokens)
 
 
-def _expanded_sizes(mixer: Mixer, of: Sizes) -> ExpandedSizes | None:
+def _expanded_sizes(mixer: AttentionMixer, of: Sizes) -> ExpandedSizes | None:
     """The sizes of attention outside the latent space; None if attention has no latent space or reads only selected
     positions."""
     if not isinstance(of, LatentSizes) or not isinstance(mixer, LatentSpec) or mixer.index is not None:
@@ -108,7 +108,7 @@ def _expanded_sizes(mixer: Mixer, of: Sizes) -> ExpandedSizes | None:
 
 
 def _kind(
-    mixer: Mixer, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
+    mixer: AttentionMixer, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
 ) -> AttentionKind[Any]:
     """`expanded`: for long slices of latent attention."""
     if isinstance(mixer, LatentSpec):

@@ -1,0 +1,85 @@
+"""Gated DeltaNet: linear attention whose cache is a state of fixed size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ballast.model.layers.plane import Plane, State
+from ballast.model.layers.tensor import Tensor, bias, matrix, norm
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetSpec:
+    """Gated DeltaNet (arXiv 2412.06464). A token decays the state of each head and corrects what it gives for the
+    token's key. Queries, keys and values pass a short convolution."""
+
+    num_heads: int
+    """Of values."""
+    num_key_heads: int
+    """Of queries and keys. Divides `num_heads`."""
+    key_dim: int
+    """Width of a head's query and key."""
+    v_dim: int
+    conv_taps: int
+    """Tokens that the convolution sees, its own the last."""
+    heads_alternate: bool = False
+    """Whether head h has the key head h % num_key_heads, else neighbouring heads share one."""
+    is_grouped: bool = False
+    """Whether one tensor gives each key head's query, key, values and gates one after another, as older files have it.
+    """
+
+    @property
+    def key_width(self) -> int:
+        """Numbers of a token's keys."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """Numbers of a token's values."""
+        return self.num_heads * self.v_dim
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a token that pass the convolution."""
+        return 2 * self.key_width + self.value_width
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """It keeps nothing of single tokens."""
+        return ()
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """What the layer keeps of a sequence."""
+        return (
+            State("recurrent", self.num_heads * self.key_dim * self.v_dim),
+            State("convolution", (self.conv_taps - 1) * self.channels),
+        )
+
+    @property
+    def modules(self) -> dict[str, tuple[str, ...]]:
+        """Modules without tensors of their own, with their classes."""
+        return {"linear_attn": ("{family}GatedDeltaNet",)}
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        heads, module = self.num_heads, "linear_attn"
+        return (
+            *self._products(hidden),
+            matrix("beta_alpha", "ssm_ba", (2 * heads, hidden), f"{module}.in_proj_ba"),
+            matrix(
+                "conv", "ssm_conv1d", (self.channels, self.conv_taps), f"{module}.conv1d", is_exact=True, is_flat=True
+            ),
+            Tensor("rate", "ssm_a", (heads,), "attention", module, must_be_finite=True),
+            bias("rate_shift", "ssm_dt", heads, module, must_be_finite=True),
+            norm("head_norm", "ssm_norm", self.v_dim, f"{module}.norm", classes=("{family}RMSNormGated",)),
+            matrix("output", "ssm_out", (hidden, self.value_width), f"{module}.out_proj"),
+        )
+
+    def _products(self, hidden: int) -> tuple[Tensor, ...]:
+        module = "linear_attn.in_proj_qkvz"
+        if self.is_grouped:
+            return (matrix("grouped", "ssm_in", (self.channels + self.value_width, hidden), module),)
+        return (
+            matrix("mixed", "attn_qkv", (self.channels, hidden), module),
+            matrix("output_gate", "attn_gate", (self.value_width, hidden), module),
+        )

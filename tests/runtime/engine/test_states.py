@@ -1,0 +1,172 @@
+"""Models with recurrent state give the same tokens whatever snapshots they begin from, and keep these where later
+requests begin."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from ballast._core import sched
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import with_changes
+from ballast.engine.startup import loading
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.loading import load_runner
+from ballast.engine.startup.step_costs import with_measured_costs
+from ballast.model.metadata import read_spec
+from ballast.model.transformer import Transformer
+from ballast.weights.gguf import open_gguf
+from devkit.generate import Generated, generate
+from devkit.models.written import MakeTiny
+
+BLOCK_TOKENS = 4
+CACHE_LENS = 2048
+CHUNK = 32
+
+MakeCore = Callable[..., EngineCore]
+
+
+@pytest.fixture(scope="module")
+def make_core(written: MakeTiny) -> MakeCore:
+    gguf = open_gguf(written(arch="qwen3next", mla="split", quant="q4_k").gguf)
+    spec = read_spec(gguf, None)
+
+    def make(more_slots: int | None = None, *, prefix_cache: bool = True, **changes: int) -> EngineCore:
+        """`more_slots`: than as few as work; None: as many as usual."""
+        numbers = {"cache_lens": CACHE_LENS, "max_batch_size": 4, "chunk_size": CHUNK, "prefill_chunk_size": CHUNK}
+        settings = EngineSettings(
+            **numbers | changes,
+            max_new_tokens=64,
+            max_queue=64,
+            block_tokens=BLOCK_TOKENS,
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            if more_slots is not None:
+                patch.setattr(loading, "num_state_slots", lambda *_: 2 * settings.max_batch_size + more_slots)
+            runner = load_runner(gguf, spec, spec.vocab_size, settings)
+        return EngineCore(runner, with_changes(scheduler_config(settings), prefix_cache=prefix_cache))
+
+    return make
+
+
+def request_of(prompt: Sequence[int], max_tokens: int = 12) -> Request:
+    return Request("test", tuple(prompt), SamplingParams(max_tokens=max_tokens, temperature=0.0))
+
+
+def tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(300) for _ in range(count)]
+
+
+def conversations(core: EngineCore) -> list[Generated]:
+    """Three turns of conversations with a common beginning; each turn repeats the text so far."""
+    rng = random.Random(5)
+    beginning = tokens(rng, 90)
+    said = [beginning + tokens(rng, rng.randrange(5, 60)) for _ in range(6)]
+    replies = []
+    for _ in range(3):
+        turn = generate(core, map(request_of, said))
+        replies += turn
+        for text, reply in zip(said, turn, strict=True):
+            text += [*reply.token_ids, *tokens(rng, 15)]
+    return replies
+
+
+def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
+    return [reply.token_ids for reply in replies]
+
+
+def cached(replies: Sequence[Generated]) -> int:
+    return sum(reply.cached_tokens for reply in replies)
+
+
+@pytest.fixture(scope="module")
+def plain(make_core: MakeCore) -> list[Generated]:
+    """Without a prefix cache, every token is computed for each request."""
+    replies = conversations(make_core(prefix_cache=False))
+    assert cached(replies) == 0
+    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too alike to prove anything"
+    return replies
+
+
+def test_text_is_the_same_from_snapshots(make_core: MakeCore, plain: list[Generated]) -> None:
+    core = make_core(40)
+    replies = conversations(core)
+    assert texts(replies) == texts(plain)
+    assert cached(replies[6:]) > 12 * 90, "turns continue at the end of the one before"
+    assert core.stats().snapshots > 12
+
+
+def test_text_is_the_same_with_any_number_of_slots(make_core: MakeCore, plain: list[Generated]) -> None:
+    found = []
+    for more_slots in (0, 1, 4, 12):
+        replies = conversations(make_core(more_slots))
+        assert texts(replies) == texts(plain)
+        found.append(cached(replies))
+    assert found[0] < found[-1]
+
+
+def test_text_is_the_same_in_any_steps(make_core: MakeCore, plain: list[Generated]) -> None:
+    for sizes in ({"max_batch_size": 1}, {"chunk_size": 7, "prefill_chunk_size": 5}, {"prefill_chunk_size": 300}):
+        replies = conversations(make_core(**sizes))
+        assert texts(replies) == texts(plain)
+        assert cached(replies) > 0
+
+
+def test_text_is_the_same_after_preemption(make_core: MakeCore, plain: list[Generated]) -> None:
+    core = make_core(cache_lens=240, chunk_size=8, prefill_chunk_size=8)
+    assert texts(conversations(core)) == texts(plain)
+    assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
+
+
+def test_aborted_requests_leave_no_slot_behind(make_core: MakeCore, plain: list[Generated]) -> None:
+    core = make_core(4)
+    rng = random.Random(9)
+    for seq in range(1, 30):
+        core.add(seq, request_of(tokens(rng, rng.randrange(1, 120))), 0)
+        for _ in range(rng.randrange(4)):
+            core.step()
+        core.abort(seq)
+        core.check()
+    while core.step().num_tokens:
+        core.check()
+    assert texts(conversations(core)) == texts(plain)
+
+
+def admitted(scheduler: sched.Scheduler, seq: int, prompt: Sequence[int]) -> int:
+    """Serve a request alone; the tokens of its prompt that were cached."""
+    scheduler.add(seq, np.array(prompt, np.int32), 6, np.array([], np.int32))
+    num_cached = 0
+    while (plan := scheduler.plan()).num_requests:
+        num_cached = scheduler.cached_tokens(seq)
+        scheduler.commit(np.full(len(plan.logits_at), 7, np.int32))
+        scheduler.check()
+    return num_cached
+
+
+def test_prompts_replies_and_what_prompts_have_in_common_are_found_again() -> None:
+    sizes = {"num_blocks": 8000, "block_tokens": 4, "max_batch_size": 1, "chunk_size": 64, "prefill_chunk_size": 512}
+    scheduler = sched.Scheduler(sched.SchedulerConfig(**sizes, state_slots=40))
+    rng = random.Random(3)
+    said, common = tokens(rng, 403), tokens(rng, 102)
+    assert admitted(scheduler, 1, said) == 0
+    assert admitted(scheduler, 2, said) == 400
+    assert admitted(scheduler, 3, [*said, *[7] * 6, *tokens(rng, 10)]) == 408, "all but the last token of the reply"
+    assert [admitted(scheduler, seq, common + tokens(rng, 160)) for seq in (4, 5, 6)] == [0, 0, 100]
+    long = tokens(rng, 20_000)
+    assert admitted(scheduler, 7, long) == 0
+    assert admitted(scheduler, 8, long[:18_000]) == 16_384, "the grid of long prompts"
+
+
+def test_steps_are_measured_with_states(make_core: MakeCore) -> None:
+    runner = make_core()._runner
+    assert isinstance(runner, Transformer)
+    assert runner.state_slots == sched.num_state_slots(capacity_tokens=CACHE_LENS, max_batch_size=4)
+    sizes = {"max_batch_size": 4, "chunk_size": CHUNK, "prefill_chunk_size": CHUNK}
+    config = sched.SchedulerConfig(num_blocks=CACHE_LENS // BLOCK_TOKENS, block_tokens=BLOCK_TOKENS, **sizes)
+    measured = with_measured_costs(config, runner, CACHE_LENS, lambda: None)
+    assert measured.state_slots == runner.state_slots
+    assert [size for size, _ in measured.decode_costs] == [1, 2, 4, 8, 16, 32]

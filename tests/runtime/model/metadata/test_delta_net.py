@@ -1,0 +1,118 @@
+"""Files of models most of whose layers are Gated DeltaNet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast.errors import ModelError
+from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.metadata import HfConfig, read_spec
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import check_tensors
+from ballast.weights.gguf import open_gguf
+from devkit.models.gguf_files import write_hollow_model, write_model
+from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC, QWEN3_NEXT_SPEC
+
+SHARED_GATE = "blk.0.ffn_gate_inp_shexp.weight"
+
+
+def read(path: Path, **changes: Any) -> ModelSpec:
+    gguf = open_gguf(write_model(path / "model.gguf", QWEN3_NEXT_SPEC, **changes))
+    spec = read_spec(gguf)
+    check_tensors(gguf, spec)
+    return spec
+
+
+def plain(spec: ModelSpec) -> ModelSpec:
+    """Without the number that files round."""
+    return replace(spec, rms_eps=0.0)
+
+
+def of(**keys: Any) -> dict[str, Any]:
+    return {f"qwen3next.{key.replace('__', '.')}": value for key, value in keys.items()}
+
+
+def test_a_file_is_what_it_was_written_as(tmp_path: Path):
+    assert plain(read(tmp_path)) == plain(QWEN3_NEXT_SPEC)
+    spec = read_spec(open_gguf(write_hollow_model(tmp_path / "80b.gguf", QWEN3_NEXT_80B_SPEC, {})))
+    assert plain(spec) == plain(QWEN3_NEXT_80B_SPEC)
+    assert 4 * spec.state_numbers == 79_036_416
+    assert 2 * spec.kv_numbers == 24_576
+
+
+def test_every_fourth_layer_has_attention_unless_the_file_says_so(tmp_path: Path):
+    assert plain(read(tmp_path, metadata=of(attention__recurrent_layers=None))) == plain(QWEN3_NEXT_SPEC)
+    named = read(tmp_path, metadata=of(attention__recurrent_layers=None, full_attention_interval=4))
+    assert plain(named) == plain(QWEN3_NEXT_SPEC)
+
+
+def test_older_files_have_one_product_grouped_by_key_head(tmp_path: Path):
+    layers = []
+    for layer in QWEN3_NEXT_SPEC.layers:
+        mixer = layer.mixer
+        is_net = isinstance(mixer, DeltaNetSpec)
+        layers.append(replace(layer, mixer=replace(mixer, is_grouped=True)) if is_net else layer)
+    older = replace(QWEN3_NEXT_SPEC, layers=tuple(layers))
+    gguf = open_gguf(write_model(tmp_path / "model.gguf", older))
+    assert plain(read_spec(gguf)) == plain(older)
+    check_tensors(gguf, older)
+    assert "blk.0.ssm_in.weight" in gguf.tensors
+    assert "blk.0.attn_qkv.weight" not in gguf.tensors
+
+
+@pytest.mark.parametrize("kind", [GgmlType.F32, GgmlType.F16, GgmlType.BF16])
+def test_the_gate_of_shared_experts_may_be_short(tmp_path: Path, kind: GgmlType):
+    read(tmp_path, types={SHARED_GATE: kind})
+
+
+def test_other_vectors_may_not(tmp_path: Path):
+    with pytest.raises(ModelError, match=r"ssm_norm\.weight.*BF16 cannot be read; expected F32"):
+        read(tmp_path, types={"blk.0.ssm_norm.weight": GgmlType.BF16})
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"ssm__state_size": None}, "ssm.state_size is missing"),
+        ({"ssm__state_size": 2**20}, "ssm.state_size=1048576; expected a whole number, at least 1 and at most 512"),
+        ({"ssm__state_size": 40}, "expected a multiple of 32"),
+        ({"ssm__time_step_rank": 2**31 - 1}, "ssm.time_step_rank=2147483647; expected .* at most 1024"),
+        ({"ssm__group_count": 4}, "expected a divisor of ssm.time_step_rank, which is 6"),
+        ({"ssm__inner_size": 191}, "expected 192"),
+        ({"ssm__conv_kernel": 1}, "ssm.conv_kernel=1; expected a whole number, at least 2"),
+        ({"ssm__conv_kernel": 10**6}, "at most 16"),
+        (
+            {"ssm__state_size": 512, "ssm__time_step_rank": 1024, "ssm__inner_size": 512 * 1024},
+            "the recurrent state of a sequence takes .* bytes; expected at most 2147483648",
+        ),
+        ({"attention__recurrent_layers": [True] * 3}, "true or false for each of 4 layers"),
+        ({"attention__recurrent_layers": [True] * 4}, "no layer has attention"),
+        ({"attention__recurrent_layers": None, "full_attention_interval": 9}, "interval=9: no layer has attention"),
+        ({"attention__recurrent_layers": None, "full_attention_interval": 0}, "a whole number, at least 1"),
+    ],
+)
+def test_senseless_and_absurd_sizes_are_refused(tmp_path: Path, keys: dict[str, Any], problem: str):
+    with pytest.raises(ModelError, match=problem):
+        read(tmp_path, metadata=of(**keys))
+
+
+def test_config_json_must_agree(tmp_path: Path):
+    gguf = open_gguf(write_model(tmp_path / "model.gguf", QWEN3_NEXT_SPEC))
+    sizes = {"linear_num_value_heads": 6, "linear_num_key_heads": 2, "linear_conv_kernel_dim": 4}
+    sizes |= {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "num_attention_heads": 4}
+    read_spec(gguf, HfConfig(**sizes))
+    for name, number in sizes.items():
+        with pytest.raises(ModelError, match=f"{name} is {number} in this file and {number + 1} in config.json"):
+            read_spec(gguf, HfConfig(**sizes | {name: number + 1}))
+
+
+def test_tensors_of_another_size_are_refused(tmp_path: Path):
+    with pytest.raises(ModelError, match=r"blk\.0\.ssm_ba\.weight.*expected shape \(12, "):
+        read(tmp_path, shapes={"blk.0.ssm_ba.weight": (10, QWEN3_NEXT_SPEC.hidden)})
+    with pytest.raises(ModelError, match=r"blk\.1\.ssm_a: is missing|blk\.1\.ssm_a.*is missing"):
+        read(tmp_path, shapes={"blk.1.ssm_a": None})

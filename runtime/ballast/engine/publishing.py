@@ -73,6 +73,17 @@ class SchedulerNumbers:
             alias="vllm:prefix_cache_hits",
         ),
     ] = 0
+    prefix_cut_tokens: Annotated[
+        int,
+        Counter(
+            "prefix_cache_cut_tokens",
+            "Prompt tokens in the prefix cache that lack the snapshot or window needed to use them.",
+        ),
+    ] = 0
+    snapshots: Annotated[
+        int,
+        Gauge("recurrent_snapshots", "Recurrent states kept for later requests; 0 for models without such state."),
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,12 +42,17 @@ class GatedDeltaNet final : public Attention {
  public:
   GatedDeltaNet(const DeltaNetShape& shape, int64_t hidden, LayerTensors& tensors)
       : shape_(checked(shape, tensors.layer())),
-        beta_alpha_(tensors.matrix("beta_alpha", 2 * shape.num_heads, hidden)),
         conv_(by_tap(tensors.vector("conv", shape.channels() * shape.conv_taps), shape.conv_taps)),
         rate_(tensors.vector("rate", shape.num_heads)),
         rate_shift_(tensors.vector("rate_shift", shape.num_heads)),
         head_norm_(tensors.vector("head_norm", shape.v_dim)),
         output_(tensors.matrix("output", hidden, shape.value_width())) {
+    if (tensors.has("beta_alpha")) {
+      beta_alpha_ = tensors.matrix("beta_alpha", 2 * shape.num_heads, hidden);
+    } else {
+      beta_ = tensors.matrix("beta", shape.num_heads, hidden);
+      alpha_ = tensors.matrix("alpha", shape.num_heads, hidden);
+    }
     if (tensors.has("grouped")) {
       grouped_ = tensors.matrix("grouped", shape.channels() + shape.value_width(), hidden);
     } else {
@@ -84,6 +89,7 @@ class GatedDeltaNet final : public Attention {
 
   void project(const AttentionCall& call, const float* normed) const;
   void split_groups(const float* grouped, float* mixed, float* gates) const;
+  void split_gates(const float* grouped, float* betas, float* alphas) const;
   void prepare(const AttentionCall& call, const float* normed) const;
   void norm_heads(float* convolved) const;
   void apply_gates(const AttentionCall& call) const;
@@ -92,7 +98,9 @@ class GatedDeltaNet final : public Attention {
   std::optional<Matrix> mixed_;          // [channels, D]
   std::optional<Matrix> gate_;           // [H * v, D]
   std::optional<Matrix> grouped_;        // [channels + H * v, D]
-  const Matrix beta_alpha_;              // [2 H, D]
+  std::optional<Matrix> beta_alpha_;     // [2 H, D]
+  std::optional<Matrix> beta_;           // [H, D]
+  std::optional<Matrix> alpha_;          // [H, D]
   const std::vector<float> conv_;        // [taps, channels]
   const std::vector<float> rate_;        // [H], below 0: the logarithm of a state's decay for softplus = 1
   const std::vector<float> rate_shift_;  // [H]
@@ -153,22 +161,35 @@ void GatedDeltaNet::norm_heads(float* convolved) const {
   }
 }
 
+// One token's betas and alphas apart.
+void GatedDeltaNet::split_gates(const float* grouped, float* betas, float* alphas) const {
+  const int64_t per_key_head = shape_.num_heads / shape_.num_key_heads;
+  for (int64_t head = 0; head < shape_.num_key_heads; ++head) {
+    betas = std::copy_n(grouped, per_key_head, betas);
+    alphas = std::copy_n(grouped + per_key_head, per_key_head, alphas);
+    grouped += 2 * per_key_head;
+  }
+}
+
 // normed, convolved → normed queries and keys, decays, betas
 void GatedDeltaNet::prepare(const AttentionCall& call, const float* normed) const {
   AttentionMemory& s = call.memory;
-  const int64_t num_tokens = call.step.num_tokens();
-  linear(call.pool, normed, num_tokens, beta_alpha_, s.projected.data());
-  const int64_t per_key_head = shape_.num_heads / shape_.num_key_heads;
+  const int64_t num_tokens = call.step.num_tokens(), num_heads = shape_.num_heads;
+  if (beta_alpha_) {
+    linear(call.pool, normed, num_tokens, *beta_alpha_, s.projected.data());
+  } else {
+    linear(call.pool, normed, num_tokens, *beta_, s.betas.data());
+    linear(call.pool, normed, num_tokens, *alpha_, s.decays.data());
+  }
   for_tokens(call.pool, num_tokens, [&](int64_t token) {
     norm_heads(s.convolved.data() + token * shape_.channels());
-    const float* products = s.projected.data() + token * 2 * shape_.num_heads;
-    for (int64_t head = 0; head < shape_.num_heads; ++head) {
-      const float* of_group = products + head / per_key_head * 2 * per_key_head + head % per_key_head;
+    float* betas = s.betas.data() + token * num_heads;
+    float* decays = s.decays.data() + token * num_heads;
+    if (beta_alpha_) split_gates(s.projected.data() + token * 2 * num_heads, betas, decays);
+    for (int64_t head = 0; head < num_heads; ++head) {
       const auto index = static_cast<size_t>(head);
-      const int64_t at = token * shape_.num_heads + head;
-      s.betas[static_cast<size_t>(at)] = sigmoid(of_group[0]);
-      s.decays[static_cast<size_t>(at)] =
-          std::exp(rate_[index] * softplus(of_group[per_key_head] + rate_shift_[index]));
+      betas[head] = sigmoid(betas[head]);
+      decays[head] = std::exp(rate_[index] * softplus(decays[head] + rate_shift_[index]));
     }
   });
 }

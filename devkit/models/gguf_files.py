@@ -44,15 +44,15 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         keys |= _grouped_keys(spec) | _delta_net_keys(spec)
     else:
         keys |= _latent_keys(mixer) | _index_keys(spec)
-    if spec.architecture.name in ("hy_v3", "qwen3next"):
+    if spec.architecture.name in ("hy_v3", "qwen3next", "qwen35moe"):
         keys["expert_shared_feed_forward_length"] = experts.shared_width
     elif spec.architecture.name == "step35":
         keys |= _step_keys(spec)
     elif spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss", "mimo2"):
         keys |= {"leading_dense_block_count": spec.routed_layers[0], "expert_shared_count": experts.num_shared}
-    if spec.architecture.name not in ("qwen3moe", "qwen3next", "dots1", "gpt-oss", "mimo2"):
+    if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "dots1", "gpt-oss", "mimo2"):
         keys["expert_gating_func"] = 2 if routing.gating == "sigmoid" else 1
-    if spec.architecture.name not in ("qwen3moe", "qwen3next", "minimax-m2", "gpt-oss", "mimo2"):
+    if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "minimax-m2", "gpt-oss", "mimo2"):
         keys |= {
             "expert_weights_norm": routing.normalize_weights,
             "expert_weights_scale": routing.weights_scale,
@@ -123,8 +123,10 @@ def _delta_net_keys(spec: ModelSpec) -> dict[str, Any]:
     mixer = next((layer.mixer for layer in spec.layers if isinstance(layer.mixer, DeltaNetSpec)), None)
     if mixer is None:
         return {}
+    pairs = spec.rope.dim // 2
     return {
         "attention.recurrent_layers": is_recurrent,
+        "rope.dimension_sections": [pairs, 0, 0, 0] if spec.architecture.names_rope_sections else None,
         "ssm.conv_kernel": mixer.conv_taps,
         "ssm.group_count": mixer.num_key_heads,
         "ssm.inner_size": mixer.value_width,

@@ -74,6 +74,8 @@ _BLOCK_NAMES = {
     "ffn_gate_inp_shexp.weight": "mlp.shared_expert_gate.weight",
     "ssm_in.weight": "linear_attn.in_proj_qkvz.weight",
     "ssm_ba.weight": "linear_attn.in_proj_ba.weight",
+    "ssm_beta.weight": "linear_attn.in_proj_b.weight",
+    "ssm_alpha.weight": "linear_attn.in_proj_a.weight",
     "ssm_conv1d.weight": "linear_attn.conv1d.weight",
     "ssm_a": "linear_attn.A_log",
     "ssm_dt.bias": "linear_attn.dt_bias",
@@ -113,8 +115,10 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     tensors = dequantized(gguf_path)
     if config.model_type == "qwen3_next":
         tensors = _grouped_by_key_head(tensors, config_values)
+    if config.model_type == "qwen3_5_moe_text":
+        tensors = _with_neighbours(tensors, config_values)
     weights = hf_weights(_separated(tensors, config_values))
-    if config.model_type == "qwen3_next":
+    if config.model_type in ("qwen3_next", "qwen3_5_moe_text"):
         weights = _as_qwen3_next(weights)
     if config.model_type == "gpt_oss":
         weights = _as_gpt_oss(weights)
@@ -245,6 +249,32 @@ def _grouped_by_key_head(tensors: Mapping[str, Floats], config: Mapping[str, Any
             parts = (*np.split(found.pop(name), [keys, 2 * keys]), found.pop(f"{block}.attn_gate.weight"))
             by_head = [part.reshape(heads, -1, part.shape[1]) for part in parts]
             found[f"{block}.ssm_in.weight"] = np.concatenate(by_head, axis=1).reshape(-1, parts[0].shape[1])
+    return found
+
+
+def _with_neighbours(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict[str, Floats]:
+    """`tensors` with the heads of values that share a key head next to each other, as before conversion."""
+    key_heads, heads, width = (
+        config[f"linear_{name}"] for name in ("num_key_heads", "num_value_heads", "key_head_dim")
+    )
+    order = np.arange(heads).reshape(-1, key_heads).T.ravel()
+    keys = 2 * key_heads * width
+    of_values = (order[:, None] * width + np.arange(width)).ravel()
+    of_channels = np.concatenate([np.arange(keys), keys + of_values])
+    rows = {"ssm_conv1d.weight": of_channels}
+    rows |= dict.fromkeys(("ssm_beta.weight", "ssm_alpha.weight", "ssm_a", "ssm_dt.bias"), order)
+    found = {}
+    for name, values in tensors.items():
+        block = name.rpartition(".attn_qkv.")[0]
+        if block and f"{block}.ssm_out.weight" in tensors:
+            found[f"{block}.linear_attn.in_proj_qkv.weight"] = values[of_channels]
+        elif name.endswith(".ssm_out.weight"):
+            found[name] = values[:, of_values]
+        elif name.endswith(".attn_gate.weight"):
+            found[name.replace("attn_gate", "linear_attn.in_proj_z")] = values[of_values]
+        else:
+            own = next((order for end, order in rows.items() if name.endswith(f".{end}")), None)
+            found[name] = values if own is None else values[own]
     return found
 
 

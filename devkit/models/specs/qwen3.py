@@ -94,6 +94,11 @@ QWEN3_NEXT_SPEC = with_delta_net(
     _NET,
 )
 
+QWEN35_SPEC = with_delta_net(
+    changed(QWEN3_NEXT_SPEC, name="small-qwen3.5", architecture=ARCHITECTURES["qwen35moe"]),
+    replace(_NET, heads_alternate=True, splits_gates=True),
+)
+
 QWEN3_NEXT_80B_SPEC = with_delta_net(
     changed(
         QWEN3_235B_SPEC,
@@ -116,4 +121,19 @@ QWEN3_NEXT_80B_SPEC = with_delta_net(
         num_shared=1,
     ),
     DeltaNetSpec(num_heads=32, num_key_heads=16, key_dim=128, v_dim=128, conv_taps=4),
+)
+
+QWEN35_122B_SPEC = with_delta_net(
+    changed(
+        QWEN3_NEXT_80B_SPEC,
+        name="Qwen3.5-122B-A10B's shape",
+        architecture=ARCHITECTURES["qwen35moe"],
+        vocab_size=248320,
+        hidden=3072,
+        num_heads=32,
+        num_experts=256,
+        num_experts_used=8,
+        width=1024,
+    ),
+    DeltaNetSpec(64, 16, 128, 128, conv_taps=4, heads_alternate=True, splits_gates=True),
 )

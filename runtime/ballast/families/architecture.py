@@ -95,6 +95,8 @@ class Architecture:
     delta_net: Literal["neighbours", "alternating"] | None = None
     """Which heads of values share a head of keys in layers of Gated DeltaNet: neighbours, or those at a distance of the
     number of key heads. None: there are no such layers."""
+    names_rope_sections: bool = False
+    """Whether files divide the rotated pairs among the coordinates of an image. In a text all coordinates are equal."""
     gates_queries: bool = False
     """Whether the matrix of queries gives each head's gate as well, whose sigmoid multiplies what the head gives."""
     gates_shared: bool = False

@@ -21,6 +21,7 @@ from ballast.families.mimo.architecture import ARCHITECTURE as MIMO2
 from ballast.families.minimax.architecture import ARCHITECTURE as MINIMAX_M2
 from ballast.families.qwen3.architecture import ARCHITECTURE as QWEN3MOE
 from ballast.families.qwen3.architecture import NEXT_ARCHITECTURE as QWEN3NEXT
+from ballast.families.qwen3.architecture import QWEN35_ARCHITECTURE as QWEN35MOE
 from ballast.families.step.architecture import ARCHITECTURE as STEP35
 
 FAMILIES: Mapping[str, Family] = {
@@ -44,7 +45,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     each.name: each
     for each in (
         *(DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA, MINIMAX_M2, HY_V3, DOTS1, GPT_OSS),
-        *(STEP35, MIMO2, QWEN3NEXT),
+        *(STEP35, MIMO2, QWEN3NEXT, QWEN35MOE),
     )
 }
 """By `general.architecture`."""

@@ -38,6 +38,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
     for name, value in numbers.items():
         writer.add_uint32(f"{shape.architecture}.{name}", value)
     _add_by_layer(writer, shape)
+    _add_sections(writer, shape)
     writer.add_float32(f"{shape.architecture}.attention.layer_norm_rms_epsilon", shape.rms_eps)
     writer.add_float32(f"{shape.architecture}.rope.freq_base", shape.rope_theta)
     _add_index(writer, shape)
@@ -97,6 +98,12 @@ def _head_numbers(shape: TinyShape, heads: TinyHeads) -> dict[str, int]:
     return numbers
 
 
+def _add_sections(writer: GGUFWriter, shape: TinyShape) -> None:
+    if ARCHITECTURES[shape.architecture].names_rope_sections:
+        pairs, third = shape.rope_dim // 2, shape.rope_dim // 6
+        writer.add_array(f"{shape.architecture}.rope.dimension_sections", [pairs - 2 * third, third, third, 0])
+
+
 def _add_by_layer(writer: GGUFWriter, shape: TinyShape) -> None:
     """What a file lists by layer, if it names the layers with a window, with their base of frequencies."""
     heads, layers, prefix = shape.heads, range(shape.num_layers), shape.architecture
@@ -131,7 +138,7 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
 
 
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
-    if shape.architecture in ("qwen3moe", "qwen3next", "gpt-oss", "mimo2"):
+    if shape.architecture in ("qwen3moe", "qwen3next", "qwen35moe", "gpt-oss", "mimo2"):
         return  # their files do not contain it
     if shape.architecture == "minimax-m2":  # its files contain only this
         writer.add_uint32(f"{shape.architecture}.expert_gating_func", ExpertGatingFuncType.SIGMOID)
@@ -188,6 +195,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "gpt-oss": _gpt_oss_config,
         "qwen3moe": _qwen3_config,
         "qwen3next": _qwen3_next_config,
+        "qwen35moe": _qwen35_config,
         "step35": _step_config,
         "mimo2": _mimo_config,
     }
@@ -304,6 +312,12 @@ def _qwen3_next_config(shape: TinyShape) -> dict[str, Any]:
         },
         "shared_expert_intermediate_size": shape.expert_dim * shape.num_shared_experts,
     }
+
+
+def _qwen35_config(shape: TinyShape) -> dict[str, Any]:
+    left_out = ("decoder_sparse_step", "mlp_only_layers")
+    config = {name: value for name, value in _qwen3_next_config(shape).items() if name not in left_out}
+    return config | {"architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text"}
 
 
 def _glm_config(shape: TinyShape) -> dict[str, Any]:

@@ -86,6 +86,8 @@ class TinyDeltaNet:
     width: int = 64
     conv_taps: int = 4
     interval: int = 3
+    splits_gates: bool = False
+    """As in `DeltaNetSpec`."""
     is_grouped: bool = False
     """As in `DeltaNetSpec`."""
 
@@ -283,6 +285,10 @@ QWEN3_NEXT = TinyShape(
     counts_layers=False,
 )
 
+QWEN35 = replace(
+    QWEN3_NEXT, name="Tiny Qwen3.5", architecture="qwen35moe", delta_net=TinyDeltaNet(splits_gates=True, interval=2)
+)
+
 GLM45 = TinyShape(
     name="Tiny GLM-4.5",
     family="glm",
@@ -451,6 +457,7 @@ PRESETS = {
     "glm5": GLM5,
     "qwen3": QWEN3,
     "qwen3next": QWEN3_NEXT,
+    "qwen35": QWEN35,
     "glm45": GLM45,
     "glm45air": GLM45_AIR,
     "minimaxm2": MINIMAX_M2,

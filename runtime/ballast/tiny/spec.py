@@ -110,6 +110,7 @@ def _delta_net(shape: TinyShape, net: TinyDeltaNet) -> DeltaNetSpec:
         net.width,
         net.conv_taps,
         heads_alternate=ARCHITECTURES[shape.architecture].delta_net == "alternating",
+        splits_gates=net.splits_gates,
         is_grouped=net.is_grouped,
     )
 

@@ -35,7 +35,10 @@ SUBJECTS = [
         for arch in ("v3", "qwen3", "glm45", "v32", "minimaxm2", "gptoss", "step35", "mimov2", "qwen3next")
         for isa in isa_params(*FAST_ISAS, "reference")
     ),
-    *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in ("k2", "glm47flash", "glm5", "hy3", "dots1")),
+    *(
+        pytest.param((arch, kernels.usable_isas()[0]), id=arch)
+        for arch in ("k2", "glm47flash", "glm5", "hy3", "dots1", "qwen35")
+    ),
 ]
 
 

@@ -51,7 +51,7 @@ WINDOWED = [  # whose prompts are five times their window
     *(("step35", quant) for quant in ("f32", "q4_k", "q8_0")),
     *(("mimov2", quant) for quant in ("f32", "nvfp4", "q4_k")),
 ]
-RECURRENT = [("qwen3next", quant) for quant in ("f32", "q4_k", "q8_0")]
+RECURRENT = [(arch, quant) for arch in ("qwen3next", "qwen35") for quant in ("f32", "q4_k", "q8_0")]
 QUANTS = [
     "f32",
     "f16",

@@ -1,5 +1,5 @@
-"""The arithmetic of `qwen3moe` and `qwen3next`. Their files have no keys for the router's rule, which is the same in
-every model."""
+"""The arithmetic of `qwen3moe`, `qwen3next` and `qwen35moe`. Their files have no keys for the router's rule, which is
+the same in every model."""
 
 from __future__ import annotations
 
@@ -27,4 +27,13 @@ NEXT_ARCHITECTURE = replace(
     gates_queries=True,
     gates_shared=True,
     served=("Qwen3-Next", "Qwen3-Coder-Next"),
+)
+
+QWEN35_ARCHITECTURE = replace(
+    NEXT_ARCHITECTURE,
+    name="qwen35moe",
+    modules={"softmax": "Qwen3_5Moe"},
+    delta_net="alternating",
+    names_rope_sections=True,
+    served=("Qwen3.5 and Qwen3.6 (mixtures of experts, text)",),
 )

@@ -24,6 +24,8 @@ class DeltaNetSpec:
     """Tokens that the convolution sees, its own the last."""
     heads_alternate: bool = False
     """Whether head h has the key head h % num_key_heads, else neighbouring heads share one."""
+    splits_gates: bool = False
+    """Whether betas and alphas have a matrix each, else one, grouped by key head."""
     is_grouped: bool = False
     """Whether one tensor gives each key head's query, key, values and gates one after another, as older files have it.
     """
@@ -65,7 +67,7 @@ class DeltaNetSpec:
         heads, module = self.num_heads, "linear_attn"
         return (
             *self._products(hidden),
-            matrix("beta_alpha", "ssm_ba", (2 * heads, hidden), f"{module}.in_proj_ba"),
+            *self._gates(hidden),
             matrix(
                 "conv", "ssm_conv1d", (self.channels, self.conv_taps), f"{module}.conv1d", is_exact=True, is_flat=True
             ),
@@ -73,6 +75,16 @@ class DeltaNetSpec:
             bias("rate_shift", "ssm_dt", heads, module, must_be_finite=True),
             norm("head_norm", "ssm_norm", self.v_dim, f"{module}.norm", classes=("{family}RMSNormGated",)),
             matrix("output", "ssm_out", (hidden, self.value_width), f"{module}.out_proj"),
+        )
+
+    def _gates(self, hidden: int) -> tuple[Tensor, ...]:
+        """Of betas, which weigh corrections, and of alphas, which give decays."""
+        heads, module = self.num_heads, "linear_attn"
+        if not self.splits_gates:
+            return (matrix("beta_alpha", "ssm_ba", (2 * heads, hidden), f"{module}.in_proj_ba"),)
+        return (
+            matrix("beta", "ssm_beta", (heads, hidden), f"{module}.in_proj_b"),
+            matrix("alpha", "ssm_alpha", (heads, hidden), f"{module}.in_proj_a"),
         )
 
     def _products(self, hidden: int) -> tuple[Tensor, ...]:

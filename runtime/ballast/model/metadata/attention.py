@@ -12,7 +12,7 @@ from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
 from ballast.model.layers.positions import RopeSpec, YarnSpec
 from ballast.model.metadata.delta_net import read_delta_net, recurrent_layers
-from ballast.model.metadata.keys import Keys
+from ballast.model.metadata.keys import Keys, is_whole
 from ballast.model.metadata.layers import Layers, Widths
 from ballast.model.metadata.positions import MOST_THETA
 from ballast.model.metadata.settings import Settings
@@ -195,6 +195,8 @@ def _rope(keys: Keys, window: int | None, head_dim: int, rope: RopeSpec) -> Rope
             f"{keys.full(key)}: heads of {head_dim} with {dim} rotated dimensions; "
             "expected an even number of rotated dimensions, at most the head's"
         )
+    if keys.architecture.names_rope_sections:
+        _check_sections(keys, dim)
     if window is not None:
         return replace(rope, dim=dim, theta=_theta(keys, window, rope.theta))
     if not keys.architecture.halves_full_rope:
@@ -202,6 +204,14 @@ def _rope(keys: Keys, window: int | None, head_dim: int, rope: RopeSpec) -> Rope
     if dim % 4:
         raise keys.wrong(key, "a multiple of 4, half of which layers without a window rotate")
     return replace(rope, dim=dim // 2, has_factors=keys.has_tensor(ROPE_FACTORS))
+
+
+def _check_sections(keys: Keys, dim: int) -> None:
+    """Refuse sections that do not divide the rotated pairs. Which pair belongs to which does not matter in a text."""
+    key = "rope.dimension_sections"
+    sections = keys.get(key)
+    if not isinstance(sections, list) or not all(is_whole(each, 0) for each in sections) or 2 * sum(sections) != dim:
+        raise keys.wrong(key, f"whole numbers that add up to {dim // 2}, the pairs that are rotated")
 
 
 def _theta(keys: Keys, window: int | None, theta: float) -> float:

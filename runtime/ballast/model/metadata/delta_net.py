@@ -53,6 +53,7 @@ def read_delta_net(keys: Keys, is_recurrent: Sequence[bool]) -> DeltaNetSpec:
     if keys.whole("ssm.inner_size") != num_heads * width:
         raise keys.wrong("ssm.inner_size", f"{num_heads * width}, ssm.time_step_rank times ssm.state_size")
     taps = _bounded(keys, "ssm.conv_kernel", _MOST_TAPS, minimum=2)
+    first = f"blk.{is_recurrent.index(True)}"
     mixer = DeltaNetSpec(
         num_heads=num_heads,
         num_key_heads=num_key_heads,
@@ -60,7 +61,8 @@ def read_delta_net(keys: Keys, is_recurrent: Sequence[bool]) -> DeltaNetSpec:
         v_dim=width,
         conv_taps=taps,
         heads_alternate=keys.architecture.delta_net == "alternating",
-        is_grouped=keys.has_tensor(f"blk.{is_recurrent.index(True)}.ssm_in.weight"),
+        splits_gates=keys.has_tensor(f"{first}.ssm_beta.weight"),
+        is_grouped=keys.has_tensor(f"{first}.ssm_in.weight"),
     )
     num_recurrent = sum(is_recurrent)
     state_bytes = 4 * num_recurrent * sum(state.size for state in mixer.states)

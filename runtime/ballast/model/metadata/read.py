@@ -38,7 +38,7 @@ _LOOK_ALIKES = {
     "deepseek": "DeepSeek MoE, the model before V2, without latent attention",
     "deepseek2-ocr": "DeepSeek OCR, not DeepSeek V2 or V3",
     "deepseek4": "DeepSeek V4, another architecture than V3",
-    "qwen35moe": "Qwen3.5, most of whose layers have linear attention",
+    "qwen35": "a dense Qwen3.5, not a mixture of experts",
     "qwen3vlmoe": "Qwen3-VL, which sees images",
     "glm5-next": "GLM-5.3-Flash, most of whose layers have linear attention, neither GLM-5.3 nor GLM-4.7-Flash",
     "kimi-k3": "Kimi K3, another architecture than K2",

@@ -16,7 +16,7 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
 from ballast.weights.gguf import open_gguf
 from devkit.models.gguf_files import write_hollow_model, write_model
-from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC, QWEN3_NEXT_SPEC
+from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC, QWEN3_NEXT_SPEC, QWEN35_122B_SPEC, QWEN35_SPEC
 
 SHARED_GATE = "blk.0.ffn_gate_inp_shexp.weight"
 
@@ -43,6 +43,23 @@ def test_a_file_is_what_it_was_written_as(tmp_path: Path):
     assert plain(spec) == plain(QWEN3_NEXT_80B_SPEC)
     assert 4 * spec.state_numbers == 79_036_416
     assert 2 * spec.kv_numbers == 24_576
+
+
+def test_files_of_another_architecture_alternate_heads_and_split_gates(tmp_path: Path):
+    for spec, num_bytes in ((QWEN35_SPEC, None), (QWEN35_122B_SPEC, 156_303_360)):
+        gguf = open_gguf(write_hollow_model(tmp_path / "model.gguf", spec, {}))
+        found = read_spec(gguf)
+        assert plain(found) == plain(spec)
+        check_tensors(gguf, found)
+        assert num_bytes is None or 4 * found.state_numbers == num_bytes
+
+
+@pytest.mark.parametrize("sections", [None, [1, 1, 1, 0], [5, -1, 0, 0], 4])
+def test_sections_divide_the_rotated_pairs(tmp_path: Path, sections: object):
+    metadata = {"qwen35moe.rope.dimension_sections": sections}
+    gguf = open_gguf(write_model(tmp_path / "model.gguf", QWEN35_SPEC, metadata=metadata))
+    with pytest.raises(ModelError, match=r"rope\.dimension_sections.* expected whole numbers that add up to 4"):
+        read_spec(gguf)
 
 
 def test_every_fourth_layer_has_attention_unless_the_file_says_so(tmp_path: Path):

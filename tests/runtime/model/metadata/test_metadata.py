@@ -449,7 +449,7 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
         ({"architecture": "kimi-k3"}, "kimi-k3, which is Kimi K3, another architecture than K2; supported are"),
         ({"architecture": "clip"}, r"the part of a model that sees images \(mmproj\).*; name the file of its language"),
         ({"type": "mmproj"}, "sees images"),
-        ({"architecture": "qwen35moe"}, "Qwen3.5, most of whose layers have linear attention; supported are"),
+        ({"architecture": "qwen35"}, "a dense Qwen3.5, not a mixture of experts; supported are"),
         ({"architecture": "mistral4"}, "a model of Mistral's with latent attention, not DeepSeek V3; supported are"),
         ({"architecture": "hy_v4"}, "Hunyuan 4, .*, not Hunyuan 3; supported are"),
         ({"architecture": "hunyuan-moe"}, "Hunyuan-A13B, which norms .* after .*, not Hunyuan 3; supported are"),

@@ -65,6 +65,8 @@ class Work:
     """Whether a GPU computes all but the routed experts in host memory."""
     gpu_expert_share: float = 0.0
     """Fraction of the routed experts in a GPU's memory."""
+    state_bytes: int = 0
+    """The recurrent state of a sequence. A token of a reply reads and writes it; in a prompt it stays in caches."""
     streams: bool = False
     """Whether long steps stream the other experts through the GPU."""
 
@@ -100,7 +102,7 @@ def decode(work: Work, rates: Rates, batch: int) -> Expected:
         phases["the GPU's memory"] = gpu_bytes / (rates.gpu_memory * _GPU_SHARE)
         phases["the GPU's steps from layer to layer"] = work.num_layers * _GPU_LAYER_S
     else:
-        host_bytes += work.dense_bytes
+        host_bytes += work.dense_bytes + 2 * batch * work.state_bytes
         host_weights += work.dense_weights
         phases["the program between steps"] = _STEP_S + batch * _REQUEST_S
     reading = host_bytes / (rates.memory * _MEMORY_SHARE)

@@ -26,6 +26,7 @@ from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC
+from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC
 
 RESULTS = Path(__file__).parents[3] / "benchmarks/results"
 GIB = 1 << 30
@@ -300,3 +301,18 @@ def test_sizes_and_rates_are_read() -> None:
     ):
         with pytest.raises(ConfigError, match="expected"):
             read("option", text)
+
+
+def test_recurrent_state_is_read_and_written_for_each_request(tmp_path: Path) -> None:
+    gguf = open_gguf(write_hollow_model(tmp_path / "next.gguf", QWEN3_NEXT_80B_SPEC, common_types(QWEN3_NEXT_80B_SPEC)))
+    numbers = Numbers(cache_lens=1000, block_tokens=32, max_batch_size=4, chunk_size=64, prefill_chunk_size=64)
+    memory = Memory(128 * GIB, 128 * GIB, None)
+    work = work_of(gguf, QWEN3_NEXT_80B_SPEC, make_plan(gguf, QWEN3_NEXT_80B_SPEC, numbers, memory))
+    assert work.state_bytes == 79_036_416
+    rates = Rates(memory=100e9, num_threads=64, isa="avx512")
+    for batch in (1, 16):
+        with_states, without = (
+            batch / decode(each, rates, batch).tokens_per_s for each in (work, replace(work, state_bytes=0))
+        )
+        assert with_states - without > batch * 2 * work.state_bytes / rates.memory
+    assert prefill(work, rates, 512) == prefill(replace(work, state_bytes=0), rates, 512)

@@ -78,7 +78,7 @@ class FullDevice(cpu_backend.CpuBackend):
 def inject(model: HybridModel, fault: Fault, once: Path, at_layer: int) -> None:
     """Let `fault` happen in the first step that finds the file `once`. Steps are queued layer by layer then: a captured
     one cannot be tampered with."""
-    model.device.graphs = None
+    model.devices[0].graphs = None
     hand_off = model._experts._host
     begin, submit = hand_off.begin, hand_off.submit
     is_due = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from ballast.model.hybrid.panels import matmul
 from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
-from ballast.model.hybrid.weights import load_hybrid_weights
+from ballast.model.hybrid.weights import Destination, load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.latent import LatentSpec
@@ -206,11 +207,9 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
         spec,
         spec.vocab_size,
         Packing(pool, FAST, 2),
-        counted,
-        Router,
-        torch.device("cpu"),
+        [Destination(torch.device("cpu"), counted, Router, lambda index, _: index < whole_layers, nullcontext)]
+        * spec.num_layers,
         lambda _: None,
-        lambda index, _: index < whole_layers,
     )
     routers = len(spec.routed_layers) * spec.routing.num_experts * spec.hidden * 4
     indexers = [layer.mixer.index for layer in spec.layers if isinstance(layer.mixer, LatentSpec)]

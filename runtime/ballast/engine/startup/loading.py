@@ -121,12 +121,17 @@ def _explain_out_of_memory(device: str, limit: VramLimit | None) -> Iterator[Non
     a limit that the plan does not know.
     """
     device_is_full: tuple[type[Exception], ...] = ()
+    says_which: tuple[type[Exception], ...] = ()
     if device != "cpu":
         import torch  # not installed for a server that uses the CPU alone
 
-        device_is_full = (torch.OutOfMemoryError,)
+        from ballast.model.hybrid.device_errors import DeviceFullError
+
+        device_is_full, says_which = (torch.OutOfMemoryError,), (DeviceFullError,)
     try:
         yield
+    except says_which as error:
+        raise OutOfMemoryError(f"while the model was loaded: {error}") from error
     except device_is_full as error:
         raise OutOfMemoryError(f"while the model was loaded: {why_full(device, limit, error)}") from error
     except MemoryError as error:
@@ -204,16 +209,17 @@ def _load_hybrid(
 ) -> tuple[Runner, WeightMemory]:
     import torch  # not installed for a server that uses the CPU alone
 
+    from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
     from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
     from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
     from ballast.model.hybrid.load import load_hybrid_model
-    from ballast.model.hybrid.load_options import HybridOptions
+    from ballast.model.hybrid.load_options import DeviceOptions, HybridOptions
     from ballast.model.hybrid.platforms.platform_of import platform_of
 
     if settings.vram is not None:
         enforce(settings.device, settings.vram)
     options = HybridOptions(
-        device=torch.device(settings.device),
+        devices=[DeviceOptions(torch.device(settings.device), range(spec.num_layers), settings.vram)],
         num_sampled_ids=num_sampled_ids,
         num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
         block_tokens=settings.block_tokens,
@@ -222,18 +228,18 @@ def _load_hybrid(
         gpu_experts=settings.gpu_experts,
         pcie_share=settings.pcie_share,
         stream_from_tokens=settings.stream_from_tokens,
-        vram=settings.vram,
         pin_thread=settings.numa != "off",
         finishes_later=settings.finishes_later,
         start=start,
     )
-    use_device = partial(torch.cuda.set_device, options.device)
-    take = platform_of(options.device).host_memory()
+    first = options.devices[0].device
+    use_device = partial(torch.cuda.set_device, first)
+    take = platform_of(first).host_memory()
     with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, take, use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
-            blocks = DeviceBlocks(model.kv_tensors, settings.block_tokens, ahead.take)
-            model.cache_tiers = _tiers(gguf_model, blocks, settings)
+            own = [DeviceBlocks(each.kv.tensors, settings.block_tokens, ahead.take) for each in model.devices]
+            model.cache_tiers = _tiers(gguf_model, BlocksOfDevices(own, ahead.take), settings)
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

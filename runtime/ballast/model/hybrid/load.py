@@ -1,10 +1,9 @@
-"""Loads a hybrid model from a checked model file onto a device."""
+"""Loads a hybrid model from a checked model file onto its devices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ballast.model.hybrid.backends import backend_of
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.load_stages import attention, experts, model, weights
@@ -47,10 +46,9 @@ def load_hybrid_model(
     Raises ModelError for latents that the GPU does not support, EngineDeadError if a product or a capture fails, and
     the errors that CUDA itself reports."""
     with options.start.times.phase("kernels"):
-        backend = backend_of(options.device)
-    state = LoadState(gguf_model, spec, packing, options, backend, ahead)
+        state = LoadState(gguf_model, spec, packing, options, ahead)
     run_stages(STAGES, state, report)
     report(1.0)
-    options.start.missing.extend([*state.late.waiting, *state.off.reasons])
+    options.start.missing.extend([*state.waiting_kernels, *state.off.reasons])
     state.model.start = options.start
     return state.model, state.weights

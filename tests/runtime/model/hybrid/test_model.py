@@ -516,7 +516,7 @@ def test_warm_up_touches_only_the_null_block_and_no_expert(written: MakeTiny) ->
     pair = pair_on_cpu(file)
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
-    hybrid.warm_up([1, 40], hybrid._experts._host.idle(), range(len(hybrid.device.kv.layers)))
+    hybrid.warm_up([1, 40], hybrid._experts._host.idle(), range(len(hybrid.devices[0].kv.layers)))
     written = [kept.count_nonzero(1).nonzero().flatten().tolist() for kept in hybrid.kv_tensors]
     assert all(slots and max(slots) < SETTINGS.block_tokens for slots in written)
     assert hybrid.expert_bytes_read == 0

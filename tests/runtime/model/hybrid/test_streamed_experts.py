@@ -22,8 +22,9 @@ from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, 
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit, JointTiming
 from ballast.model.hybrid.streaming.kept_timings import dump_timings, load_joint_timings, load_timings
-from ballast.model.hybrid.streaming.start import NEVER, start_streaming
+from ballast.model.hybrid.streaming.start import NEVER, StreamingDevice, start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces
+from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from devkit.models.changed_spec import changed
@@ -144,7 +145,7 @@ def started(
     pinned_bytes: int = 0,
     make_experts: type[FloatExperts] = FloatExperts,
     **options: Any,
-) -> StreamedExperts | None:
+) -> StreamedLayers | None:
     """The streamed experts of a start, for steps of up to 100 tokens; `options` are those of `start_streaming`."""
     pinned = PinnedMemory()
     pinned.num_bytes = pinned_bytes
@@ -153,8 +154,7 @@ def started(
         layers,
         pool_of(layers),
         pinned,
-        CPU,
-        sums_of_calls(make_experts),
+        [StreamingDevice(CPU, sums_of_calls(make_experts), len(layers))],
         from_tokens=from_tokens,
         max_tokens=100,
         warmup_sizes=warmup_sizes,

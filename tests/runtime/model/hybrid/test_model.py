@@ -25,7 +25,7 @@ from gguf import GGMLQuantizationType, GGUFReader
 from ballast._core import kernels
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.build import DeviceSettings, EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.host.gpu import taken_vram
@@ -154,10 +154,11 @@ def load(file: Path, device: torch.device, settings: EngineSettings = SETTINGS, 
     return load_hybrid(file, device, settings, **options)
 
 
-def as_served(file: Path, device: str, **settings: object) -> Runner:
+def as_served(file: Path, device: str, vram: VramLimit | None = None) -> Runner:
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
-    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device, **settings))
+    devices = () if device == "cpu" else (DeviceSettings(device, range(spec.num_layers), vram),)
+    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, devices=devices))
 
 
 def pair_on_cpu(file: Path) -> Pair:

@@ -114,7 +114,11 @@ def texts(core: EngineCore) -> dict[int, list[int]]:
 def some_resident(spec: ModelSpec) -> dict[str, Any]:
     """One whole layer and a third of the others are on devices, which also read some experts from host memory."""
     whole, num_layers = tuple(range(spec.routing.num_experts)), len(spec.routed_layers)
-    return {"gpu_experts": (*(whole[1::3] for _ in range(num_layers - 1)), whole), "pcie_share": 0.4, "stream_from_tokens": 0}
+    return {
+        "gpu_experts": (*(whole[1::3] for _ in range(num_layers - 1)), whole),
+        "pcie_share": 0.4,
+        "stream_from_tokens": 0,
+    }
 
 
 def streamed(spec: ModelSpec) -> dict[str, Any]:

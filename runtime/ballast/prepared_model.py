@@ -47,7 +47,8 @@ class PreparedModel:
 def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None] = lambda *_: None) -> PreparedModel:
     """Check everything that can be checked before the weights are read. `config` is resolved. `on_placed` is called
     as by `load_runner`. Raises BallastError."""
-    check_device(config.machine.device)
+    for name in config.machine.gpus:
+        check_device(name)
     log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
     _log_quota(config.machine.cpu_threads)
     gguf, spec = open_checked(config.model)

@@ -36,10 +36,11 @@ _EXPECTED = '{"prompt": "a text"} or {"token_ids": [1, 2]}'
 def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) -> int:
     """Serve `prompts` with a resolved configuration and write the profile to `file`. All experts are computed by the
     CPU, which counts them. Raises BallastError."""
-    check_device(config.machine.device)
+    for name in config.machine.gpus:
+        check_device(name)
     check_can_write(file)
     machine = replace(config.machine, gpu_experts=0, expert_profile=None, pcie_share=0.0)
-    if machine.device != "cpu":
+    if machine.gpus:
         machine = replace(machine, stream_from_tokens=0)
     config = replace(config, machine=machine)
     gguf, spec = open_checked(config.model)

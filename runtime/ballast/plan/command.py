@@ -77,7 +77,7 @@ def _plan_with_cache(
     folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir, gguf)
     if folder is not None and folder.files.is_in_memory:
         memory = memory.with_reused(folder.unused_bytes)
-    if not config.machine.device.startswith("cuda"):
+    if not config.machine.gpus:
 
         def make_on_host(tried: Numbers) -> MemoryPlan:
             return make_plan(gguf, spec, tried, memory, folder, placement)
@@ -241,7 +241,7 @@ def device_settings(plan: MemoryPlan) -> tuple[DeviceSettings, ...]:
 
 def _device_memories(machine: MachineConfig, described: Described) -> list[DeviceMemory]:
     """The memory of each GPU that the options select."""
-    return [_device_memory(machine.device, machine, described)]
+    return [_device_memory(name, machine, described) for name in machine.gpus]
 
 
 def _device_memory(name: str, machine: MachineConfig, described: Described) -> DeviceMemory:

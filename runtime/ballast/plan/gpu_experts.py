@@ -1,4 +1,5 @@
-"""Plans the routed experts in the GPUs' free memory, and the fraction of the others that they read across PCIe. Pure."""
+"""Plans the routed experts in the GPUs' free memory, and the fraction of the others that they read across PCIe.
+Pure."""
 
 from __future__ import annotations
 

@@ -61,6 +61,7 @@ def make_hybrid_plan(
     )
     gpus = _gpu_plan(spec, sizes, placement, numbers, list(zip(devices, owners, strict=True)), expert_options)
     gpus = replace(gpus, bfloat16_bytes=as_bfloat16)
+    names = ", ".join(each.name for each in devices)
     whole = whole_modules(spec, gpus.gpu_experts)
 
     def device_of(module: str) -> str:
@@ -78,7 +79,7 @@ def make_hybrid_plan(
             "work buffers",
             staging_bytes(spec, sizes, numbers.step_tokens, len(numbers.threads_per_node))
             + max((_bytes_of(module, spec, sizes) for module in whole), default=0),
-            f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {', '.join(each.name for each in devices)}",
+            f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {names}",
             numbers.step_option,
         ),
         *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes(spec), numbers.block_tokens),

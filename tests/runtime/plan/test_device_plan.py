@@ -29,7 +29,7 @@ from ballast.model.hybrid.panels import matmul
 from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
-from ballast.model.hybrid.weights import Destination, load_hybrid_weights
+from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.latent import LatentSpec
@@ -209,7 +209,7 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
         spec,
         spec.vocab_size,
         Packing(pool, FAST, 2),
-        [Destination(torch.device("cpu"), counted, Router, lambda index, _: index < whole_layers, nullcontext)]
+        [DeviceLoader(torch.device("cpu"), counted, Router, lambda index, _: index < whole_layers, nullcontext)]
         * spec.num_layers,
         lambda _: None,
     )

@@ -75,8 +75,8 @@ class HybridWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """A device that gets the weights of some layers. They are loaded while it is active."""
+class DeviceLoader:
+    """Makes the weights of a device's layers, while it is active."""
 
     device: torch.device
     make_linear: MakeLinear
@@ -90,10 +90,10 @@ def load_hybrid_weights(
     spec: ModelSpec,
     num_sampled_ids: int,
     packing: Packing,
-    destinations: Sequence[Destination],
+    loaders: Sequence[DeviceLoader],
     report: Callable[[float], None],
 ) -> HybridWeights:
-    """Load every tensor of a checked file. `destinations`: one per layer; the last one also gets the output. `report`
+    """Load every tensor of a checked file. `loaders`: one per layer; the last one also gets the output. `report`
     gets the fraction of bytes done, 0…1, after each layer. A layer's experts are not kept if `is_taken` returns that
     the device has them."""
     with read_ahead(gguf_model, spec, packing) as ahead:
@@ -101,11 +101,11 @@ def load_hybrid_weights(
         loader = _Loader(tensors, spec)
         layers = []
         for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
-            with destinations[index].active():
-                layers.append(loader.layer(index, destinations[index]))
+            with loaders[index].active():
+                layers.append(loader.layer(index, loaders[index]))
             report(share)
         output = tensors.matrix(EMBEDDING if spec.tied_output else OUTPUT, min(num_sampled_ids, spec.vocab_size))
-        last = destinations[-1]
+        last = loaders[-1]
         with last.active():
             return HybridWeights(
                 embedding=tensors.view(EMBEDDING),
@@ -124,10 +124,10 @@ class _Loader:
         self._routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
         self.largest: dict[str, float] = {}
 
-    def layer(self, index: int, to: Destination) -> LayerWeights:
+    def layer(self, index: int, on: DeviceLoader) -> LayerWeights:
         mixer, experts = self._spec.layers[index].mixer, self._spec.layers[index].experts
         host = LayerTensors(self._tensors, layer_tensors(self._spec, index))
-        tensors = DeviceTensors(host, to.make_linear, to.device)
+        tensors = DeviceTensors(host, on.make_linear, on.device)
         for name, largest in largest_kept(host, mixer).items():
             # A NaN bound stays NaN.
             self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
@@ -137,11 +137,11 @@ class _Loader:
             else LatentWeights.load(tensors, mixer),
             ffn_norm=tensors.vector("ffn_norm"),
             mlp=MlpWeights(tensors.linears("gate", "up"), tensors.linear("down")) if "down" in host else None,
-            routed=None if experts is None else self._routed(index, tensors, experts.routing, to),
+            routed=None if experts is None else self._routed(index, tensors, experts.routing, on),
         )
 
-    def _routed(self, index: int, tensors: DeviceTensors, rule: RoutingSpec, to: Destination) -> RoutedWeights:
+    def _routed(self, index: int, tensors: DeviceTensors, rule: RoutingSpec, on: DeviceLoader) -> RoutedWeights:
         router, bias = tensors.float_linear("router"), tensors.optional_vector("router_bias")
         packed = tensors.host.experts(EXPERTS)
-        is_taken = to.is_taken(self._routed_index[index], packed)
-        return RoutedWeights(router, to.make_router(rule, bias), None if is_taken else packed)
+        is_taken = on.is_taken(self._routed_index[index], packed)
+        return RoutedWeights(router, on.make_router(rule, bias), None if is_taken else packed)

@@ -51,10 +51,10 @@ class HostExperts:
         self._done = torch.zeros(len(layers), dtype=torch.int32, pin_memory=hand_off.pins)
         self._signals = hand_off.signals
         self._num_tokens = 0
-        self._devices: set[torch.device] = set()
+        self._senders: set[torch.device] = set()
         """The devices that have submitted a layer."""
-        self._device = self._mailbox.inputs.device
-        """The device of the last submitted layer."""
+        self._sender = self._mailbox.inputs.device
+        """The device that has submitted the last layer."""
         self._worker = ExpertWorker(
             pool,
             list(layers),
@@ -85,8 +85,8 @@ class HostExperts:
         """Send x float32 [T, D] of the `layer`th routed layer with the selected experts, ids int32 and weights float32
         [T, k]; an id of -1 is not computed."""
         self._num_tokens = len(x)
-        self._device = x.device
-        self._devices.add(x.device)
+        self._sender = x.device
+        self._senders.add(x.device)
         self._send(self._mailbox, x, ids, weights)
         self._signals.raise_word(self._submitted, layer)
 
@@ -98,7 +98,7 @@ class HostExperts:
     def result(self, layer: int) -> torch.Tensor:
         """The sum over the submitted experts, float32 [T, D] on the device that submitted them."""
         self._signals.await_word(self._done, layer)
-        return self._fetch(self._mailbox, self._num_tokens, self._device)
+        return self._fetch(self._mailbox, self._num_tokens, self._sender)
 
     def finish(self, alive: Callable[[], None]) -> None:
         """Wait until every layer is computed, calling `alive` now and then. The step fails if the device takes longer
@@ -110,6 +110,6 @@ class HostExperts:
         """Whether every layer is computed; waits up to `timeout_s`. Raises as `finish` does."""
         is_done = self._worker.finish(timeout_s)
         if not is_done:
-            for device in self._devices:
+            for device in self._senders:
                 self._signals.check(device)
         return is_done

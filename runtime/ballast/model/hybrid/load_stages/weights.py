@@ -15,7 +15,7 @@ from ballast.model.hybrid.load_stages.experts import self_check
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
-from ballast.model.hybrid.weights import Destination, HybridWeights, load_hybrid_weights
+from ballast.model.hybrid.weights import DeviceLoader, HybridWeights, load_hybrid_weights
 
 log = logging.getLogger(__name__)
 
@@ -29,16 +29,16 @@ def load_weights(state: LoadState, report: Report) -> None:
     with ExitStack() as stack:
         # Memory that one device has pinned is pinned for all.
         pinning = stack.enter_context(state.devices[0].backend.pinning(state.ahead))
-        destinations: list[Destination] = []
+        loaders: list[DeviceLoader] = []
         for device in state.devices:
-            destinations += [_destination(state, device, pinning, stack)] * len(device.layers)
+            loaders += [_loader(state, device, pinning, stack)] * len(device.layers)
         with state.times.phase("weights"):
             state.weights = load_hybrid_weights(
                 state.gguf_model,
                 state.spec,
                 state.options.num_sampled_ids,
                 state.packing,
-                destinations,
+                loaders,
                 lambda done: report(_LOADED * done),
             )
         if pinning is not None:
@@ -47,7 +47,7 @@ def load_weights(state: LoadState, report: Report) -> None:
     _tell_bounds(state.weights, state.options.kv_dtype)
 
 
-def _destination(state: LoadState, device: DeviceState, pinning: Pinning | None, stack: ExitStack) -> Destination:
+def _loader(state: LoadState, device: DeviceState, pinning: Pinning | None, stack: ExitStack) -> DeviceLoader:
     """Makes the weights of a device's layers. Kernels for them are compiled until `stack` is closed."""
     options, backend = state.options, device.backend
     device.whole = WholeLayers(
@@ -74,7 +74,7 @@ def _destination(state: LoadState, device: DeviceState, pinning: Pinning | None,
         return is_on_device
 
     make_linear = _noted(backend.make_linear, note)
-    return Destination(backend.device, make_linear, backend.router, is_taken, device.active)
+    return DeviceLoader(backend.device, make_linear, backend.router, is_taken, device.active)
 
 
 def tune_products(state: LoadState, report: Report) -> None:

@@ -22,7 +22,7 @@ from ballast.model.switched_off import SwitchedOff
 
 
 @dataclass(frozen=True, slots=True)
-class SelfCheck:
+class DeviceSelfCheck:
     """Implements `TryOut`: computes layers on the device and on the CPU."""
 
     times: StartTimes
@@ -41,9 +41,9 @@ class SelfCheck:
             )
 
 
-def self_check(state: LoadState, backend: Backend) -> SelfCheck:
+def self_check(state: LoadState, backend: Backend) -> DeviceSelfCheck:
     """Makes a check that does not refer to the state, because the state refers to the users of the check."""
-    return SelfCheck(state.times, state.packing.pool, state.spec, state.expert_sizes, backend, state.off)
+    return DeviceSelfCheck(state.times, state.packing.pool, state.spec, state.expert_sizes, backend, state.off)
 
 
 def divide_experts(state: LoadState, report: Report) -> None:

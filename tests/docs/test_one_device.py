@@ -47,7 +47,7 @@ FIRST_OR_LAST = {
     "model/hybrid/load_stages/attention.py choose_kernels": "the sizes of a kind of devices",
     "model/hybrid/load_stages/experts.py _host_experts": "the transfer of a kind of devices",
     "model/hybrid/load_stages/weights.py load_weights": "memory that is pinned by one is pinned for all",
-    "plan/command.py run": "the speed of a kind of devices",
+    "plan/command.py run": "the speed of the machine's first GPU",
     "engine/startup/loading.py _explain_out_of_memory": "work that belongs to no device is done on the first",
     "engine/startup/loading.py _load_hybrid": "memory that is pinned by one is pinned for all",
 }

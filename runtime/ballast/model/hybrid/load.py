@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ballast.model.hybrid.backends import backend_of
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.load_stages import attention, experts, model, weights
@@ -46,7 +47,9 @@ def load_hybrid_model(
     Raises ModelError for latents that the GPU does not support, EngineDeadError if a product or a capture fails, and
     the errors that CUDA itself reports."""
     with options.start.times.phase("kernels"):
-        state = LoadState(gguf_model, spec, packing, options, ahead)
+        # The first is made last: a backend binds the calling thread to its device.
+        backends = [backend_of(each.device) for each in reversed(options.devices)][::-1]
+    state = LoadState(gguf_model, spec, packing, options, backends, ahead)
     run_stages(STAGES, state, report)
     report(1.0)
     options.start.missing.extend([*state.waiting_kernels, *state.off.reasons])

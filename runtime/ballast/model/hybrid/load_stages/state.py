@@ -10,7 +10,6 @@ from ballast._core import kernels
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.backend import Backend, LateAttention
-from ballast.model.hybrid.backends import backend_of
 from ballast.model.hybrid.common_mixer import common_mixer
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
@@ -95,9 +94,10 @@ class LoadState:
         spec: ModelSpec,
         packing: Packing,
         options: HybridOptions,
+        backends: Sequence[Backend],
         ahead: PinnedAhead | None,
     ) -> None:
-        """Raises ValueError as `check_ranges` does."""
+        """`backends`: those of the options' devices. Raises ValueError as `check_ranges` does."""
         check_ranges(spec, [each.layers for each in options.devices])
         self.gguf_model = gguf_model
         self.spec = spec
@@ -105,9 +105,7 @@ class LoadState:
         self.options = options
         self.ahead = ahead
         """Memory that is pinned in the meantime."""
-        # The first is made last: a backend binds the calling thread to its device.
-        devices = [DeviceState(each, backend_of(each.device), spec) for each in reversed(options.devices)]
-        self.devices = devices[::-1]
+        self.devices = [DeviceState(*each, spec) for each in zip(options.devices, backends, strict=True)]
         """In the order of their layers."""
         self.times = options.start.times
         self.measurements = options.start.measurements

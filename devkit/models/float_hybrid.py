@@ -25,6 +25,8 @@ from ballast.model.packed_tensors import Packing
 from ballast.weights.gguf import open_gguf
 from devkit.models.cpu_backend import CpuBackend
 
+CPU = torch.device("cpu")
+
 
 def load_hybrid(
     file: Path,
@@ -37,13 +39,14 @@ def load_hybrid(
     **options: Any,
 ) -> HybridModel:
     """One thread computes the CPU's experts. `make_experts`: `CpuBackend`'s. `split`: the layers at which another
-    device of the same type begins. `options` are `HybridOptions`'s and override the settings."""
+    simulated device begins (`SimulatedDevices`), or another part of the same GPU. `options` are `HybridOptions`'s and
+    override the settings."""
     assert make_experts is None or device.type == "cpu", "a GPU has experts of its own"
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
     ends = [*split, spec.num_layers]
     devices = [
-        DeviceOptions(torch.device(device.type, number) if split else device, range(begin, end))
+        DeviceOptions(torch.device("cpu", number) if split and device == CPU else device, range(begin, end))
         for number, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
     ]
     hybrid_options = HybridOptions(

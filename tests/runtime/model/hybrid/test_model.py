@@ -695,6 +695,25 @@ def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
     pair.check()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}, {"pcie_share": 0.4}])
+@pytest.mark.parametrize(("arch", "split"), [("v3", [1, 3]), ("qwen3", [1]), ("v32", [2])])
+def test_layers_divided_among_parts_of_a_gpu_agree_with_the_cpu_model(
+    written: MakeTiny, arch: str, split: list[int], options: dict[str, Any]
+) -> None:
+    """Each part has its own graphs, cache, buffers and streams, as on separate GPUs."""
+    file = written(arch=arch, mla="split", quant="q4_k").gguf
+    resident = gpu_experts_of(file)["some"] if "pcie_share" in options else ()
+    pair = pair_on_gpu(file, split=split, gpu_experts=resident, **options)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    assert len(hybrid.devices) == len(split) + 1
+    assert all(device.num_graphs == SETTINGS.max_batch_size for device in hybrid.devices)
+    run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
+    pair.check()
+
+
 class Recorded(Runner):
     """A runner that requests the logits of every token, and records them."""
 

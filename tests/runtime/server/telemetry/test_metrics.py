@@ -282,4 +282,5 @@ def test_a_gpus_memory_is_shown_and_zero_without_one():
         "ballast_vram_limit_bytes": 5,
     }
     assert set(samples(VramProbe((), None, taken)).values()) == {0}
-    assert asked == ["cuda:1"], "a server without a GPU does not load torch"
+    assert list(samples(VramProbe(("cuda:1", "cuda:1"), 5, taken)).values()) == [6, 8, 10]
+    assert asked == ["cuda:1"] * 3, "a server without a GPU does not load torch"

@@ -26,7 +26,7 @@ class SimulatedDevices(TorchFunctionMode):
         kwargs = kwargs or {}
         tensors = list(_tensors((args, tuple(kwargs.values()))))
         owners = {owner for tensor in tensors if (owner := owner_of(tensor)) is not None}
-        if function is torch.Tensor.device.__get__:
+        if function == torch.Tensor.device.__get__:
             return torch.device("cpu", *owners)
         named = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.device)), None)
         if function in CROSSING:

@@ -268,7 +268,7 @@ class MachineConfig(_Section):
     @property
     def gpus(self) -> tuple[str, ...]:
         """The GPUs of a resolved `device`, such as "cuda:0"; none for the CPU."""
-        return () if self.device == "cpu" else (self.device,)
+        return (self.device,) if self.device.startswith("cuda") else ()
 
 
 @dataclass(frozen=True)

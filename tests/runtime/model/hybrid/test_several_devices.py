@@ -20,6 +20,7 @@ from ballast.engine.runner import with_changes
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.errors import EngineDeadError
 from ballast.model.batch import Batch, padding
+from ballast.model.hybrid import device as device_module
 from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
 from ballast.model.hybrid.forward_pass import check_ranges
@@ -198,6 +199,53 @@ def test_the_stream_crosses_each_boundary_once(written: MakeTiny, num_tokens: in
     model.forward(prompt(num_tokens), lambda: None)
     shape = num_tokens, spec_of(file).hidden
     assert simulated.crossings == [(0, 1, shape), (1, 2, shape)]
+
+
+class QueuedAgain:
+    """The part of `DecodeGraphs` that is used; a replay queues the captured work again."""
+
+    def __init__(self, stream: object) -> None:
+        self.count = self.num_replays = 0
+
+    def capture(
+        self,
+        max_batch_size: int,
+        run: Callable[[int], None],
+        queue: Callable[[int], None],
+        report: Callable[[float], None],
+        *,
+        finishes_later: bool,
+    ) -> None:
+        self._queue, self.count = queue, max_batch_size
+        for size in range(1, max_batch_size + 1):
+            run(size)
+            report(size / max_batch_size)
+
+    def holds(self, batch_size: int) -> bool:
+        return batch_size <= self.count
+
+    def replay(self, batch_size: int) -> None:
+        self.num_replays += 1
+        self._queue(batch_size)
+
+
+def test_each_device_replays_its_part_of_a_decode_step(
+    written: MakeTiny, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_module, "DecodeGraphs", QueuedAgain)
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    model, told = load(file, [1, 3], stream_from_tokens=0), []
+    expected = [model.forward(prompt(length), lambda: None).copy() for length in (20, 1)]
+    model.capture_decode(told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    assert len(told) == 3 * SETTINGS.max_batch_size
+    assert model.device_counts.decode_graphs == SETTINGS.max_batch_size
+    simulated.crossings.clear()
+    for length, of_length in zip((20, 1), expected, strict=True):
+        np.testing.assert_array_equal(model.forward(prompt(length), lambda: None), of_length)
+    assert [device.graphs.num_replays for device in model.devices] == [1, 1, 1]
+    assert [shape[0] for _, _, shape in simulated.crossings] == [20, 20, 1, 1]
 
 
 def test_each_device_holds_what_its_layers_need(written: MakeTiny, simulated: SimulatedDevices) -> None:

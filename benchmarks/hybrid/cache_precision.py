@@ -94,7 +94,7 @@ class RoundedAttention:
 def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> HybridModel:
     hybrid = load_hybrid(file, torch.device("cpu"), SETTINGS, kv_dtype=dtype)
     if rounds_attention:
-        for layer in (hybrid.device.attention, hybrid.device.prefill_attention):
+        for layer in (hybrid.devices[0].attention, hybrid.devices[0].prefill_attention):
             plain = layer._kind.attend
             assert isinstance(plain, PlainAttention)
             assert isinstance(plain._sizes, LatentSizes)

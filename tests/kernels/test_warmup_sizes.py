@@ -106,7 +106,7 @@ def test_experts_and_their_way_there(rng, pool, launched, num_used) -> None:
             )
         )
     )
-    send, fetch = carried(CPU, transport_kernels)
+    send, fetch = carried(transport_kernels)
     slots, share, across = torch.zeros(EXPERTS, dtype=torch.int32), torch.tensor(0.25), torch.tensor(0)
 
     def run(count: int) -> None:
@@ -114,7 +114,7 @@ def test_experts_and_their_way_there(rng, pool, launched, num_used) -> None:
         x, weights = torch.zeros(count, HIDDEN), torch.zeros(count, num_used)
         division = fused_divide(ids, slots, share if count <= MOST_SHARED_TOKENS else None, phase_of(0), across)
         send(box, x, division.on_host, weights)
-        fetch(box, count)
+        fetch(box, count, CPU)
         division.gpu_slots.copy_(ids)
         experts(x, division.gpu_slots, weights)
         if count <= group_by_expert(ids, EXPERTS).block and ids.numel() <= FEW_PAIRS:

@@ -265,6 +265,11 @@ class MachineConfig(_Section):
     )
     kv_disk_bytes: int | None = option(None, size(), "most disk space for --kv_disk_dir; auto: half of the free space")
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs of a resolved `device`, such as "cuda:0"; none for the CPU."""
+        return (self.device,) if self.device.startswith("cuda") else ()
+
 
 @dataclass(frozen=True)
 class ServerConfig(_Section):

@@ -11,18 +11,20 @@ from ballast.plan.rows import MemoryRow
 
 
 def check_memory(plan: MemoryPlan) -> None:
-    """Raises OutOfMemoryError with the numbers if the plan needs more than is available, on the host or on the GPU."""
+    """Raises OutOfMemoryError with the numbers if the plan needs more than is available, on the host or on a GPU."""
     if plan.needed_bytes > plan.memory.available_bytes:
         found, more = human(plan.memory.available_bytes), "use a machine with more memory"
         if plan.memory.limited_by is not None:
             found, more = f"{found}, the limit of cgroup {plan.memory.limited_by}", "raise that limit"
         _refuse(plan, "", plan.uses, found, plan.max_cache_lens, more)
-    if plan.device is not None and not plan.device.fits:
-        memory = plan.device.memory
+    for device in plan.devices:
+        if device.fits:
+            continue
+        memory = device.memory
         found, more = f"{human(memory.available_bytes)}, {memory.limited_by}", f"raise {memory.limit_option}"
         if memory.limit_option is None:
             more = "stop other programs that use it or use a GPU with more memory"
-        _refuse(plan, f" on {memory.name}", plan.device.uses, found, plan.device.max_cache_lens, more)
+        _refuse(plan, f" on {memory.name}", device.uses, found, device.max_cache_lens, more)
 
 
 def _refuse(

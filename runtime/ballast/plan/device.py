@@ -1,15 +1,15 @@
-"""The GPU memory of a model whose routed experts stay on the CPU. Pure arithmetic."""
+"""The GPUs' memory of a model whose routed experts stay on the CPU. Pure arithmetic."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 
-from ballast.model.layers.latent import LatentSpec
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
 from ballast.moe.device_rules import Placement
+from ballast.plan.device_layers import DeviceLayers
 from ballast.plan.kv_tiers import device_rows
 from ballast.plan.memory import FLOAT_BYTES, Numbers, hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.rows import MemoryRow
@@ -78,11 +78,15 @@ def hybrid_bytes(
             yield name, name, num_bytes
 
 
-def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, cache_slots: int) -> list[MemoryRow]:
-    """For `weights` as named by `hybrid_bytes`; `cache_slots`: tokens of the cache, including the null block's."""
-    tensors = used_tensors(spec)
-    on_device = sum(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
-    row_bytes = kv_row_bytes(spec)
+def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers, cache_slots: int) -> list[MemoryRow]:
+    """The memory of a device with the layers `own`, for `weights` as named by `hybrid_bytes`; `cache_slots`: tokens of
+    the cache, including the null block's. Work buffers are those of the widest layer of the model."""
+    spec = own.spec
+    modules = {name: tensor.module for name, tensor in used_tensors(spec).items()}
+    on_device = sum(
+        size for name, size in weights.items() if computes_on_gpu(modules[name]) and own.has_module(modules[name])
+    )
+    row_bytes = own.kv_numbers * _KV_BYTES
     cached = cache_slots - numbers.block_tokens
     captured = min(numbers.max_batch_size, _MOST_CAPTURED)
     work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
@@ -94,7 +98,7 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
         step_bytes(spec, min(numbers.chunk_size, numbers.step_tokens), numbers.max_batch_size),
         f"work buffers of a step of {numbers.chunk_size} tokens, concurrent with the longest one",
     )
-    buffers = MemoryRow("expert buffers", buffer_bytes(spec, weights), "for streaming experts in long steps")
+    buffers = MemoryRow("expert buffers", buffer_bytes(own, weights), "for streaming experts in long steps")
     return [
         MemoryRow("dense weights", on_device, "packed, in the file's types; decoded during multiplication"),
         MemoryRow(
@@ -109,7 +113,7 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
         *([buffers] if numbers.streams_experts else []),
         MemoryRow(
             "CUDA graphs",
-            _graph_pool_bytes(spec, captured) + _launch_bytes(spec, captured),
+            _graph_pool_bytes(spec, captured) + _launch_bytes(own, captured),
             f"decode steps of 1 to {captured} requests: buffers of the largest, nodes of all",
             "max_batch_size",
         ),
@@ -118,9 +122,9 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
     ]
 
 
-def outside_bytes(spec: ModelSpec, max_batch_size: int) -> int:
+def outside_bytes(own: DeviceLayers, max_batch_size: int) -> int:
     """Bytes of `device_uses` that do not pass through torch's allocator."""
-    return _CUDA_BYTES + _launch_bytes(spec, min(max_batch_size, _MOST_CAPTURED))
+    return _CUDA_BYTES + _launch_bytes(own, min(max_batch_size, _MOST_CAPTURED))
 
 
 def kv_row_bytes(spec: ModelSpec) -> int:
@@ -144,9 +148,8 @@ def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
     return step + slice_bytes + _PARTIAL_BYTES + _LIBRARY_BYTES
 
 
-def _launch_bytes(spec: ModelSpec, num_graphs: int) -> int:
-    num_choices = sum(isinstance(layer.mixer, LatentSpec) and layer.mixer.has_indexer for layer in spec.layers)
-    num_nodes = spec.num_layers * _NODES_PER_LAYER + num_choices * _CHOICE_NODES
+def _launch_bytes(own: DeviceLayers, num_graphs: int) -> int:
+    num_nodes = len(own.layers) * _NODES_PER_LAYER + own.num_choices * _CHOICE_NODES
     return num_graphs * num_nodes * _NODE_BYTES
 
 

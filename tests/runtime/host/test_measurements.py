@@ -139,11 +139,11 @@ def test_numbers_that_do_not_ascend_are_refused(values: list[Any]) -> None:
 
 def test_facts_of_a_machine_name_its_cpu_and_software_and_are_json() -> None:
     machine = read_machine()
-    facts = machine_facts(machine, "cpu")
+    facts = machine_facts(machine, [])
     assert facts["cpu"][0] == machine.cpu_model
     assert facts["packages"]["torch"]
-    assert facts["gpu"] is None
-    assert json.loads(json.dumps(facts)) == facts == machine_facts(read_machine(), "cpu")
+    assert facts["gpus"] == []
+    assert json.loads(json.dumps(facts)) == facts == machine_facts(read_machine(), [])
 
 
 def test_facts_of_a_gpu_name_its_driver_and_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,9 +63,9 @@ def test_requested_tiers_are_planned_and_counted(tiny: tuple[GgufModel, ModelSpe
     config, plan = settled(tiny, 64 * GIB, kv_host_bytes=10 * GIB)
     assert config.machine.kv_host_bytes == 10 * GIB
     assert plan.needed_bytes == without.needed_bytes + 10 * GIB
-    assert plan.device is not None
-    assert without.device is not None
-    assert plan.device.needed_bytes > without.device.needed_bytes, "what is copied goes through the GPU"
+    assert plan.gpus is not None
+    assert without.gpus is not None
+    assert plan.gpus.needed_bytes > without.gpus.needed_bytes, "what is copied goes through the GPU"
     _, too_much = settled(tiny, 64 * GIB, kv_host_bytes=63 * GIB)
     assert not too_much.fits
 

@@ -1,9 +1,10 @@
-"""The weights of a hybrid model: the weights that every token needs are on the device, the routed experts in host
-memory."""
+"""The weights of a hybrid model: the weights that every token needs are on the device of their layer, the routed
+experts in host memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +43,7 @@ class MlpWeights:
 
 @dataclass(frozen=True, slots=True)
 class RoutedWeights:
-    """The router on the device, and the experts in host memory; None if the device has all of them."""
+    """The router on the layer's device, and the experts in host memory; None if the device has all of them."""
 
     router: Linear  # D → E
     choose: Choose
@@ -73,60 +74,60 @@ class HybridWeights:
     "index key"; see `cache_bounds`."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceLoader:
+    """Makes the weights of a device's layers, while it is active."""
+
+    device: torch.device
+    make_linear: MakeLinear
+    make_router: MakeRouter
+    is_taken: IsTaken
+    active: Callable[[], AbstractContextManager[object]]
+
+
 def load_hybrid_weights(
     gguf_model: GgufModel,
     spec: ModelSpec,
     num_sampled_ids: int,
     packing: Packing,
-    make_linear: MakeLinear,
-    make_router: MakeRouter,
-    device: torch.device,
+    loaders: Sequence[DeviceLoader],
     report: Callable[[float], None],
-    is_taken: IsTaken = lambda *_: False,
 ) -> HybridWeights:
-    """Load every tensor of a checked file; `report` gets the fraction of bytes done, 0…1, after each layer. A layer's
-    experts are not kept if `is_taken` returns that the device has them."""
+    """Load every tensor of a checked file. `loaders`: one per layer; the last one also gets the output. `report`
+    gets the fraction of bytes done, 0…1, after each layer. A layer's experts are not kept if `is_taken` returns that
+    the device has them."""
     with read_ahead(gguf_model, spec, packing) as ahead:
         tensors = Tensors(gguf_model, packing, ahead)
-        loader = _Loader(tensors, spec, make_linear, make_router, device, is_taken)
+        loader = _Loader(tensors, spec)
         layers = []
         for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
-            layers.append(loader.layer(index))
+            with loaders[index].active():
+                layers.append(loader.layer(index, loaders[index]))
             report(share)
         output = tensors.matrix(EMBEDDING if spec.tied_output else OUTPUT, min(num_sampled_ids, spec.vocab_size))
-        return HybridWeights(
-            embedding=tensors.view(EMBEDDING),
-            layers=tuple(layers),
-            output_norm=torch.tensor(tensors.vector(OUTPUT_NORM), device=device),
-            output=make_linear(output, output.rows, output.cols),
-            num_sampled_ids=output.rows,
-            largest=loader.largest,
-        )
+        last = loaders[-1]
+        with last.active():
+            return HybridWeights(
+                embedding=tensors.view(EMBEDDING),
+                layers=tuple(layers),
+                output_norm=torch.tensor(tensors.vector(OUTPUT_NORM), device=last.device),
+                output=last.make_linear(output, output.rows, output.cols),
+                num_sampled_ids=output.rows,
+                largest=loader.largest,
+            )
 
 
 class _Loader:
-    def __init__(
-        self,
-        tensors: Tensors,
-        spec: ModelSpec,
-        make_linear: MakeLinear,
-        make_router: MakeRouter,
-        device: torch.device,
-        is_taken: IsTaken,
-    ) -> None:
+    def __init__(self, tensors: Tensors, spec: ModelSpec) -> None:
         self._tensors = tensors
         self._spec = spec
-        self._make_linear = make_linear
-        self._make_router = make_router
-        self._device = device
-        self._is_taken = is_taken
         self._routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
         self.largest: dict[str, float] = {}
 
-    def layer(self, index: int) -> LayerWeights:
+    def layer(self, index: int, on: DeviceLoader) -> LayerWeights:
         mixer, experts = self._spec.layers[index].mixer, self._spec.layers[index].experts
         host = LayerTensors(self._tensors, layer_tensors(self._spec, index))
-        tensors = DeviceTensors(host, self._make_linear, self._device)
+        tensors = DeviceTensors(host, on.make_linear, on.device)
         for name, largest in largest_kept(host, mixer).items():
             # A NaN bound stays NaN.
             self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
@@ -136,10 +137,11 @@ class _Loader:
             else LatentWeights.load(tensors, mixer),
             ffn_norm=tensors.vector("ffn_norm"),
             mlp=MlpWeights(tensors.linears("gate", "up"), tensors.linear("down")) if "down" in host else None,
-            routed=None if experts is None else self._routed(self._routed_index[index], tensors, experts.routing),
+            routed=None if experts is None else self._routed(index, tensors, experts.routing, on),
         )
 
-    def _routed(self, index: int, tensors: DeviceTensors, rule: RoutingSpec) -> RoutedWeights:
+    def _routed(self, index: int, tensors: DeviceTensors, rule: RoutingSpec, on: DeviceLoader) -> RoutedWeights:
         router, bias = tensors.float_linear("router"), tensors.optional_vector("router_bias")
         packed = tensors.host.experts(EXPERTS)
-        return RoutedWeights(router, self._make_router(rule, bias), None if self._is_taken(index, packed) else packed)
+        is_taken = on.is_taken(self._routed_index[index], packed)
+        return RoutedWeights(router, on.make_router(rule, bias), None if is_taken else packed)

@@ -21,6 +21,7 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import _tiers
 from ballast.errors import EngineDeadError
 from ballast.model.hybrid import device_wait
+from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import COPIED_AT_ONCE, DeviceBlocks
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of
@@ -183,10 +184,8 @@ def make_core(on_cpu: HybridModel, tmp_path: Path) -> Iterator[MakeCore]:
 
 
 def beside(model: HybridModel, host_blocks: int, folder: Path | None) -> CacheTiers:
-    blocks, news = (
-        DeviceBlocks(model.kv_tensors, BLOCK_TOKENS, platform_of(model.kv_tensors[0].device).host_memory()),
-        threading.Event(),
-    )
+    take, news = model.devices[0].platform.host_memory(), threading.Event()
+    blocks = BlocksOfDevices([DeviceBlocks(own.kv.tensors, BLOCK_TOKENS, take) for own in model.devices], take)
     tiers: list[KvTier] = [HostTier(blocks, host_blocks * blocks.block_bytes)] if host_blocks else []
     if folder is not None:
         file = BlockFile(folder, "0" * 32, 400, blocks.block_bytes, BLOCK_TOKENS)

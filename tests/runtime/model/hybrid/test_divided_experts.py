@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ballast._core import kernels
 from ballast.model.hybrid.experts.device_layers import place_experts
-from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
+from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, phase_of
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
@@ -66,7 +66,7 @@ class Setting:
         on_host = [experts for experts, placed in zip(self.layers, on_device, strict=True) if not placed.is_whole]
         host = HostExperts(SPEC, on_host, pool, 64, cpu_hand_off())
         self.pool = pool
-        self.experts = DividedExperts(host, on_device, divide, CPU)
+        self.experts = DividedExperts(host, [DeviceExperts(on_device, divide, CPU)])
         self.experts.set_pcie_share(share)
 
     def run(self, num_tokens: int, seed: int) -> list[int]:

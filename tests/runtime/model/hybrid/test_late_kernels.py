@@ -192,7 +192,7 @@ def prefill_lane(model: HybridModel) -> None:
 def test_the_next_prompt_uses_kernels_that_are_compiled(model: HybridModel, run: Callable[[HybridModel], None]) -> None:
     used: list[int] = []
     compiler = Compiler()
-    model.device.late.add(compiler.compiled, lambda: used.append(1))
+    model.devices[0].late.add(compiler.compiled, lambda: used.append(1))
     run(model)
     model.abandon_prefill()
     assert used == []
@@ -206,7 +206,7 @@ def test_kernels_do_not_change_within_a_pass_of_the_prefill_lane(model: HybridMo
     used: list[int] = []
     compiler = Compiler()
     prefill_lane(model)
-    model.device.late.add(compiler.compiled, lambda: used.append(1))
+    model.devices[0].late.add(compiler.compiled, lambda: used.append(1))
     compiler.end()
     decode_lane(model)
     assert used == []
@@ -220,7 +220,7 @@ def test_kernels_do_not_change_within_a_pass_of_the_prefill_lane(model: HybridMo
 def test_an_idle_model_uses_kernels_that_are_compiled(model: HybridModel) -> None:
     used: list[int] = []
     compiler = Compiler()
-    model.device.late.add(compiler.compiled, lambda: used.append(1))
+    model.devices[0].late.add(compiler.compiled, lambda: used.append(1))
     assert not model.use_spare_time()
     prefill_lane(model)
     compiler.end()

@@ -25,7 +25,7 @@ from gguf import GGMLQuantizationType, GGUFReader
 from ballast._core import kernels
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.build import DeviceSettings, EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.host.gpu import taken_vram
@@ -154,10 +154,11 @@ def load(file: Path, device: torch.device, settings: EngineSettings = SETTINGS, 
     return load_hybrid(file, device, settings, **options)
 
 
-def as_served(file: Path, device: str, **settings: object) -> Runner:
+def as_served(file: Path, device: str, vram: VramLimit | None = None) -> Runner:
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
-    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device, **settings))
+    devices = () if device == "cpu" else (DeviceSettings(device, range(spec.num_layers), vram),)
+    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, devices=devices))
 
 
 def pair_on_cpu(file: Path) -> Pair:
@@ -516,7 +517,7 @@ def test_warm_up_touches_only_the_null_block_and_no_expert(written: MakeTiny) ->
     pair = pair_on_cpu(file)
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
-    hybrid.warm_up([1, 40], hybrid._experts._host.idle(), range(len(hybrid.device.kv.layers)))
+    hybrid.warm_up([1, 40], hybrid._experts._host.idle(), range(len(hybrid.devices[0].kv.layers)))
     written = [kept.count_nonzero(1).nonzero().flatten().tolist() for kept in hybrid.kv_tensors]
     assert all(slots and max(slots) < SETTINGS.block_tokens for slots in written)
     assert hybrid.expert_bytes_read == 0
@@ -691,6 +692,25 @@ def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
     run_requests(pair)
     run_long_prompts(pair, SETTINGS)
     assert (hybrid.expert_bytes_read_over_pcie > 0) == (divided != "all")
+    pair.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}, {"pcie_share": 0.4}])
+@pytest.mark.parametrize(("arch", "split"), [("v3", [1, 3]), ("qwen3", [1]), ("v32", [2])])
+def test_layers_divided_among_parts_of_a_gpu_agree_with_the_cpu_model(
+    written: MakeTiny, arch: str, split: list[int], options: dict[str, Any]
+) -> None:
+    """Each part has its own graphs, cache, buffers and streams, as on separate GPUs."""
+    file = written(arch=arch, mla="split", quant="q4_k").gguf
+    resident = gpu_experts_of(file)["some"] if "pcie_share" in options else ()
+    pair = pair_on_gpu(file, split=split, gpu_experts=resident, **options)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    assert len(hybrid.devices) == len(split) + 1
+    assert all(device.num_graphs == SETTINGS.max_batch_size for device in hybrid.devices)
+    run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
     pair.check()
 
 

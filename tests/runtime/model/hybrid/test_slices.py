@@ -78,7 +78,7 @@ def batch_of(rows: list[tuple[int, int]]) -> Batch:
 
 def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[list[np.ndarray], list[torch.Tensor]]:
     """The logits of each step, and the cache afterwards."""
-    device = hybrid.device
+    device = hybrid.devices[0]
     device.attention = device.prefill_attention  # so that short prompts are also cut like long ones
     kind = device.attention._kind
     if isinstance(kind, LatentAttention) and kind._expanded is not None:

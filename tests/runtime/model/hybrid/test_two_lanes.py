@@ -233,7 +233,7 @@ def test_lanes_use_separate_attention_plans_if_all_experts_are_on_the_device(
     everything = (tuple(range(spec.routing.num_experts)),) * len(spec.routed_layers)
     model = load_hybrid(file, CPU, SETTINGS, make_experts=FloatExperts, gpu_experts=everything)
     prepared: dict[str, int] = {"decode": 0, "prefill": 0}
-    for name, layer in (("decode", model.device.attention), ("prefill", model.device.prefill_attention)):
+    for name, layer in (("decode", model.devices[0].attention), ("prefill", model.devices[0].prefill_attention)):
 
         def count(batch: Batch, device: torch.device, name: str = name, layer: AttentionLayer[Any] = layer) -> Step:
             prepared[name] += 1

@@ -276,10 +276,11 @@ def test_a_gpus_memory_is_shown_and_zero_without_one():
         asked.append(device)
         return 3, 4
 
-    assert samples(VramProbe("cuda:1", 5, taken)) == {
+    assert samples(VramProbe(("cuda:1",), 5, taken)) == {
         "ballast_vram_allocated_bytes": 3,
         "ballast_vram_reserved_bytes": 4,
         "ballast_vram_limit_bytes": 5,
     }
-    assert set(samples(VramProbe("cpu", None, taken)).values()) == {0}
-    assert asked == ["cuda:1"], "a server without a GPU does not load torch"
+    assert set(samples(VramProbe((), None, taken)).values()) == {0}
+    assert list(samples(VramProbe(("cuda:1", "cuda:1"), 5, taken)).values()) == [6, 8, 10]
+    assert asked == ["cuda:1"] * 3, "a server without a GPU does not load torch"

@@ -10,76 +10,85 @@ from ballast.errors import ModelError
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
+from ballast.model.hybrid.backend import Backend
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.layers.attention_layer import AttentionKind, AttentionLayer
 from ballast.model.hybrid.layers.grouped_attention import GroupedAttention
 from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.load_stages.stage import Report
-from ballast.model.hybrid.load_stages.state import LoadState
+from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import Mixer
-from ballast.model.rope import build_rope_table, softmax_scale
+from ballast.model.rope import RopeTable, build_rope_table, softmax_scale
 
 
 def choose_kernels(state: LoadState, report: Report) -> None:
     """Select the attention kernels. Start to compile those that take minutes."""
     options, mixer = state.options, state.mixer
-    sizes = state.sizes = _sizes(mixer, options.block_tokens)
-    with state.times.phase("kernels"):
-        state.backend.prepare()
-        state.attends = _attentions(state, sizes)
-        state.expanded_sizes = _expanded_sizes(mixer, sizes)
-        state.late_attention = None
+    sizes = _sizes(mixer, options.block_tokens)
+    state.expanded_sizes = _expanded_sizes(mixer, sizes)
+
+    def choose(device: DeviceState) -> None:
+        device.backend.prepare()
+        device.attends = _attentions(state, device.backend, sizes)
+        device.late_attention = None
         if not state.spec.choices:
-            state.late_attention = state.backend.late_attention(sizes, state.expanded_sizes, state.off)
+            device.late_attention = device.backend.late_attention(sizes, state.expanded_sizes, state.off)
+
+    with state.times.phase("kernels"):
+        state.on_each(choose)
     longest = min(options.max_step_tokens, state.num_positions)
-    state.expert_sizes, state.step_sizes = state.backend.warmup_sizes(state.spec, options.max_step_tokens, longest)
+    backend = state.devices[0].backend
+    state.expert_sizes, state.step_sizes = backend.warmup_sizes(state.spec, options.max_step_tokens, longest)
 
 
 def make_layers(state: LoadState, report: Report) -> None:
     """Make the attention of both lanes. Kernels of long prompts that are still compiling are used later."""
-    options, mixer = state.options, state.mixer
-    rope = build_rope_table(mixer.rope, state.num_positions)
-    pointwise = state.pointwise = state.backend.pointwise(
-        state.spec.rms_eps, rope, softmax_scale(mixer), options.kv_dtype
-    )
     # Pinning must end before anything on the CPU is timed. It may overlap with compilers, which may have run until now;
     # a compiler that still runs has the lowest CPU priority.
     if state.ahead is not None:
         with state.times.phase("pinned"):
             state.ahead.wait()
+    rope = build_rope_table(state.mixer.rope, state.num_positions)
+    state.on_each(lambda device: _make_layers(state, device, rope))
+
+
+def _make_layers(state: LoadState, device: DeviceState, rope: RopeTable) -> None:
+    options, mixer, backend = state.options, state.mixer, device.backend
+    pointwise = backend.pointwise(state.spec.rms_eps, rope, softmax_scale(mixer), options.kv_dtype)
+    device.pointwise = pointwise
     slices = slice_sizes_of(mixer) if options.slices is None else options.slices
     short = replace(slices, long_from=None)
-    state.attention = AttentionLayer(_kind(mixer, pointwise, state.attends[0], None), short)
+    device.attention = AttentionLayer(_kind(mixer, pointwise, device.attends[0], None), short)
 
     def prefill_attention(expanded: ExpandedAttention | None) -> AttentionLayer[Any]:
         cuts = short if expanded is None else slices
-        return AttentionLayer(_kind(mixer, pointwise, state.attends[1], expanded), cuts)
+        return AttentionLayer(_kind(mixer, pointwise, device.attends[1], expanded), cuts)
 
     def use_expanded(expanded: ExpandedAttention) -> None:
-        state.model.set_prefill_attention(prefill_attention(expanded))
+        device.loaded.prefill_attention = prefill_attention(expanded)
 
-    state.make_prefill_attention = prefill_attention
-    state.late = LateKernels()
-    if state.late_attention is not None:
+    device.make_prefill_attention = prefill_attention
+    device.late = LateKernels()
+    if device.late_attention is not None:
         with state.times.phase("kernels"):
-            state.late_attention.use_in(
-                state.attends, use_expanded, pointwise.num_saturated, slices.long_tokens, state.late
+            device.late_attention.use_in(
+                device.attends, use_expanded, pointwise.num_saturated, slices.long_tokens, device.late
             )
-    state.expanded = None
+    device.expanded = None
     if state.expanded_sizes is not None:
-        expanded_kernels = state.backend.expanded_kernels(state.expanded_sizes, pointwise.num_saturated)
+        expanded_kernels = backend.expanded_kernels(state.expanded_sizes, pointwise.num_saturated)
         if expanded_kernels is not None:
-            state.expanded = ExpandedAttention(state.expanded_sizes, expanded_kernels, slices.long_tokens)
+            device.expanded = ExpandedAttention(state.expanded_sizes, expanded_kernels, slices.long_tokens)
 
 
-def _attentions(state: LoadState, sizes: Sizes) -> Sequence[Attention]:
+def _attentions(state: LoadState, backend: Backend, sizes: Sizes) -> Sequence[Attention]:
     """One attention per lane, with kernels that need no compilation in advance."""
-    backend, choices = state.backend, state.spec.choices
+    choices = state.spec.choices
     try:
         if not choices:
             return [backend.attention(sizes) for _ in range(2)]

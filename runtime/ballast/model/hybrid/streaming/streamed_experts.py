@@ -18,7 +18,6 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
-from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.prefetch import Prefetch
 
 
@@ -50,8 +49,7 @@ Ids outside 0…E-1 add nothing; `ExpertSums` on a GPU."""
 
 
 class StreamedExperts:
-    """All routed layers of a model, computed by the device alone: the counterpart of `HostExperts` for steps of at
-    least `from_tokens` tokens."""
+    """The routed layers of one device with experts in host memory, computed by the device alone."""
 
     def __init__(self, layers: Sequence[Sequence[HostExpertPart]], make_sums: MakeSums, device: torch.device) -> None:
         largest = max(sum(part.expert_bytes * part.gate.num_experts for part in parts) for parts in layers)
@@ -73,15 +71,12 @@ class StreamedExperts:
             for chunk in self._chunks
         ]
         """Scales of gate, up and down, by chunk."""
-        self._platform = platform_of(device)
-        self._copies = self._platform.new_stream()
-        self._prefetch = Prefetch(num_buffers, self._load, self._copies, self._platform.current_stream)
+        self.platform = platform_of(device)
+        self._copies = self.platform.new_stream()
+        self._prefetch = Prefetch(num_buffers, self._load, self._copies, self.platform.current_stream)
         self._total: torch.Tensor | None = None
         self._events: list[Any] = []  # one per chunk, in the order of the compute stream
         self.bytes_read = 0
-        self.from_tokens = 1
-        self.joint_split: JointSplit | None = None
-        """How steps that also use the CPU divide the experts; None if there are no such steps."""
 
     @property
     def num_bytes(self) -> int:
@@ -156,7 +151,7 @@ class StreamedExperts:
         longer than `device_wait.LIMIT_S`, and the error of a failed device."""
         self._total = None
         events, self._events = self._events, []
-        wait_for([*events, self._platform.current_stream().record_event()], alive)
+        wait_for([*events, self.platform.current_stream().record_event()], alive)
 
     def is_done(self, timeout_s: float) -> bool:
         """Whether the step is computed now; never waits. A caller that queues a step in pieces waits for the pieces
@@ -170,7 +165,7 @@ class StreamedExperts:
 
     def _load(self, index: int, buffer: int) -> None:
         chunk = self._chunks[index]
-        with self._platform.on(self._copies):
+        with self.platform.on(self._copies):
             for host, target in self._places(chunk, buffer):
                 copy_pieces(target, host, chunk.first * host.expert_bytes)
 

@@ -95,10 +95,11 @@ def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> H
     hybrid = load_hybrid(file, torch.device("cpu"), SETTINGS, kv_dtype=dtype)
     if rounds_attention:
         for layer in (hybrid.device.attention, hybrid.device.prefill_attention):
-            plain = layer._kind.attend
+            [kind] = layer.kinds
+            plain = kind.attend
             assert isinstance(plain, PlainAttention)
             assert isinstance(plain._sizes, LatentSizes)
-            layer._kind.attend = RoundedAttention(plain._sizes, dtype)
+            kind.attend = RoundedAttention(plain._sizes, dtype)
     return hybrid
 
 

@@ -95,6 +95,9 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
         f"work buffers of a step of {numbers.chunk_size} tokens, concurrent with the longest one",
     )
     buffers = MemoryRow("expert buffers", buffer_bytes(spec, weights), "for streaming experts in long steps")
+    # Once for experts that are read over PCIe, once for streamed ones.
+    num_biases = (2 if numbers.streams_experts else 1) * spec.expert_biases
+    biases = MemoryRow("biases of experts", num_biases * FLOAT_BYTES, "in addition to those in host memory")
     return [
         MemoryRow("dense weights", on_device, "packed, in the file's types; decoded during multiplication"),
         MemoryRow(
@@ -107,6 +110,7 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
         *([decode_lane] if numbers.has_prefill_lane else []),
         MemoryRow("kernel workspaces", workspaces, "for matrix products, attention and CUDA's libraries"),
         *([buffers] if numbers.streams_experts else []),
+        *([biases] if spec.expert_biases else []),
         MemoryRow(
             "CUDA graphs",
             _graph_pool_bytes(spec, captured) + _launch_bytes(spec, captured),

@@ -188,7 +188,15 @@ def test_rules_for_an_impossible_device_are_reported(r1: GgufModel) -> None:
 
 @pytest.mark.parametrize("whole_layers", [0, 1])
 @pytest.mark.parametrize(
-    ("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0"), ("glm5", "split", "q4_k")]
+    ("arch", "mla", "quant"),
+    [
+        ("v3", "split", "q4_k"),
+        ("v2lite", "joint", "q8_0"),
+        ("glm5", "split", "q4_k"),
+        ("gptoss", "split", "mxfp4"),
+        ("step35", "split", "q4_k"),
+        ("mimov2", "split", "q8_0"),
+    ],
 )
 def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
     gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
@@ -626,6 +634,20 @@ def test_a_model_that_chooses_too_many_positions_runs_on_the_cpu(written: MakeTi
         ConfigError, match=r"8193 positions, and kernels on a GPU select at most 8192; the CPU .* with dev"
     ):
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, wide)
+
+
+@pytest.mark.parametrize("arch", ["gptoss", "step35", "mimov2"])
+def test_a_gpu_takes_layers_with_windows(written: MakeTiny, beside_a_gpu: None, arch: str) -> None:
+    gguf = open_gguf(written(arch=arch, quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
+    assert config.machine.device == "cuda:0"
+    assert plan.device is not None
+    experts = spec.layers[-1].experts
+    assert experts is not None
+    biases = {each.name: each.num_bytes for each in plan.device.uses}.get("biases of experts", 0)
+    width = 2 * experts.width + spec.hidden
+    assert biases == (2 * len(spec.routed_layers) * experts.routing.num_experts * width * 4 if arch == "gptoss" else 0)
 
 
 @pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air", "minimaxm2"])

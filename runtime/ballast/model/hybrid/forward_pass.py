@@ -55,7 +55,7 @@ class ForwardPass:
             # Temporaries as long as the stream have no names, so that they are freed as soon as they are added.
             normed = device.pointwise.add_and_norm(
                 stream,
-                ((yield from attention.pieces(layer.attention, normed, device.cache(index), step)),),
+                ((yield from attention.pieces(index, layer.attention, normed, device.cache(index), step)),),
                 layer.ffn_norm,
             )
             normed = device.pointwise.add_and_norm(
@@ -80,7 +80,7 @@ class ForwardPass:
 
 def _mlp(weights: MlpWeights, x: torch.Tensor, pointwise: Pointwise) -> torch.Tensor:
     if len(x) <= PRODUCT_TOKENS:
-        return weights.down(pointwise.gated(*weights.gate_and_up(x)))
+        return weights.down(pointwise.gated(*weights.gate_and_up(x), weights.unit))
     out = torch.empty_like(x)
     for begin, end in even_bounds(0, len(x), PRODUCT_TOKENS):
         out[begin:end] = _mlp(weights, x[begin:end], pointwise)

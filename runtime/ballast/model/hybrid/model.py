@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.forward_pass import ForwardPass
-from ballast.model.hybrid.layers.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.layers.embedded_rows import EmbeddedRows
 from ballast.model.hybrid.layers.embedding import Embedding
 from ballast.model.hybrid.pieces import Pieces, drained
@@ -140,7 +139,7 @@ class HybridModel(Runner):
         self._use_compiled()
         return self._decode_steps.capture_next()
 
-    def set_prefill_attention(self, attention: AttentionLayer[Any]) -> None:
+    def set_prefill_attention(self, attention: AttentionLayers) -> None:
         """Use `attention` for long prompts from the next one on. No pass of the prefill lane may be in flight."""
         assert self._prefill_pass is None
         self.device.prefill_attention = attention

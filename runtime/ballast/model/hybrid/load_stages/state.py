@@ -10,14 +10,14 @@ from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.backend import Backend, LateAttention
-from ballast.model.hybrid.common_mixer import common_mixer
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
-from ballast.model.hybrid.layers.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.model import HybridModel
@@ -55,18 +55,23 @@ class LoadState:
         self.times = options.start.times
         self.measurements = options.start.measurements
         self.off = SwitchedOff()
-        mixer = common_mixer(spec)
-        assert mixer is not None, "the plan rejects layers of different attention"
-        self.mixer = mixer
+        of_layers = device_mixers(spec)
+        assert of_layers is not None, "the plan rejects these kinds of attention"
+        self.layer_mixers = of_layers
+        """The mixer of each layer."""
+        self.mixers = tuple(dict.fromkeys(of_layers))
+        """The different mixers."""
         self.num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
         """Maximum positions of a request."""
 
     # --- attention kernels ---
-    sizes: Sizes
+    sizes: Sequence[Sizes]
+    """By mixer."""
     expanded_sizes: ExpandedSizes | None
-    attends: Sequence[Any]
-    """Attention of each lane, with kernels that need no compilation in advance."""
-    late_attention: LateAttention | None
+    attends: Sequence[Sequence[Any]]
+    """Attention by lane and mixer, with kernels that need no compilation in advance."""
+    late_attention: Sequence[LateAttention | None]
+    """By mixer."""
     expert_sizes: list[int]
     """Numbers of tokens for which the kernels of experts are checked."""
     step_sizes: list[int]
@@ -85,8 +90,8 @@ class LoadState:
     # --- attention layers ---
     pointwise: Pointwise
     late: LateKernels
-    attention: AttentionLayer[Any]
-    make_prefill_attention: Callable[[ExpandedAttention | None], AttentionLayer[Any]]
+    attention: AttentionLayers
+    make_prefill_attention: Callable[[ExpandedAttention | None], AttentionLayers]
     expanded: ExpandedAttention | None
 
     # --- experts ---

@@ -22,9 +22,11 @@ from ballast.model.hybrid.experts import (
 )
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.experts.expert_sums import ExpertSums
+from ballast.model.hybrid.experts.grouped_int_gemm import grouped_kernel
 from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, matmul
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import ExpertUnit
+from devkit.kernels.compiled import compiled_for
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
 
@@ -141,3 +143,35 @@ def test_chunks_of_experts_have_their_own_biases(rng, pool, device, monkeypatch)
         biases = (case.unit.gate_bias, case.unit.up_bias, case.unit.down_bias)
         sums.add(first, *stacks, ExpertUnit(case.unit.unit, *(bias[one].contiguous() for bias in biases)))
     case.check(sums.total, given)
+
+
+@pytest.mark.parametrize(
+    ("function", "known"),
+    [
+        (combine_kernels.combine_experts, {"HAS_BIAS": True, "PAIRS": 4, "BLOCK": 1024}),
+        (combine_kernels.apply_unit, {"BLOCK": 1024}),
+        (many_pairs_kernels.gated_pairs, {"LINES": 32, "BLOCK": 128, "ROWS": 128, "COLS": 64, "num_warps": 8}),
+        (many_pairs_kernels.add_pairs, {"HAS_BIAS": True, "BLOCK": 128, "ROWS": 128, "COLS": 64, "num_warps": 8}),
+        (grouped_int_gemm_kernels.grouped_int_gemm, grouped_kernel(T.MXFP4, 4, has_up=True, is_split=True).known),
+    ],
+    ids=["combine", "apply", "gated pairs", "add pairs", "exact codes"],
+)
+@pytest.mark.parametrize("unit", [1, 2])
+@pytest.mark.usefixtures("kept_kernels")
+def test_kernels_compile_for_a_gpu(function, known, unit) -> None:
+    of_units = {"UNIT": unit, "HAS_BIASES": True}
+    known = {
+        **known,
+        **({"IS_SPLIT": True} if "IS_SPLIT" in function.arg_names else {}),
+        **{name: value for name, value in of_units.items() if name in function.arg_names},
+    }
+    floats = ("pairs", "weights", "bias", "out", "gate", "up", "gate_bias", "up_bias", "shares", "sums", "totals")
+    types = dict.fromkeys((*floats, "out_totals", "partial", "scales", "up_scales"), "*fp32")
+    types |= dict.fromkeys(("ids", "order", "begins", "words", "up_words", "points", "tiles", "arrived"), "*i32")
+    types |= dict.fromkeys(("halves", "up_halves"), "*fp16") | {"alpha": "fp32", "limit": "fp32"}
+    types |= dict.fromkeys(("terms", "hidden"), "*bf16")
+    if function in (many_pairs_kernels.gated_pairs, many_pairs_kernels.add_pairs):
+        types["weights"] = "*bf16"
+    if function is grouped_int_gemm_kernels.grouped_int_gemm:
+        types["out"] = "*bf16"
+    assert compiled_for(90, function, known, types).asm["ptx"]

@@ -46,13 +46,13 @@ class DeviceTensors:
         packed = self.host.heads(role)
         return self._make_linear(packed.matrix, *packed.applied_shape, is_transposed=packed.transposed)
 
-    def float_linear(self, role: str, bias: str) -> FloatLinear:
+    def float_linear(self, role: str, bias: str | None = None) -> FloatLinear:
         """A matrix in float32, and the optional `bias` of its products."""
         packed = self.host.matrix(role)
         weight = torch.from_numpy(kernels.unpack(packed))
         if packed.scales.size:
             weight *= float(packed.scales[0])
-        return FloatLinear(weight.to(self._device), self.optional_vector(bias))
+        return FloatLinear(weight.to(self._device), None if bias is None else self.optional_vector(bias))
 
     def optional_linear(self, role: str) -> Linear | None:
         """Returns None if the layer has no such matrix."""

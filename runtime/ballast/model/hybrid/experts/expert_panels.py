@@ -86,7 +86,7 @@ class ExpertPanels:
         return pairs
 
     def _multiply_few(self, x: torch.Tensor, ids: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
-        hidden = x.new_empty((len(pairs), self._gate.rows))
+        hidden = x.new_zeros((len(pairs), self._gate.rows))  # tiles also read pairs without an expert here
         gemv(self._gate, x, hidden, groups)
         if self._unit.is_plain:
             gemv(self._up, x, hidden, groups, gate=hidden)

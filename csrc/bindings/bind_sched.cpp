@@ -163,6 +163,13 @@ void bind_sched(py::module_ m) {
       "num_window_blocks",
       [](int64_t window, int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
          int64_t step_tokens, bool keeps_borders) {
+        for (const auto& [name, value] : {std::pair{"window", window},
+                                          {"num_blocks", num_blocks},
+                                          {"block_tokens", block_tokens},
+                                          {"max_batch_size", max_batch_size},
+                                          {"step_tokens", step_tokens}}) {
+          if (value < 1) throw py::value_error(name + ("=" + std::to_string(value)) + "; expected 1 or more");
+        }
         return (keeps_borders ? ample_window_blocks : least_window_blocks)(
             to_int32("window", window), to_int32("num_blocks", num_blocks),
             to_int32("block_tokens", block_tokens), to_int32("max_batch_size", max_batch_size),

@@ -22,8 +22,9 @@ def num_window_blocks(
     keeps_borders: bool = True,
 ) -> int:
     """Number of blocks, at most `num_blocks`, for layers in which a token attends to `window` tokens. It is enough for
-    the windows of `max_batch_size` requests, for the tokens that steps of `step_tokens` tokens write, and, with
-    `keeps_borders`, for borders of cached prefixes."""
+    the windows of `max_batch_size` requests, for the tokens that steps of `step_tokens` tokens write, which are all
+    steps that can be outstanding at the same time, and, with `keeps_borders`, for borders of cached prefixes. Raises
+    ValueError for a number below 1."""
 
 class SchedulerConfig(PybindObject):
     def __init__(
@@ -55,7 +56,7 @@ class SchedulerConfig(PybindObject):
         `tiers`: copies of the prefix cache's blocks outside the device, the fastest first, each with its number of
         blocks and its maximum number of concurrent transfers. `window`: the number of tokens that a token attends to in
         sliding-window layers, which free blocks behind their windows, and the number of usable blocks of these layers,
-        from `num_window_blocks`; None: no layer has a window. A window cannot be combined with tiers or a prefill lane.
+        from `num_window_blocks`; None: no layer has a window. A window cannot be combined with tiers.
         Raises ValueError naming the field for invalid values.
         """
     @property

@@ -33,6 +33,14 @@ def num_window_blocks(
     return found if found < num_blocks else None
 
 
+def outstanding_tokens(chunk_size: int, prefill_chunk_size: int, *, has_lanes: bool) -> int:
+    """Maximum tokens of the steps that can be outstanding at the same time. `has_lanes`: whether long prompts may have
+    steps of their own."""
+    if not has_lanes:
+        return max(chunk_size, prefill_chunk_size)
+    return prefill_chunk_size + max(chunk_size, min(prefill_chunk_size, sched.MOST_IDLE_TOKENS))
+
+
 class KvPool:
     """The planes of every layer: rows of float32, one of each token.
 

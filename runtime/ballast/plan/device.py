@@ -10,6 +10,7 @@ from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
 from ballast.moe.device_rules import Placement
+from ballast.plan.kv_cache import CachePlan
 from ballast.plan.kv_tiers import device_rows
 from ballast.plan.memory import FLOAT_BYTES, Numbers, hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.rows import MemoryRow
@@ -78,12 +79,17 @@ def hybrid_bytes(
             yield name, name, num_bytes
 
 
-def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, cache_slots: int) -> list[MemoryRow]:
-    """For `weights` as named by `hybrid_bytes`; `cache_slots`: tokens of the cache, including the null block's."""
+def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, num_blocks: int) -> list[MemoryRow]:
+    """For `weights` as named by `hybrid_bytes`; `num_blocks`: usable blocks of the cache."""
     tensors = used_tensors(spec)
     on_device = sum(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
     row_bytes = kv_row_bytes(spec)
-    cached = cache_slots - numbers.block_tokens
+    cache = gpu_cache(spec, numbers)
+    cached = f"{num_blocks * numbers.block_tokens} tokens and the null block"
+    if cache.window_blocks(num_blocks) is None:
+        cached = f"{cached}, {row_bytes} bytes per token in half precision"
+    else:
+        cached = f"{cached}, in half precision: {cache.per_token(num_blocks)}"
     captured = min(numbers.max_batch_size, _MOST_CAPTURED)
     work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
     slice_plans = num_slices(spec, numbers.step_tokens) * _SLICE_PLAN_BYTES
@@ -100,11 +106,7 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
     biases = MemoryRow("biases of experts", num_biases * FLOAT_BYTES, "in addition to those in host memory")
     return [
         MemoryRow("dense weights", on_device, "packed, in the file's types; decoded during multiplication"),
-        MemoryRow(
-            "KV cache",
-            cache_slots * row_bytes,
-            f"{cached} tokens and the null block, {row_bytes} bytes per token in half precision",
-        ),
+        MemoryRow("KV cache", cache.num_bytes(num_blocks), cached),
         *device_rows(numbers.tiers, numbers.block_tokens * row_bytes),
         MemoryRow("work buffers", work, f"for steps of up to {numbers.step_tokens} tokens", numbers.step_option),
         *([decode_lane] if numbers.has_prefill_lane else []),
@@ -125,6 +127,11 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
 def outside_bytes(spec: ModelSpec, max_batch_size: int) -> int:
     """Bytes of `device_uses` that do not pass through torch's allocator."""
     return _CUDA_BYTES + _launch_bytes(spec, min(max_batch_size, _MOST_CAPTURED))
+
+
+def gpu_cache(spec: ModelSpec, numbers: Numbers) -> CachePlan:
+    """The cache of a GPU."""
+    return CachePlan(spec, numbers, _KV_BYTES, on_gpu=True)
 
 
 def kv_row_bytes(spec: ModelSpec) -> int:

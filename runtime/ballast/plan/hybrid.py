@@ -19,6 +19,7 @@ from ballast.plan.device import (
     compared_on_gpu,
     computes_on_gpu,
     device_uses,
+    gpu_cache,
     hybrid_bytes,
     kv_row_bytes,
     outside_bytes,
@@ -101,8 +102,7 @@ def _device_plan(
     bfloat16_bytes: int,
 ) -> DevicePlan:
     def uses(num_blocks: int, *, streams: bool) -> tuple[MemoryRow, ...]:
-        slots = (num_blocks + 1) * numbers.block_tokens
-        return tuple(device_uses(spec, sizes, replace(numbers, streams_experts=streams), slots))
+        return tuple(device_uses(spec, sizes, replace(numbers, streams_experts=streams), num_blocks))
 
     def with_gpu_experts(*, streams: bool) -> tuple[tuple[MemoryRow, ...], GpuExpertPlan]:
         rows = uses(num_kv_blocks(numbers.cache_lens, numbers.block_tokens), streams=streams)
@@ -125,17 +125,15 @@ def _device_plan(
     streamed = {name: size for name, size in sizes.items() if tensors[name].module not in whole}
     # A larger cache may displace experts, which are then streamed.
     can_shrink = gpu_experts.fixed_bytes < gpu_experts.num_bytes
-    without_cache, with_a_block = (
-        sum(use.num_bytes for use in uses(num_blocks, streams=streams or (numbers.streams_experts and can_shrink)))
-        for num_blocks in (0, 1)
-    )
-    # The cache and attention's work buffers both grow with the blocks.
-    num_blocks = (device.available_bytes - gpu_experts.fixed_bytes - without_cache) // (with_a_block - without_cache)
+    empty = uses(0, streams=streams or (numbers.streams_experts and can_shrink))
+    cache = gpu_cache(spec, numbers)
+    for_cache = device.available_bytes - gpu_experts.fixed_bytes + cache.num_bytes(0)
+    num_blocks = cache.most_blocks(for_cache - sum(use.num_bytes for use in empty))
     return DevicePlan(
         device,
         rows,
         outside_bytes(spec, numbers.max_batch_size),
-        max(0, num_blocks * numbers.block_tokens),
+        num_blocks * numbers.block_tokens,
         estimate(spec, streamed, numbers.isa, num_threads) if streams else None,
         gpu_experts.experts,
         share if has_host_experts else 0.0,

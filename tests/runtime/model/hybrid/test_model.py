@@ -103,6 +103,9 @@ class Pair(Runner):
     def __init__(self, first: Runner, second: Runner) -> None:
         self._both = first, second
         self.second = second
+        assert (first.window is None) == (second.window is None)
+        if first.window is not None and second.window is not None:
+            self.window = min(first.window, second.window)
         self.largest_error = 0.0
         self.divergences: list[float] = []
         self.same_top: list[bool] = []
@@ -154,7 +157,7 @@ def nothing_falls_back(
 
 
 def load(file: Path, device: torch.device, settings: EngineSettings = SETTINGS, **options: object) -> HybridModel:
-    return load_hybrid(file, device, settings, **options)
+    return load_hybrid(file, device, settings, keeps_windows=True, **options)
 
 
 def as_served(file: Path, device: str, **settings: object) -> Runner:
@@ -536,6 +539,7 @@ class StepByStep(Runner):
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.window = runner.window
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
         return self._runner.forward(batch, alive)
@@ -727,6 +731,7 @@ class Recorded(Runner):
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.window = runner.window
         self.seen: list[np.ndarray] = []
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:

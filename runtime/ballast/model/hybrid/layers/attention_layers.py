@@ -26,6 +26,8 @@ class AttentionKind(Protocol[Weights]):
 
     attend: Attention
     """The attention implementation."""
+    has_window: bool
+    """Whether a token attends to the last ones only: then the layer may keep these only."""
 
     def __call__(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
         """normed float32 [T, D] → float32 [T, D]; writes the tokens' rows of the cache."""
@@ -48,7 +50,7 @@ class AttentionLayers:
     def prepare(self, step: Step) -> None:
         """See `Attention.prepare`."""
         for kind in self.kinds:
-            kind.attend.prepare(step)
+            kind.attend.prepare(_own(kind, step))
 
     def prepared(self, batch: Batch, device: torch.device) -> Step:
         """The batch's tables on the device, sliced and planned."""
@@ -62,6 +64,7 @@ class AttentionLayers:
         """Attention of a layer, by its index in the model, as `AttentionKind` computes it: one slice per advance of the
         generator."""
         kind = self._of_layer[layer]
+        step = _own(kind, step)
         if not step.slices:
             attended = kind(weights, normed, cache, step)
             yield
@@ -75,3 +78,8 @@ class AttentionLayers:
                 own.copy_(kind(weights, rows, cache, part.step))
             yield
         return out
+
+
+def _own(kind: AttentionKind[Any], step: Step) -> Step:
+    """The step with the tables of layers of this kind."""
+    return step if step.windows is None or not kind.has_window else step.windows

@@ -55,6 +55,7 @@ class GroupedAttention:
         self._num_kv_heads = mixer.num_kv_heads
         self._pointwise = pointwise
         self.attend = attend
+        self.has_window = mixer.window is not None
 
     def __call__(self, weights: GroupedWeights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
         """See `AttentionKind`."""

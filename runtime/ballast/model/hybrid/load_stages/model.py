@@ -22,10 +22,22 @@ log = logging.getLogger(__name__)
 def allocate(state: LoadState, report: Report) -> None:
     """Allocate the KV cache and the input of decode steps."""
     options = state.options
-    state.kv = DeviceKvPool(state.spec.planes, options.num_blocks, options.block_tokens, options.kv_dtype, state.device)
+    state.kv = DeviceKvPool(
+        state.spec.planes,
+        options.num_blocks,
+        options.block_tokens,
+        options.kv_dtype,
+        state.device,
+        options.num_window_blocks,
+    )
     max_blocks = -(-state.num_positions // options.block_tokens)
     state.inputs = DecodeInputs(
-        options.max_batch_size, max_blocks, state.spec.hidden, state.device, state.backend.small_copy
+        options.max_batch_size,
+        max_blocks,
+        state.spec.hidden,
+        state.device,
+        state.backend.small_copy,
+        has_windows=options.num_window_blocks is not None,
     )
 
 

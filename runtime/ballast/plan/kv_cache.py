@@ -1,0 +1,59 @@
+"""The size of the KV cache, whose layers with a window may keep fewer blocks than the others. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from ballast.host.sizes import human
+from ballast.model.kv_pool import num_window_blocks, outstanding_tokens
+from ballast.model.spec import ModelSpec
+from ballast.plan.memory import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """The cache of a model under some settings."""
+
+    spec: ModelSpec
+    numbers: Numbers
+    number_bytes: int
+    """Bytes of a number in the cache."""
+    on_gpu: bool
+
+    def window_blocks(self, num_blocks: int) -> int | None:
+        """Usable blocks of layers with a window, in a cache of `num_blocks`; None if they keep all blocks. Tiers store
+        whole blocks, so with a tier all layers keep all blocks."""
+        spec, numbers, tiers = self.spec, self.numbers, self.numbers.tiers
+        return num_window_blocks(
+            spec.window if tiers.disk_dir is None and not tiers.host_bytes else None,
+            num_blocks,
+            numbers.block_tokens,
+            numbers.max_batch_size,
+            outstanding_tokens(numbers.chunk_size, numbers.prefill_chunk_size, has_lanes=self.on_gpu),
+        )
+
+    def num_bytes(self, num_blocks: int) -> int:
+        """Bytes of a cache of `num_blocks` and the null block."""
+        spec, window_blocks = self.spec, self.window_blocks(num_blocks)
+        num_windowed = num_blocks if window_blocks is None else window_blocks
+        kept = (num_blocks + 1) * (spec.kv_numbers - spec.window_kv_numbers)
+        kept += (num_windowed + 1) * spec.window_kv_numbers
+        return kept * self.numbers.block_tokens * self.number_bytes
+
+    def most_blocks(self, num_bytes: int) -> int:
+        """Blocks of the largest cache that takes at most `num_bytes`; 0 if none does."""
+        spec = self.spec
+        of_full_layers = max(spec.kv_numbers - spec.window_kv_numbers, 1) * self.numbers.block_tokens
+        most = max(num_bytes, 0) // (of_full_layers * self.number_bytes)
+        return max(0, bisect_right(range(most + 1), num_bytes, key=self.num_bytes) - 1)
+
+    def per_token(self, num_blocks: int) -> str:
+        """Bytes per token in a cache of `num_blocks`, for people."""
+        spec, window_blocks = self.spec, self.window_blocks(num_blocks)
+        if window_blocks is None:
+            return f"{human(spec.kv_numbers * self.number_bytes)} per token"
+        full = human((spec.kv_numbers - spec.window_kv_numbers) * self.number_bytes)
+        windows = human(spec.window_kv_numbers * self.number_bytes)
+        in_windows = window_blocks * self.numbers.block_tokens
+        return f"{full} per token; {windows} per token for {in_windows} tokens in windows"

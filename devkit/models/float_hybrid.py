@@ -42,7 +42,9 @@ def load_hybrid(
     steps = outstanding_tokens(settings.chunk_size, settings.prefill_chunk_size, has_lanes=True)
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
     window = spec.window if keeps_windows else None
-    window_blocks = num_window_blocks(window, num_blocks, settings.block_tokens, settings.max_batch_size, steps)
+    window_blocks = num_window_blocks(
+        window, num_blocks, settings.block_tokens, settings.max_batch_size, steps, has_tiers=True
+    )
     hybrid_options = HybridOptions(
         device=device,
         num_sampled_ids=spec.vocab_size,

@@ -233,7 +233,7 @@ def test_a_chunk_smaller_than_the_batch_is_rejected_with_both_values() -> None:
         ({"window": (-1, 9)}, "window=-1: "),
         ({"window": (9, 31)}, "window blocks=31: expected 32 to num_blocks=64; take .* steps of 64 tokens"),
         ({"window": (9, 65)}, "window blocks=65: "),
-        ({"window": (9, 40), "tiers": [(9, 1)]}, "tiers=1: tiers keep whole blocks"),
+        ({"window": (9, 47), "tiers": [(9, 1)]}, "window blocks=47: expected 48 .* steps of 64 tokens and tiers"),
         ({"window": (9, 47), "prefill_costs": [(1, 1.0)]}, "window blocks=47: expected 48 .* steps of 128 tokens"),
     ],
 )

@@ -19,7 +19,6 @@ from ballast.host.isa import chosen_isa, packing_flags
 from ballast.host.machine import Memory, read_machine
 from ballast.host.numa import threads_per_node
 from ballast.host.sizes import human
-from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.moe.device_rules import NO_RULES
@@ -28,7 +27,6 @@ from ballast.moe.rule_file import read_placement
 from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked
 from ballast.plan.described import THIS_MACHINE, Described
-from ballast.plan.device import gpu_cache
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.plan.host import make_plan
@@ -106,7 +104,7 @@ def _plan_with_cache(
         plans.append(next((plan for plan in plans if plan.cache_fits), plans[-1]))
     plan = _with_suited_cache(make, _streaming_if_cache_may_shrink(plans, sizes), sizes)
     if plan.numbers.tiers.host_bytes is None:
-        plan = _with_host_tier(make, plan, spec)
+        plan = _with_host_tier(make, plan)
     assert plan.device is not None
     if not plan.device.has_host_experts or plan.device.streaming is not None:
         return plan
@@ -130,12 +128,9 @@ def _streaming_cache(plan: MemoryPlan) -> int:
     return 0 if plan.device is None or plan.device.streaming is None else plan.device.max_cache_lens
 
 
-def _with_host_tier(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, spec: ModelSpec) -> MemoryPlan:
-    """`plan`, with a tier of the GPU's KV cache in host memory if enough memory is left. With a tier, layers with a
-    window keep all tokens, so there is none where they keep only their windows."""
-    num_blocks = num_kv_blocks(plan.numbers.cache_lens, plan.numbers.block_tokens)
-    keeps_windows = gpu_cache(spec, plan.numbers).window_blocks(num_blocks) is not None
-    host_bytes = 0 if keeps_windows else auto_host_bytes(plan.memory.available_bytes - plan.needed_bytes)
+def _with_host_tier(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan) -> MemoryPlan:
+    """`plan`, with a tier of the GPU's KV cache in host memory if enough memory is left."""
+    host_bytes = auto_host_bytes(plan.memory.available_bytes - plan.needed_bytes)
     return make(replace(plan.numbers, tiers=replace(plan.numbers.tiers, host_bytes=host_bytes)))
 
 

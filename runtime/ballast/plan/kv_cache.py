@@ -22,15 +22,15 @@ class CachePlan:
     on_gpu: bool
 
     def window_blocks(self, num_blocks: int) -> int | None:
-        """Usable blocks of layers with a window, in a cache of `num_blocks`; None if they keep all blocks. Tiers store
-        whole blocks, so with a tier all layers keep all blocks."""
-        spec, numbers, tiers = self.spec, self.numbers, self.numbers.tiers
+        """Usable blocks of layers with a window, in a cache of `num_blocks`; None if they keep all blocks."""
+        numbers, tiers = self.numbers, self.numbers.tiers
         return num_window_blocks(
-            spec.window if tiers.disk_dir is None and not tiers.host_bytes else None,
+            self.spec.window,
             num_blocks,
             numbers.block_tokens,
             numbers.max_batch_size,
             outstanding_tokens(numbers.chunk_size, numbers.prefill_chunk_size, has_lanes=self.on_gpu),
+            has_tiers=tiers.disk_dir is not None or (self.on_gpu and tiers.host_bytes != 0),
         )
 
     def num_bytes(self, num_blocks: int) -> int:

@@ -42,6 +42,7 @@ from ballast.moe.device_rules import NO_RULES
 from ballast.moe.rule_file import read_placement
 from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json, work
 from ballast.plan import device as device_plan
+from ballast.plan.device import gpu_cache
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
@@ -651,6 +652,24 @@ def test_a_gpu_takes_layers_with_windows(written: MakeTiny, beside_a_gpu: None, 
     width = 2 * experts.width + spec.hidden
     of_all = len(spec.routed_layers) * experts.routing.num_experts * width
     assert biases == (num_copies * of_all * 4 if arch == "gptoss" else 0)
+
+
+@pytest.mark.parametrize("kv_host_bytes", ["0", "auto"])
+def test_layers_with_a_window_keep_their_windows_on_a_gpu(
+    written: MakeTiny, beside_a_gpu: None, kv_host_bytes: str
+) -> None:
+    gguf = open_gguf(written(arch="mimov2", quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    sizes = {"cache_lens": 32768, "chunk_size": 64, "prefill_chunk_size": 512, "kv_host_bytes": kv_host_bytes}
+    options = [f"--{name}={value}" for name, value in sizes.items()]
+    _, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), *options]), gguf, spec)
+    num_blocks = num_kv_blocks(32768, plan.numbers.block_tokens)
+    window_blocks = gpu_cache(spec, plan.numbers).window_blocks(num_blocks)
+    assert window_blocks is not None
+    sizes_of_pool = spec.planes, num_blocks, plan.numbers.block_tokens, torch.float16, torch.device("cpu")
+    kept = DeviceKvPool(*sizes_of_pool, window_blocks)
+    assert use(plan, "KV cache") == sum(tensor.nbytes for tensor in kept.tensors)
+    assert use(plan, "KV cache") < sum(tensor.nbytes for tensor in DeviceKvPool(*sizes_of_pool).tensors) // 2
 
 
 @pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air", "minimaxm2"])

@@ -161,9 +161,8 @@ def _load_on_cpu(
 
 
 def _window(spec: ModelSpec, settings: EngineSettings, *, has_lanes: bool) -> tuple[int, int] | None:
-    """See `Runner.window`. Tiers keep whole blocks, so with one, layers with a window keep all. `has_lanes`: see
-    `outstanding_tokens`."""
-    if spec.window is None or settings.kv_disk_dir is not None or settings.kv_host_bytes:
+    """See `Runner.window`. `has_lanes`: see `outstanding_tokens`."""
+    if spec.window is None:
         return None
     found = num_window_blocks(
         spec.window,
@@ -171,6 +170,7 @@ def _window(spec: ModelSpec, settings: EngineSettings, *, has_lanes: bool) -> tu
         settings.block_tokens,
         settings.max_batch_size,
         outstanding_tokens(settings.chunk_size, settings.prefill_chunk_size, has_lanes=has_lanes),
+        has_tiers=settings.kv_disk_dir is not None or settings.kv_host_bytes > 0,
     )
     return None if found is None else (spec.window, found)
 
@@ -241,7 +241,7 @@ def _load_hybrid(
     with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, take, use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
-            blocks = DeviceBlocks(model.kv_tensors, settings.block_tokens, ahead.take)
+            blocks = DeviceBlocks(model.kv_tensors, settings.block_tokens, ahead.take, model.kv_has_windows)
             model.cache_tiers = _tiers(gguf_model, blocks, settings)
     model.window = window
     if settings.prefill_is_auto and not model.long_steps_pay:

@@ -40,8 +40,10 @@ class DeviceKvPool:
         self.block_tokens = block_tokens
 
         self.layers: list[LayerCache] = []
+        self._has_window: list[bool] = []
         for of_layer in planes:
             [window] = {plane.window for plane in of_layer}
+            self._has_window.append(window is not None and num_window_blocks is not None)
             num_slots = ((num_blocks if window is None else num_windowed) + 1) * block_tokens
 
             def rows(width: int, num_slots: int = num_slots) -> torch.Tensor:
@@ -52,6 +54,16 @@ class DeviceKvPool:
             self.layers.append(
                 LayerCache(rows(sum(widths.values())), None if index_width is None else rows(index_width))
             )
+
+    @property
+    def has_windows(self) -> list[bool]:
+        """Of each of `tensors`, whether its blocks are those of windows."""
+        return [
+            has_window
+            for layer, has_window in zip(self.layers, self._has_window, strict=True)
+            for tensor in layer
+            if tensor is not None
+        ]
 
     @property
     def dtype(self) -> torch.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,18 @@ import torch
 
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.runner import with_changes
+from ballast.engine.runner import with_changes, with_tiers
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.model.batch import Batch
+from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.hybrid.step import Step
+from ballast.model.tiers.block_file import BlockFile
+from ballast.model.tiers.disk_tier import DiskTier
+from ballast.model.tiers.host_tier import HostTier
+from ballast.model.tiers.tier import CacheTiers
 from devkit.generate import Generated, generate
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -51,12 +58,12 @@ def file(request: pytest.FixtureRequest, written: MakeTiny) -> Path:
     return written(arch=request.param, mla="split", quant="f32").gguf
 
 
-def load(file: Path, *, keeps_windows: bool) -> HybridModel:
+def load(file: Path, settings: EngineSettings = SETTINGS, *, keeps_windows: bool) -> HybridModel:
     """In float32; prompts of PREFILL_FROM tokens and more are streamed."""
     return load_hybrid(
         file,
         CPU,
-        SETTINGS,
+        settings,
         make_experts=FloatExperts,
         keeps_windows=keeps_windows,
         kv_dtype=torch.float32,
@@ -64,8 +71,8 @@ def load(file: Path, *, keeps_windows: bool) -> HybridModel:
     )
 
 
-def core_of(model: HybridModel, *, lanes: int) -> EngineCore:
-    config = scheduler_config(replace(SETTINGS, stream_from_tokens=PREFILL_FROM))
+def core_of(model: HybridModel, settings: EngineSettings = SETTINGS, *, lanes: int) -> EngineCore:
+    config = with_tiers(scheduler_config(replace(settings, stream_from_tokens=PREFILL_FROM)), model)
     return EngineCore(model, with_changes(config, prefill_costs=[(1, 1.0)]) if lanes == 2 else config)
 
 
@@ -93,20 +100,45 @@ def texts(replies: list[Generated]) -> list[tuple[int, ...]]:
     return [reply.token_ids for reply in replies]
 
 
-def test_texts_are_the_same_if_only_windows_are_kept(file: Path) -> None:
-    plain = load(file, keeps_windows=False)
-    expected = texts(conversations(core_of(plain, lanes=1)))
-    assert len(set(expected)) > len(expected) // 2, "the texts are too alike to prove anything"
+@pytest.fixture(scope="module")
+def expected(file: Path) -> list[tuple[int, ...]]:
+    """With all tokens in all layers."""
+    found = texts(conversations(core_of(load(file, keeps_windows=False), lanes=1)))
+    assert len(set(found)) > len(found) // 2, "the texts are too alike to prove anything"
+    return found
+
+
+def test_texts_are_the_same_if_only_windows_are_kept(file: Path, expected: list[tuple[int, ...]]) -> None:
     model = load(file, keeps_windows=True)
     assert model.window is not None
-    all_slots, window_slots = (max(map(len, each.kv_tensors)) for each in (plain, model))
-    assert min(map(len, model.kv_tensors)) == (model.window[1] + 1) * SETTINGS.block_tokens < all_slots // 3
-    assert window_slots == all_slots
+    sizes = [len(tensor) // SETTINGS.block_tokens - 1 for tensor in model.kv_tensors]
+    assert set(sizes) == {512, model.window[1]}
+    assert model.window[1] < 512 // 3
+    assert [size < 512 for size in sizes] == model.kv_has_windows
     for lanes in (1, 2):
         replies = conversations(core_of(model, lanes=lanes))
         assert texts(replies) == expected
         assert sum(reply.cached_tokens for reply in replies) > 0
     assert model.device_counts.streamed_steps > 3
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_tiers_store_and_restore_windows(
+    file: Path, expected: list[tuple[int, ...]], tmp_path: Path, lanes: int
+) -> None:
+    settings = replace(SETTINGS, cache_lens=480)  # too small for the conversations
+    model = load(file, settings, keeps_windows=True)
+    assert model.window is not None
+    take = platform_of(CPU).host_memory()
+    blocks = DeviceBlocks(model.kv_tensors, settings.block_tokens, take, model.kv_has_windows)
+    news = threading.Event()
+    on_disk = BlockFile(tmp_path, "0" * 32, 2000, blocks.block_bytes, settings.block_tokens)
+    tiers = [HostTier(blocks, 100 * blocks.block_bytes), DiskTier(on_disk, blocks, 64, news.set)]
+    model.cache_tiers = CacheTiers(blocks, tiers, news)
+    core = core_of(model, settings, lanes=lanes)
+    assert texts(conversations(core)) == expected
+    assert sum(tier.fetched_tokens for tier in core.stats().tiers) > 0
+    core.close()
 
 
 def test_slices_of_a_step_have_the_tables_of_windows() -> None:

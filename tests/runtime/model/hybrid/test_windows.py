@@ -126,7 +126,8 @@ def test_texts_are_the_same_if_only_windows_are_kept(file: Path, expected: list[
 def test_tiers_store_and_restore_windows(
     file: Path, expected: list[tuple[int, ...]], tmp_path: Path, lanes: int
 ) -> None:
-    settings = replace(SETTINGS, cache_lens=480)  # too small for the conversations
+    # Too small for the conversations.
+    settings = replace(SETTINGS, cache_lens=320, chunk_size=12, prefill_chunk_size=24)
     model = load(file, settings, keeps_windows=True)
     assert model.window is not None
     take = platform_of(CPU).host_memory()

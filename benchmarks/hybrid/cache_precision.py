@@ -75,7 +75,9 @@ class RoundedAttention:
     def prepare(self, step: Step) -> None:
         """There is nothing to do."""
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `Attention`; all steps belong to one request."""
         requests, sizes = step.requests, self._sizes
         slots = requests.blocks[0][:, None] * sizes.block_tokens + torch.arange(sizes.block_tokens)

@@ -103,7 +103,7 @@ class TorchPointwise:
         keys[step.slots] = self._bounded(turned[1][:, 0], largest).to(keys.dtype)
         return self._bounded(turned[0], largest).to(keys.dtype)
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, unit: Unit | None = None) -> torch.Tensor:
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """See `Pointwise`."""
         return unit_of(gate, up, unit)
 

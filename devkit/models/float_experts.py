@@ -12,7 +12,7 @@ from devkit.kernels.torch_unit import unit_of
 class FloatExperts:
     """GroupedExperts that read their panels when they are called."""
 
-    def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack, unit: ExpertUnit = PLAIN) -> None:
+    def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         self._matrices = gate, up, down
         self._unit = unit
 

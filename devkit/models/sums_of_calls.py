@@ -18,10 +18,10 @@ class SumsOfCalls:
         self._make_experts = make_experts
         self._given = x, ids, weights
 
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, unit: ExpertUnit = PLAIN) -> None:
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """See `LayerSums`."""
         x, ids, weights = self._given
-        self.total += self._make_experts(gate, up, down, unit)(x, ids - first, weights)
+        self.total += self._make_experts(gate, up, down, unit=unit)(x, ids - first, weights)
 
 
 def sums_of_calls(make_experts: MakeExperts) -> MakeSums:

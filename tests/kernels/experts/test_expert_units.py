@@ -110,7 +110,7 @@ def test_few_tokens(rng, pool, device, kinds, unit) -> None:
     case = Case(rng, pool, kinds, unit, device)
     for num_tokens in (1, 3):
         given = case.tokens(num_tokens)
-        case.check(ExpertPanels(*case.stacks, case.unit)(*case.sent(given)), given)
+        case.check(ExpertPanels(*case.stacks, unit=case.unit)(*case.sent(given)), given)
 
 
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
@@ -118,7 +118,7 @@ def test_many_tokens(rng, pool, device, monkeypatch, unit) -> None:
     monkeypatch.setattr(grouped_int_gemm, "MOST_TOKENS", 4)
     case = Case(rng, pool, (T.MXFP4, T.MXFP4, T.MXFP4), unit, device)
     given = case.tokens(20)
-    case.check(ExpertPanels(*case.stacks, case.unit)(*case.sent(given)), given)
+    case.check(ExpertPanels(*case.stacks, unit=case.unit)(*case.sent(given)), given)
 
 
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
@@ -126,7 +126,7 @@ def test_experts_that_are_decoded_for_all_their_tokens(rng, pool, device, monkey
     monkeypatch.setattr(pair_sums, "FEWEST_PAIRS", 1)
     case = Case(rng, pool, (T.MXFP4, T.MXFP4, T.MXFP4), unit, device)
     given = case.tokens(40)
-    case.check(ExpertPanels(*case.stacks, case.unit)(*case.sent(given)), given)
+    case.check(ExpertPanels(*case.stacks, unit=case.unit)(*case.sent(given)), given)
 
 
 def test_chunks_of_experts_have_their_own_biases(rng, pool, device, monkeypatch) -> None:
@@ -141,7 +141,7 @@ def test_chunks_of_experts_have_their_own_biases(rng, pool, device, monkeypatch)
             for stack in case.stacks
         ]
         biases = (case.unit.gate_bias, case.unit.up_bias, case.unit.down_bias)
-        sums.add(first, *stacks, ExpertUnit(case.unit.unit, *(bias[one].contiguous() for bias in biases)))
+        sums.add(first, *stacks, unit=ExpertUnit(case.unit.unit, *(bias[one].contiguous() for bias in biases)))
     case.check(sums.total, given)
 
 

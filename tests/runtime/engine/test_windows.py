@@ -14,6 +14,7 @@ import pytest
 from ballast._core import sched
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import with_tiers
 from ballast.engine.startup import loading
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
@@ -68,7 +69,7 @@ def make_core(request: pytest.FixtureRequest, written: MakeTiny) -> MakeCore:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loading, "num_window_blocks", blocks)
             runner = load_runner(gguf, spec, spec.vocab_size, settings)
-        return EngineCore(runner, scheduler_config(settings))
+        return EngineCore(runner, with_tiers(scheduler_config(settings), runner))
 
     return make
 

@@ -80,7 +80,7 @@ class ForwardPass:
 
 def _mlp(weights: MlpWeights, x: torch.Tensor, pointwise: Pointwise) -> torch.Tensor:
     if len(x) <= PRODUCT_TOKENS:
-        return weights.down(pointwise.gated(*weights.gate_and_up(x), weights.unit))
+        return weights.down(pointwise.gated(*weights.gate_and_up(x), unit=weights.unit))
     out = torch.empty_like(x)
     for begin, end in even_bounds(0, len(x), PRODUCT_TOKENS):
         out[begin:end] = _mlp(weights, x[begin:end], pointwise)

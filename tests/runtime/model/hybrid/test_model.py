@@ -593,7 +593,7 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 @pytest.mark.parametrize("arch", ["v3", "qwen3", "gptoss", "mimov2", "glm5"])
 def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, device: str) -> None:
     file = written(arch=arch, mla="split", quant="q4_k").gguf
-    model = load(file, GPU) if device == "cuda" else load(file, CPU)
+    model = load_hybrid(file, GPU if device == "cuda" else CPU, SETTINGS)
     assert model.is_asynchronous
     counted = Counted(model)
     assert texts_of_mixed_load(counted) == texts_of_mixed_load(StepByStep(model))

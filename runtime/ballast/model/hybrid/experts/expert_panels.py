@@ -30,7 +30,7 @@ _COMBINE_BLOCK = 1024
 class ExpertPanels:
     """Some or all experts of a layer: slot s has the s-th matrix of each stack."""
 
-    def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack, unit: ExpertUnit = PLAIN) -> None:
+    def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """gate, up [rows I, cols D] and down [rows D, cols I]. Raises ValueError for other shapes."""
         shapes = {(stack.num_experts, stack.rows, stack.cols) for stack in (gate, up)}
         if shapes != {(down.num_experts, down.cols, down.rows)}:
@@ -47,7 +47,7 @@ class ExpertPanels:
         stacks = self._gate, self._up, self._down
         if pair_sums.pays(num_tokens, num_used, self._gate.num_experts) and pair_sums.can_decode(*stacks):
             sums = PairSums(x, ids, weights, self._gate.num_experts)
-            sums.add(0, *stacks, self._unit)
+            sums.add(0, *stacks, unit=self._unit)
             return sums.total
         out = x.new_empty((num_tokens, self._down.rows))
         if num_tokens == 0:

@@ -74,7 +74,7 @@ class PairSums:
         of_hidden = HIDDEN_BYTES // (self._num_tokens * 2 * hidden_cols * num_bytes)
         return max(1, min(gate.num_experts, DECODED_BYTES // max(gated_bytes, down_bytes), of_hidden))
 
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, unit: ExpertUnit = PLAIN) -> None:
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """Add experts first … first + gate.num_experts - 1, whose matrices satisfy `can_decode`. Never waits for the
         device."""
         gate_bias, up_bias, alpha, limit = unit.gate_and_up(self._shares)

@@ -117,7 +117,13 @@ def kind_of(experts: kernels.Experts) -> Kind:
     """The combination of types: those of gate, up and down in each part, what it computes of gate and up, and whether
     it has biases."""
     return tuple(
-        (*(panels.ggml_type for panels in part.matrices), part.unit.unit, part.unit.gate_bias is not None)
+        (
+            part.gate.ggml_type,
+            part.up.ggml_type,
+            part.down.ggml_type,
+            part.unit.unit,
+            part.unit.gate_bias is not None,
+        )
         for part in panels_of(experts)
     )
 

@@ -142,13 +142,16 @@ class DecodeInputs:
 
     def _columns(self, table: Table, size: int) -> Columns[Table]:
         stride = _column_stride(size)
-        positions, lens, *slots = (table[column * stride :][:size] for column in range(2 + self._num_tables))
-        first = (2 + self._num_tables) * stride
-        blocks = [
-            table[first + index * self._stride_of_blocks(size) :][: size * self._max_blocks].reshape(size, -1)
-            for index in range(self._num_tables)
-        ]
-        return Columns(positions, lens, slots[0], blocks[0], slots[-1], blocks[-1])
+        first, last = (2 + self._num_tables) * stride, self._num_tables - 1
+
+        def column(index: int) -> Table:
+            return table[index * stride :][:size]
+
+        def blocks(index: int) -> Table:
+            own = table[first + index * self._stride_of_blocks(size) :][: size * self._max_blocks]
+            return own.reshape(size, self._max_blocks)
+
+        return Columns(column(0), column(1), column(2), blocks(0), column(2 + last), blocks(last))
 
     def _stride_of_blocks(self, size: int) -> int:
         return _column_stride(size * self._max_blocks)

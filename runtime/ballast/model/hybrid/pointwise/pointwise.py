@@ -96,5 +96,5 @@ class Pointwise(Protocol):
         key [T, key_dim], whose tokens may be strided. The slots of `keys` [slots, key_dim] get the normed key. The
         first rope_dim entries of both are rotated. Numbers are clamped as in `query_and_cache`."""
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, unit: Unit | None = None) -> torch.Tensor:
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """silu(gate) * up, or the unit of both, each [T, N]."""

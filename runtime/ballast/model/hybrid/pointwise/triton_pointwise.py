@@ -218,7 +218,7 @@ class TritonPointwise:
         )
         return rotated
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, unit: Unit | None = None) -> torch.Tensor:
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """See `Pointwise`."""
         num_tokens, width = gate.shape
         out = gate.new_empty((num_tokens, width))

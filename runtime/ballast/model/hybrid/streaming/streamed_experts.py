@@ -34,7 +34,7 @@ class MakeExperts(Protocol):
     """Makes experts from gate, up and down, and what they compute of gate and up; `ExpertPanels` on a GPU."""
 
     def __call__(
-        self, gate: PanelStack, up: PanelStack, down: PanelStack, unit: ExpertUnit = PLAIN
+        self, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN
     ) -> GroupedExperts: ...
 
 
@@ -45,7 +45,7 @@ class LayerSums(Protocol):
     def total(self) -> torch.Tensor:
         """The sums float32 [T, D], after all experts are added; called once."""
 
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, unit: ExpertUnit = PLAIN) -> None:
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """Add experts from `first` on, as many as each stack has; `unit` is that of these experts."""
 
 
@@ -147,7 +147,7 @@ class StreamedExperts:
         for index in self._of_pass[layer]:
             chunk = self._chunks[index]
             buffer = self._prefetch.take(index)
-            sums.add(chunk.first, *self._stacks(index, buffer), self._units[index])
+            sums.add(chunk.first, *self._stacks(index, buffer), unit=self._units[index])
             self._events.append(self._prefetch.done())
             self.bytes_read += chunk.num_bytes
             yield

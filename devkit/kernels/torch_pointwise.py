@@ -7,9 +7,11 @@ import math
 import torch
 import torch.nn.functional as F
 
+from ballast.families.architecture import Unit
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
+from devkit.kernels.torch_unit import unit_of
 
 
 class TorchPointwise:
@@ -81,7 +83,7 @@ class TorchPointwise:
             if norm is not None:
                 normed = self.norm(normed.reshape(len(heads), -1, norm.numel()), norm).view(heads.shape)
             turned.append(self._halves_rotated(normed, step))
-        row = torch.cat([turned[1].flatten(1), _biased(value, weights.value_bias).flatten(1)], 1)
+        row = torch.cat([turned[1].flatten(1), self._values(value, weights).flatten(1)], 1)
         cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
         return self._bounded(turned[0], self._largest_query)
 
@@ -101,9 +103,13 @@ class TorchPointwise:
         keys[step.slots] = self._bounded(turned[1][:, 0], largest).to(keys.dtype)
         return self._bounded(turned[0], largest).to(keys.dtype)
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """See `Pointwise`."""
-        return F.silu(gate) * up
+        return unit_of(gate, up, unit)
+
+    @staticmethod
+    def _values(value: torch.Tensor, weights: HeadWeights) -> torch.Tensor:
+        return _biased(value, weights.value_bias) * weights.value_scale
 
     def _bounded(self, values: torch.Tensor, largest: float) -> torch.Tensor:
         self.num_saturated += (values.abs() > largest).sum()

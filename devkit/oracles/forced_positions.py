@@ -40,7 +40,7 @@ class ForcedPositions:
             keys = [layer.index_keys for layer in layers if layer.index_keys is not None]
             of_layer = {of.data_ptr(): number for number, of in enumerate(keys)}
             for lane in (lane for device in model.devices for lane in (device.attention, device.prefill_attention)):
-                attend = lane._kind.attend
+                attend = lane.kinds[0].attend
                 assert isinstance(attend, SparseAttention)
                 attend._choose = make(of_layer, attend._choose)
 

@@ -231,15 +231,22 @@ def test_a_chunk_smaller_than_the_batch_is_rejected_with_both_values() -> None:
     ("changes", "problem"),
     [
         ({"window": (-1, 9)}, "window=-1: "),
-        ({"window": (9, 31)}, "window blocks=31: expected 32 to num_blocks=64"),
+        ({"window": (9, 31)}, "window blocks=31: expected 32 to num_blocks=64; take .* steps of 64 tokens"),
         ({"window": (9, 65)}, "window blocks=65: "),
-        ({"window": (9, 40), "tiers": [(9, 1)]}, "tiers=1: tiers keep whole blocks"),
-        ({"window": (9, 40), "prefill_costs": [(1, 1.0)]}, "window=9: a prefill lane keeps all"),
+        ({"window": (9, 47), "tiers": [(9, 1)]}, "window blocks=47: expected 48 .* steps of 64 tokens and tiers"),
+        ({"window": (9, 47), "prefill_costs": [(1, 1.0)]}, "window blocks=47: expected 48 .* steps of 128 tokens"),
     ],
 )
 def test_a_window_that_cannot_work_is_named(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         new_scheduler(**changes)
+
+
+@pytest.mark.parametrize("name", ["window", "num_blocks", "block_tokens", "max_batch_size", "step_tokens"])
+def test_window_blocks_are_not_counted_for_nothing(name: str) -> None:
+    numbers = dict.fromkeys(("window", "num_blocks", "block_tokens", "max_batch_size", "step_tokens"), 4)
+    with pytest.raises(ValueError, match=f"{name}=0; expected 1 or more"):
+        sched.num_window_blocks(**numbers | {name: 0})
 
 
 def test_layers_with_a_window_read_and_write_blocks_of_their_own() -> None:

@@ -125,8 +125,9 @@ TEST(a_block_that_is_given_up_gives_up_its_window_block) {
 
 TEST(the_pool_holds_what_all_requests_see_and_a_step_writes) {
   // 8 requests of 4 + 2 blocks, and 64 of a step; 2048 / 64 borders of 4 blocks.
-  EXPECT(ballast::least_window_blocks(128, 2048, 32, 8, 2048) == 112);
-  EXPECT(ballast::ample_window_blocks(128, 2048, 32, 8, 2048) == 240);
-  EXPECT(ballast::ample_window_blocks(128, 200, 32, 8, 2048) == 128);
-  EXPECT(ballast::least_window_blocks(128, 100, 32, 8, 2048) == 100);
+  EXPECT(ballast::least_window_blocks({128, 2048, 32, 8, 2048, false}) == 112);
+  EXPECT(ballast::ample_window_blocks({128, 2048, 32, 8, 2048, false}) == 240);
+  EXPECT(ballast::ample_window_blocks({128, 200, 32, 8, 2048, false}) == 128);
+  EXPECT(ballast::least_window_blocks({128, 100, 32, 8, 2048, false}) == 100);
+  EXPECT(ballast::least_window_blocks({128, 2048, 32, 8, 2048, true}) == 176);
 }

@@ -15,6 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from ballast.families.architecture import ClampedSilu, ClampedSwiglu
 from ballast.model.hybrid.pointwise import pointwise_kernels, triton_pointwise
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
@@ -194,6 +195,7 @@ def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_sl
             None if norms is None else random(width + 1, device=device)[:width]
             for width in (widths[:2] if norms == "all heads" else (head_dim, head_dim))
         ),
+        value_scale=1.0 if is_stacked else 0.7,
     )
     step = step_of([7, 0, 49], [9, 2, 15], device)
     caches = [torch.full((16, widths[1] + widths[2]), 3.0, dtype=dtype, device=device) for _ in both]
@@ -300,8 +302,9 @@ def test_indexer_values_that_are_too_large_are_clamped_and_counted(device, untur
 
 def test_gate_and_up_products_are_combined(device, both) -> None:
     gate, up = random(2, 1500, device=device), random(2, 1500, device=device)
-    plain, fused = (way.gated(gate, up) for way in both)
-    torch.testing.assert_close(fused, plain, **CLOSE)
+    for unit in (ClampedSwiglu(1.702, 1.0), ClampedSilu(0.5), None):
+        plain, fused = (way.gated(gate, up, unit=unit) for way in both)
+        torch.testing.assert_close(fused, plain, **CLOSE)
     both_halves = torch.cat([gate, up], 1)
     torch.testing.assert_close(both[1].gated(both_halves[:, :1500], both_halves[:, 1500:]), plain, **CLOSE)
 
@@ -356,7 +359,7 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
                 "LARGEST": 65504.0,
             },
         ),
-        ("gated", {"BLOCK": 1024}),
+        *(("gated", {"BLOCK": 1024, "UNIT": unit}) for unit in range(3)),
     ],
 )
 @pytest.mark.usefixtures("kept_kernels")
@@ -364,6 +367,7 @@ def test_kernels_compile_for_a_gpu(name: str, known: dict[str, int]) -> None:
     kinds = {"positions": "*i32", "slots": "*i32", "cache": "*fp16", "eps": "fp32", "num_saturated": "*i64"}
     if name == "index_query_and_key":
         kinds |= dict.fromkeys(("rotated", "keys"), "*fp16")
+    kinds |= dict.fromkeys(("value_scale", "alpha", "limit"), "fp32")
     kinds |= dict.fromkeys(("num_heads", "num_kv_heads", "width", "stride"), "i32")
     function = getattr(pointwise_kernels, name)
     types = {name: "constexpr" if name in known else kinds.get(name, "*fp32") for name in function.arg_names}

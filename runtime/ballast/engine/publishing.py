@@ -45,6 +45,13 @@ class SchedulerNumbers:
             "Tokens that requests see or write in layers with a window; 0 if these layers keep all tokens.",
         ),
     ] = 0
+    window_cached_tokens: Annotated[
+        int,
+        Gauge(
+            "kv_cache_window_cached_tokens",
+            "Tokens that layers with a window keep for later requests, and that no request needs now.",
+        ),
+    ] = 0
     fetching: Annotated[
         int,
         Gauge("kv_tier_fetching", "Waiting requests whose KV is being read from host memory or disk."),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.plane import Plane
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import routed_bytes
 
@@ -28,8 +29,28 @@ class DeviceLayers:
     @property
     def kv_numbers(self) -> int:
         """Numbers that the layers keep of a token."""
+        return sum(plane.width for plane in self._planes)
+
+    @property
+    def window_kv_numbers(self) -> int:
+        """Of these, the numbers in planes of which only a window is read."""
+        return sum(plane.width for plane in self._planes if plane.window is not None)
+
+    @property
+    def window(self) -> int | None:
+        """The widest window of the model; see `ModelSpec.window`."""
+        return self.spec.window
+
+    @property
+    def expert_biases(self) -> int:
+        """Numbers in the biases of the layers' routed experts."""
+        experts = [self.spec.layers[layer].experts for layer in self.layers]
+        return sum(each.num_biases(self.spec.hidden) for each in experts if each is not None)
+
+    @property
+    def _planes(self) -> list[Plane]:
         planes = self.spec.planes
-        return sum(plane.width for layer in self.layers for plane in planes[layer])
+        return [plane for layer in self.layers for plane in planes[layer]]
 
     @property
     def num_choices(self) -> int:

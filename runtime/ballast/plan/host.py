@@ -6,14 +6,12 @@ W_UK of the joint layout becomes floats. The embedding is read from the mapped f
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import NamedTuple
 
 from ballast._core import kernels
 from ballast.host.machine import Memory
-from ballast.host.sizes import human
 from ballast.model.kept_weights import kept_weights
-from ballast.model.kv_pool import num_kv_blocks, num_window_blocks
+from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import Mixer
@@ -21,6 +19,7 @@ from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
+from ballast.plan.kv_cache import CachePlan
 from ballast.plan.kv_tiers import host_rows
 from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers, hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
@@ -46,7 +45,8 @@ def make_plan(
     kv_row_bytes = spec.kv_numbers * FLOAT_BYTES
     num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
     num_cached_tokens = num_blocks * numbers.block_tokens
-    kv_bytes = _kv_bytes(spec, numbers, num_blocks)
+    cache = CachePlan(spec, numbers, FLOAT_BYTES, on_gpu=False)
+    kv_bytes = cache.num_bytes(num_blocks)
     uses = (
         *host_weight_rows(
             sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache", kept, folder
@@ -54,7 +54,7 @@ def make_plan(
         MemoryRow(
             "KV cache",
             kv_bytes,
-            f"{num_cached_tokens} tokens and the null block, {_per_token(spec, numbers, num_blocks)}",
+            f"{num_cached_tokens} tokens and the null block, {cache.per_token(num_blocks)}",
         ),
         MemoryRow(
             "work buffers",
@@ -74,44 +74,13 @@ def make_plan(
         uses=uses,
         memory=memory,
         placement=placement.compared(_on_cpu, "without --device cuda, the CPU computes everything"),
-        max_cache_lens=_most_blocks(spec, numbers, memory.available_bytes - without_cache) * numbers.block_tokens,
+        max_cache_lens=cache.most_blocks(memory.available_bytes - without_cache) * numbers.block_tokens,
         numbers=numbers,
     )
 
 
 def _on_cpu(_module: str) -> str:
     return "cpu"
-
-
-def _window_blocks(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int | None:
-    """The number of blocks of sliding-window layers for a cache of `num_blocks`; None if no layer has a window. Tiers
-    store whole blocks, so with a disk tier all layers keep all blocks."""
-    window = spec.window if numbers.tiers.disk_dir is None else None
-    return num_window_blocks(window, num_blocks, numbers.block_tokens, numbers.max_batch_size, numbers.step_tokens)
-
-
-def _kv_bytes(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int:
-    """Bytes of a cache of `num_blocks` and the null block."""
-    window_blocks = _window_blocks(spec, numbers, num_blocks)
-    num_windowed = num_blocks if window_blocks is None else window_blocks
-    kept = (num_blocks + 1) * (spec.kv_numbers - spec.window_kv_numbers)
-    return (kept + (num_windowed + 1) * spec.window_kv_numbers) * numbers.block_tokens * FLOAT_BYTES
-
-
-def _most_blocks(spec: ModelSpec, numbers: Numbers, num_bytes: int) -> int:
-    """Blocks of the largest cache that takes at most `num_bytes`, 0 if none does."""
-    of_full_layers = max(spec.kv_numbers - spec.window_kv_numbers, 1) * numbers.block_tokens * FLOAT_BYTES
-    most = max(num_bytes, 0) // of_full_layers
-    return max(0, bisect_right(range(most + 1), num_bytes, key=lambda num: _kv_bytes(spec, numbers, num)) - 1)
-
-
-def _per_token(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> str:
-    window_blocks = _window_blocks(spec, numbers, num_blocks)
-    if window_blocks is None:
-        return f"{human(spec.kv_numbers * FLOAT_BYTES)} per token"
-    full = human((spec.kv_numbers - spec.window_kv_numbers) * FLOAT_BYTES)
-    windows = human(spec.window_kv_numbers * FLOAT_BYTES)
-    return f"{full} per token; {windows} per token for {window_blocks * numbers.block_tokens} tokens in windows"
 
 
 class _Attention(NamedTuple):

@@ -19,6 +19,7 @@ from ballast.plan.device import (
     compared_on_gpu,
     computes_on_gpu,
     device_uses,
+    gpu_cache,
     hybrid_bytes,
     kv_row_bytes,
     outside_bytes,
@@ -163,18 +164,16 @@ class _DeviceUses:
     def plan(self, *, streams: bool) -> DevicePlan:
         """The plan. `streams`: whether experts are streamed if the cache is as large as possible."""
         numbers = replace(self.numbers, streams_experts=streams)
-        without_cache, with_a_block = (
-            sum(use.num_bytes for use in _rows(self.own, self.sizes, numbers, num_blocks)) for num_blocks in (0, 1)
-        )
-        # The cache and attention's work buffers both grow with the blocks.
-        free_bytes = self.memory.available_bytes - self.gpu_experts.fixed_bytes - without_cache
-        num_blocks = free_bytes // (with_a_block - without_cache)
+        without_cache = sum(use.num_bytes for use in device_uses(self.own, self.sizes, numbers, 0))
+        cache = gpu_cache(self.own, numbers)
+        for_cache = self.memory.available_bytes - self.gpu_experts.fixed_bytes + cache.num_bytes(0)
+        num_blocks = cache.most_blocks(for_cache - without_cache)
         return DevicePlan(
             self.memory,
             self.own.layers,
             self.rows,
             outside_bytes(self.own, numbers.max_batch_size),
-            max(0, num_blocks * numbers.block_tokens),
+            num_blocks * numbers.block_tokens,
         )
 
 
@@ -186,17 +185,13 @@ def _device_uses(
     numbers: Numbers,
     expert_options: GpuExpertOptions,
 ) -> _DeviceUses:
-    rows = _rows(own, sizes, numbers, num_kv_blocks(numbers.cache_lens, numbers.block_tokens))
+    rows = tuple(device_uses(own, sizes, numbers, num_kv_blocks(numbers.cache_lens, numbers.block_tokens)))
     free_bytes = memory.available_bytes - sum(row.num_bytes for row in rows)
     gpu_experts = plan_gpu_experts(own.spec, sizes, placement, expert_options, free_bytes, own.routed)
     if gpu_experts.num_experts:
         requested_by = "gpu_experts" if expert_options.most is not None else None
         rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, requested_by))
     return _DeviceUses(memory, own, sizes, numbers, rows, gpu_experts)
-
-
-def _rows(own: DeviceLayers, sizes: dict[str, int], numbers: Numbers, num_blocks: int) -> tuple[MemoryRow, ...]:
-    return tuple(device_uses(own, sizes, numbers, (num_blocks + 1) * numbers.block_tokens))
 
 
 def whole_modules(spec: ModelSpec, gpu_experts: GpuExperts) -> frozenset[str]:

@@ -138,7 +138,8 @@ def _expert_bytes(spec: ModelSpec, num_tokens: int) -> int:
     routing, width = spec.routing, spec.widest_expert
     terms = 2 * num_tokens * spec.hidden * _HALF_BYTES
     few = min(num_tokens, PRODUCT_TOKENS)
-    by_pair = few * routing.num_experts_used * (2 * width + spec.hidden) * FLOAT_BYTES
+    num_hidden = 3 if spec.has_other_units else 2  # gate and up are kept until their unit is computed
+    by_pair = few * routing.num_experts_used * (num_hidden * width + spec.hidden) * FLOAT_BYTES
     if num_tokens * routing.num_experts_used < _FEWEST_PAIRS * routing.num_experts:
         return by_pair + terms
     decoded = max(_DECODED_BYTES, 4 * width * spec.hidden * _HALF_BYTES)

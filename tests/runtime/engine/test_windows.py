@@ -14,6 +14,7 @@ import pytest
 from ballast._core import sched
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import with_tiers
 from ballast.engine.startup import loading
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
@@ -25,17 +26,20 @@ from ballast.tiny.shape import MIMO_V2
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
 from devkit.models.written import MakeTiny
+from devkit.tiers import until_written
 
 BLOCK_TOKENS = 4
 CACHE_LENS = 2048
 CHUNK = 32
 
 
-def no_window_blocks(*_numbers: object) -> None:
+def no_window_blocks(*_numbers: object, has_tiers: bool) -> None:
     """All layers keep all tokens."""
 
 
-def least_window_blocks(window: int, num_blocks: int, block_tokens: int, max_batch_size: int, step_tokens: int) -> int:
+def least_window_blocks(
+    window: int, num_blocks: int, block_tokens: int, max_batch_size: int, step_tokens: int, *, has_tiers: bool
+) -> int:
     return sched.num_window_blocks(
         window=window,
         num_blocks=num_blocks,
@@ -43,6 +47,7 @@ def least_window_blocks(window: int, num_blocks: int, block_tokens: int, max_bat
         max_batch_size=max_batch_size,
         step_tokens=step_tokens,
         keeps_borders=False,
+        has_tiers=has_tiers,
     )
 
 
@@ -64,7 +69,7 @@ def make_core(request: pytest.FixtureRequest, written: MakeTiny) -> MakeCore:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loading, "num_window_blocks", blocks)
             runner = load_runner(gguf, spec, spec.vocab_size, settings)
-        return EngineCore(runner, scheduler_config(settings))
+        return EngineCore(runner, with_tiers(scheduler_config(settings), runner))
 
     return make
 
@@ -129,10 +134,21 @@ def test_text_is_the_same_after_preemption(make_core: MakeCore, plain: list[Gene
     assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
 
 
-def test_with_a_tier_all_layers_keep_all_tokens(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
-    core = make_core(folder=tmp_path / "kv")
+def test_text_is_the_same_with_a_tier(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
+    """The cache is too small for the conversations, so that their beginnings come from the disk."""
+    sizes = {"cache_lens": 480, "max_batch_size": 2, "chunk_size": 16, "prefill_chunk_size": 16}
+    core = make_core(least_window_blocks, folder=tmp_path / "kv", **sizes)
+    assert core._runner.window is not None
     assert texts(conversations(core)) == texts(plain)
-    assert core.stats().window_used_tokens == 0
+    [tier] = core.stats().tiers
+    assert tier.fetched_tokens > 0
+    until_written(core)
+    core.close()
+    again = make_core(least_window_blocks, folder=tmp_path / "kv", **sizes)
+    replies = conversations(again)
+    assert texts(replies) == texts(plain)
+    assert replies[0].cached_tokens > 0, "of an earlier process"
+    again.close()
 
 
 def test_a_long_context_keeps_its_windows_only(make_core: MakeCore) -> None:

@@ -43,6 +43,8 @@ from ballast.moe.device_rules import NO_RULES
 from ballast.moe.rule_file import read_placement
 from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json, work
 from ballast.plan import device as device_plan
+from ballast.plan.device import gpu_cache
+from ballast.plan.device_layers import DeviceLayers
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
@@ -191,7 +193,15 @@ def test_rules_for_an_impossible_device_are_reported(r1: GgufModel) -> None:
 
 @pytest.mark.parametrize("whole_layers", [0, 1])
 @pytest.mark.parametrize(
-    ("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0"), ("glm5", "split", "q4_k")]
+    ("arch", "mla", "quant"),
+    [
+        ("v3", "split", "q4_k"),
+        ("v2lite", "joint", "q8_0"),
+        ("glm5", "split", "q4_k"),
+        ("gptoss", "split", "mxfp4"),
+        ("step35", "split", "q4_k"),
+        ("mimov2", "split", "q8_0"),
+    ],
 )
 def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
     gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
@@ -228,7 +238,9 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
     assert use(plan, "dense weights") == on_device + routers + vectors
     memory = weight_memory(weights)
     in_host = sum(size for ranges in (*memory.experts.values(), memory.others) for _, size in ranges)
-    assert plan.uses[0].num_bytes == in_host
+    in_host_layers = [spec.layers[layer].experts for layer in spec.routed_layers[whole_layers:]]
+    biases = sum(experts.num_biases(spec.hidden) * 4 for experts in in_host_layers if experts is not None)
+    assert plan.uses[0].num_bytes == in_host + biases
 
 
 def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
@@ -627,6 +639,41 @@ def test_a_model_that_chooses_too_many_positions_runs_on_the_cpu(written: MakeTi
         ConfigError, match=r"8193 positions, and kernels on a GPU select at most 8192; the CPU .* with dev"
     ):
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, wide)
+
+
+@pytest.mark.parametrize("arch", ["gptoss", "step35", "mimov2"])
+def test_a_gpu_takes_layers_with_windows(written: MakeTiny, beside_a_gpu: None, arch: str) -> None:
+    gguf = open_gguf(written(arch=arch, quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
+    assert config.machine.device == "cuda:0"
+    assert plan.gpus is not None
+    [device] = plan.devices
+    experts = spec.layers[-1].experts
+    assert experts is not None
+    biases = {each.name: each.num_bytes for each in device.uses}.get("biases of experts", 0)
+    num_copies = 1 if plan.gpus.streaming is None else 2
+    width = 2 * experts.width + spec.hidden
+    of_all = len(spec.routed_layers) * experts.routing.num_experts * width
+    assert biases == (num_copies * of_all * 4 if arch == "gptoss" else 0)
+
+
+@pytest.mark.parametrize("kv_host_bytes", ["0", "auto"])
+def test_layers_with_a_window_keep_their_windows_on_a_gpu(
+    written: MakeTiny, beside_a_gpu: None, kv_host_bytes: str
+) -> None:
+    gguf = open_gguf(written(arch="mimov2", quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    sizes = {"cache_lens": 32768, "chunk_size": 64, "prefill_chunk_size": 512, "kv_host_bytes": kv_host_bytes}
+    options = [f"--{name}={value}" for name, value in sizes.items()]
+    _, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), *options]), gguf, spec)
+    num_blocks = num_kv_blocks(32768, plan.numbers.block_tokens)
+    window_blocks = gpu_cache(DeviceLayers(spec, range(spec.num_layers)), plan.numbers).window_blocks(num_blocks)
+    assert window_blocks is not None
+    sizes_of_pool = spec.planes, num_blocks, plan.numbers.block_tokens, torch.float16, torch.device("cpu")
+    kept = DeviceKvPool(*sizes_of_pool, window_blocks)
+    assert use(plan, "KV cache") == sum(tensor.nbytes for tensor in kept.tensors)
+    assert use(plan, "KV cache") < sum(tensor.nbytes for tensor in DeviceKvPool(*sizes_of_pool).tensors) // 2
 
 
 @pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air", "minimaxm2"])

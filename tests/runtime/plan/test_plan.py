@@ -193,11 +193,14 @@ def test_layers_with_a_window_count_with_what_they_keep(tmp_path: Path, cache_le
     numbers = replace(NUMBERS, cache_lens=cache_lens)
     plan = make_plan(gguf, MIMO_SPEC, numbers, ROOMY)
     num_blocks = num_kv_blocks(cache_lens, 32)
-    window_blocks = num_window_blocks(MIMO_SPEC.window, num_blocks, 32, numbers.max_batch_size, numbers.step_tokens)
-    pool = KvPool(MIMO_SPEC.planes, num_blocks, 32, window_blocks)
+    sizes = MIMO_SPEC.window, num_blocks, 32, numbers.max_batch_size, numbers.step_tokens
+    pool, with_tier = (
+        KvPool(MIMO_SPEC.planes, num_blocks, 32, num_window_blocks(*sizes, has_tiers=has_tiers))
+        for has_tiers in (False, True)
+    )
     assert use(plan, "KV cache") == pool.nbytes < KvPool(MIMO_SPEC.planes, num_blocks, 32).nbytes
-    whole = make_plan(gguf, MIMO_SPEC, replace(numbers, tiers=KvTierSizes(disk_dir=tmp_path)), ROOMY)
-    assert use(whole, "KV cache") == KvPool(MIMO_SPEC.planes, num_blocks, 32).nbytes
+    on_disk = make_plan(gguf, MIMO_SPEC, replace(numbers, tiers=KvTierSizes(disk_dir=tmp_path)), ROOMY)
+    assert use(on_disk, "KV cache") == with_tier.nbytes >= pool.nbytes
 
 
 def test_the_largest_cache_with_windows_fits_and_a_block_more_does_not(tmp_path: Path) -> None:

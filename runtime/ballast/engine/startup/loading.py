@@ -23,7 +23,7 @@ from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
 from ballast.host.vram import enforce, why_full
 from ballast.model.kept_weights import kept_weights
-from ballast.model.kv_pool import KvPool, num_kv_blocks, num_window_blocks
+from ballast.model.kv_pool import KvPool, num_kv_blocks, num_window_blocks, outstanding_tokens
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.runner import Runner
@@ -154,24 +154,31 @@ def _load_on_cpu(
     with start.times.phase("weights"):
         weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
-    # Tiers keep whole blocks, so with one, layers with a window keep all.
-    window = spec.window if settings.kv_disk_dir is None else None
-    window_blocks = num_window_blocks(
-        window,
-        num_blocks,
-        settings.block_tokens,
-        settings.max_batch_size,
-        max(settings.chunk_size, settings.prefill_chunk_size),
-    )
+    window = _window(spec, settings, has_lanes=False)
+    window_blocks = None if window is None else window[1]
     kv = KvPool(spec.planes, num_blocks, settings.block_tokens, window_blocks)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions)
     runner.start = start
-    if window is not None and window_blocks is not None:
-        runner.window = (window, window_blocks)
+    runner.window = window
     if settings.kv_disk_dir is not None:
         runner.cache_tiers = _tiers(gguf_model, PoolBlocks(kv), settings)
     return runner, weight_memory(weights)
+
+
+def _window(spec: ModelSpec, settings: EngineSettings, *, has_lanes: bool) -> tuple[int, int] | None:
+    """See `Runner.window`. `has_lanes`: see `outstanding_tokens`."""
+    if spec.window is None:
+        return None
+    found = num_window_blocks(
+        spec.window,
+        num_kv_blocks(settings.cache_lens, settings.block_tokens),
+        settings.block_tokens,
+        settings.max_batch_size,
+        outstanding_tokens(settings.chunk_size, settings.prefill_chunk_size, has_lanes=has_lanes),
+        has_tiers=settings.kv_disk_dir is not None or settings.kv_host_bytes > 0,
+    )
+    return None if found is None else (spec.window, found)
 
 
 def _tiers(gguf_model: GgufModel, cache: CacheBlocks, settings: EngineSettings) -> CacheTiers | None:
@@ -221,11 +228,13 @@ def _load_hybrid(
     for each in settings.devices:
         if each.vram is not None:
             enforce(each.name, each.vram)
+    window = _window(spec, settings, has_lanes=True)
     options = HybridOptions(
         devices=[DeviceOptions(torch.device(each.name), each.layers, each.vram) for each in settings.devices],
         num_sampled_ids=num_sampled_ids,
         num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
         block_tokens=settings.block_tokens,
+        num_window_blocks=None if window is None else window[1],
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
         max_batch_size=settings.max_batch_size,
         gpu_experts=settings.gpu_experts,
@@ -241,8 +250,12 @@ def _load_hybrid(
     with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, take, use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
-            own = [DeviceBlocks(each.kv.tensors, settings.block_tokens, ahead.take) for each in model.devices]
+            own = [
+                DeviceBlocks(each.kv.tensors, settings.block_tokens, ahead.take, each.kv.has_windows)
+                for each in model.devices
+            ]
             model.cache_tiers = _tiers(gguf_model, BlocksOfDevices(own, ahead.take), settings)
+    model.window = window
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from ballast.model.hybrid.device_wait import Event
 from ballast.model.hybrid.experts.divided_experts import DeviceExperts
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
-from ballast.model.hybrid.layers.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.platforms.interface import Platform, Stream
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.step import Step
@@ -41,9 +40,9 @@ class Device:
     experts: DeviceExperts
     """The experts of its routed layers in device memory, and those that the device reads from host memory."""
     inputs: DecodeInputs
-    attention: AttentionLayer[Any]
+    attention: AttentionLayers
     """Attention of the model's kind, for the weights of this device's layers."""
-    prefill_attention: AttentionLayer[Any]
+    prefill_attention: AttentionLayers
     """Attention of long prompts, which are computed concurrently with the decode lane's steps."""
     pointwise: Pointwise
     late: LateKernels
@@ -78,7 +77,7 @@ class Device:
         """The cache of a layer, which must be one of `layers`."""
         return self.kv.layers[self.layers.index(layer)]
 
-    def attention_for(self, *, is_prefill: bool) -> AttentionLayer[Any]:
+    def attention_for(self, *, is_prefill: bool) -> AttentionLayers:
         """Attention for steps of the prefill lane, or for other steps."""
         return self.prefill_attention if is_prefill else self.attention
 

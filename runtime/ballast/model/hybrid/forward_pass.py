@@ -79,7 +79,7 @@ class ForwardPass:
             # Temporaries as long as the stream have no names, so that they are freed as soon as they are added.
             normed = device.pointwise.add_and_norm(
                 stream,
-                ((yield from attention.pieces(layer.attention, normed, device.cache(index), step)),),
+                ((yield from attention.pieces(index, layer.attention, normed, device.cache(index), step)),),
                 layer.ffn_norm,
             )
             if next_norm is None:
@@ -130,7 +130,7 @@ def check_ranges(spec: ModelSpec, ranges: Sequence[range]) -> None:
 
 def _mlp(weights: MlpWeights, x: torch.Tensor, pointwise: Pointwise) -> torch.Tensor:
     if len(x) <= PRODUCT_TOKENS:
-        return weights.down(pointwise.gated(*weights.gate_and_up(x)))
+        return weights.down(pointwise.gated(*weights.gate_and_up(x), unit=weights.unit))
     out = torch.empty_like(x)
     for begin, end in even_bounds(0, len(x), PRODUCT_TOKENS):
         out[begin:end] = _mlp(weights, x[begin:end], pointwise)

@@ -38,6 +38,8 @@ class HybridOptions:
     """Blocks of the KV cache, not counting the null block."""
     block_tokens: int
     """Tokens in a block of the KV cache."""
+    num_window_blocks: int | None = None
+    """Blocks of layers with a window, not counting the null block; None: they have the blocks of all layers."""
     max_step_tokens: int
     """Most tokens in a step."""
     max_batch_size: int

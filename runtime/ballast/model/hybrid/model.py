@@ -301,6 +301,11 @@ class HybridModel(Runner):
         return [tensor for device in self.devices for tensor in device.kv.tensors]
 
     @property
+    def kv_has_windows(self) -> Sequence[bool]:
+        """Of each of `kv_tensors`, whether its blocks are those of windows."""
+        return [has_window for device in self.devices for has_window in device.kv.has_windows]
+
+    @property
     def pinned_bytes(self) -> int:
         """Bytes of the experts' host memory that are page-locked for CUDA."""
         return self._pinned.num_bytes

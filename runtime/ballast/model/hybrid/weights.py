@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.families.architecture import Unit
 from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.experts.routing import Choose, MakeRouter
 from ballast.model.hybrid.layers.grouped_attention import GroupedWeights
@@ -22,7 +24,7 @@ from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, layer_tensors
-from ballast.model.weights import read_ahead, shares_after_layers
+from ballast.model.weights import read_ahead, read_rope_factors, shares_after_layers
 from ballast.weights.gguf import GgufModel
 
 IsTaken = Callable[[int, kernels.Experts], bool]
@@ -39,6 +41,8 @@ class MlpWeights:
 
     gate_and_up: Linears  # D → N, N
     down: Linear  # N → D
+    unit: Unit | None = None
+    """What it computes of gate and up. None: silu(g) · u."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class HybridWeights:
     largest: Mapping[str, float]
     """The largest number that the cache can receive, for any tokens, by kind of entry: "key", "latent", "value" or
     "index key"; see `cache_bounds`."""
+    rope_factors: NDArray[np.float32] | None = None
+    """The divisors of the frequencies of rotations with factors, per pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,7 @@ def load_hybrid_weights(
                 output=last.make_linear(output, output.rows, output.cols),
                 num_sampled_ids=output.rows,
                 largest=loader.largest,
+                rope_factors=read_rope_factors(gguf_model, spec, tensors),
             )
 
 
@@ -125,23 +132,25 @@ class _Loader:
         self.largest: dict[str, float] = {}
 
     def layer(self, index: int, on: DeviceLoader) -> LayerWeights:
-        mixer, experts = self._spec.layers[index].mixer, self._spec.layers[index].experts
+        spec = self._spec.layers[index]
+        mixer, experts = spec.mixer, spec.experts
+        unit = spec.feed_forward.unit if experts is None else experts.shared_unit
         host = LayerTensors(self._tensors, layer_tensors(self._spec, index))
         tensors = DeviceTensors(host, on.make_linear, on.device)
         for name, largest in largest_kept(host, mixer).items():
             # A NaN bound stays NaN.
             self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
         return LayerWeights(
-            attention=GroupedWeights.load(tensors)
+            attention=GroupedWeights.load(tensors, mixer)
             if isinstance(mixer, GroupedSpec)
             else LatentWeights.load(tensors, mixer),
             ffn_norm=tensors.vector("ffn_norm"),
-            mlp=MlpWeights(tensors.linears("gate", "up"), tensors.linear("down")) if "down" in host else None,
+            mlp=MlpWeights(tensors.linears("gate", "up"), tensors.linear("down"), unit) if "down" in host else None,
             routed=None if experts is None else self._routed(index, tensors, experts.routing, on),
         )
 
     def _routed(self, index: int, tensors: DeviceTensors, rule: RoutingSpec, on: DeviceLoader) -> RoutedWeights:
-        router, bias = tensors.float_linear("router"), tensors.optional_vector("router_bias")
+        router, bias = tensors.float_linear("router", "router_logit_bias"), tensors.optional_vector("router_bias")
         packed = tensors.host.experts(EXPERTS)
         is_taken = on.is_taken(self._routed_index[index], packed)
         return RoutedWeights(router, on.make_router(rule, bias), None if is_taken else packed)

@@ -50,7 +50,8 @@ class HostTier:
 
     def store(self, stores: Sequence[sched.Transfer]) -> None:
         """See KvTier."""
-        copy = self._cache.copy_out([each.block for each in stores], self._rows(stores))
+        windows = [each.window_block for each in stores]
+        copy = self._cache.copy_out([each.block for each in stores], self._rows(stores), windows)
         self._storing.append((copy, len(stores)))
 
     def drop(self, block: int) -> None:
@@ -58,7 +59,8 @@ class HostTier:
 
     def fetch(self, seq: int, fetches: Sequence[sched.Transfer]) -> None:
         """See KvTier."""
-        copy = self._cache.copy_in([each.block for each in fetches], self._rows(fetches))
+        windows = [each.window_block for each in fetches]
+        copy = self._cache.copy_in([each.block for each in fetches], self._rows(fetches), windows)
         self._fetching.append((copy, seq, len(fetches)))
 
     def cancel(self, seq: int) -> None:

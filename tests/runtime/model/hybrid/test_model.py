@@ -76,9 +76,12 @@ MOST_CHOSEN_NEARBY = 0.05
 """Maximum fraction of different positions per token and layer. Half precision in the cache changes 0.01."""
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
-GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2")
+WINDOWED = ("gptoss", "step35", "mimov2")
+"""Architectures in which some layers have windows: with sinks, biases and another unit; with gates, clamps, and heads
+and rotations that differ by layer; with keys and values of different widths, scaled values and fused matrices."""
+GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2", *WINDOWED)
 """Architectures with grouped-query attention: without norm, bias and unrotated entries; with all; with all except the
-norm of heads; with one norm over all heads of a token."""
+norm of heads; with one norm over all heads of a token; and those with windows."""
 SPARSE = ("v32", "glm5")
 """Architectures whose tokens attend to 32 positions that an indexer selects: in every layer, and shared by some
 layers."""
@@ -100,6 +103,9 @@ class Pair(Runner):
     def __init__(self, first: Runner, second: Runner) -> None:
         self._both = first, second
         self.second = second
+        assert (first.window is None) == (second.window is None)
+        if first.window is not None and second.window is not None:
+            self.window = min(first.window, second.window)
         self.largest_error = 0.0
         self.divergences: list[float] = []
         self.same_top: list[bool] = []
@@ -151,7 +157,7 @@ def nothing_falls_back(
 
 
 def load(file: Path, device: torch.device, settings: EngineSettings = SETTINGS, **options: object) -> HybridModel:
-    return load_hybrid(file, device, settings, **options)
+    return load_hybrid(file, device, settings, keeps_windows=True, **options)
 
 
 def as_served(file: Path, device: str, vram: VramLimit | None = None) -> Runner:
@@ -226,6 +232,7 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
         *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
         *((arch, mla, "nvfp4") for arch, mla in (("v2", "split"), ("v2lite", "joint"), ("glm45", "split"))),
         *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q8_0", "q4_k")),
+        ("gptoss", "split", "mxfp4"),
     ],
 )
 def test_logits_agree_with_the_cpu_model_in_every_architecture(
@@ -295,7 +302,7 @@ def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
 
 @pytest.mark.parametrize("stream_from_tokens", [0, 20])
 @pytest.mark.parametrize("divided", ["share", "some", "all"])
-@pytest.mark.parametrize("arch", ["v3", "qwen3"])
+@pytest.mark.parametrize("arch", ["v3", "qwen3", "gptoss", "step35"])
 def test_logits_agree_for_every_division_of_experts(
     written: MakeTiny, arch: str, divided: str, stream_from_tokens: int
 ) -> None:
@@ -475,6 +482,8 @@ def test_an_error_in_the_measurement_of_the_share_ends_the_start(
             if (arch, mla) not in {("v3", "split"), ("v2lite", "joint")}
         ),
         *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "bf16", "q8_0", "q4_k_m")),
+        ("gptoss", "split", "mxfp4"),
+        ("mimov2", "split", "nvfp4"),
     ],
 )
 def test_distributions_on_a_gpu_agree_with_float32(written: MakeTiny, arch: str, mla: str, quant: str) -> None:
@@ -491,8 +500,9 @@ def test_distributions_on_a_gpu_agree_with_float32(written: MakeTiny, arch: str,
     [
         ("v3", "split", "q4_k"),
         ("v2lite", "joint", "q8_0"),
-        *((arch, "split", "q4_k") for arch in ("qwen3", "v32")),
-        *((arch, "split", "q8_0") for arch in ("glm45", "glm5")),
+        *((arch, "split", "q4_k") for arch in ("qwen3", "v32", "step35")),
+        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2")),
+        ("gptoss", "split", "mxfp4"),
     ],
 )
 def test_batches_of_every_kind_agree_with_float32(written: MakeTiny, arch: str, mla: str, quant: str) -> None:
@@ -530,6 +540,7 @@ class StepByStep(Runner):
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.window = runner.window
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
         return self._runner.forward(batch, alive)
@@ -580,10 +591,10 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("arch", ["v3", "qwen3", "glm5"])
+@pytest.mark.parametrize("arch", ["v3", "qwen3", "gptoss", "mimov2", "glm5"])
 def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, device: str) -> None:
     file = written(arch=arch, mla="split", quant="q4_k").gguf
-    model = load(file, GPU) if device == "cuda" else load(file, CPU)
+    model = load_hybrid(file, GPU if device == "cuda" else CPU, SETTINGS)
     assert model.is_asynchronous
     counted = Counted(model)
     assert texts_of_mixed_load(counted) == texts_of_mixed_load(StepByStep(model))
@@ -595,8 +606,9 @@ def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, d
     ("arch", "quant"),
     [
         *(("v3", quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")),
-        *((arch, "q4_k") for arch in ("qwen3", "v32")),
+        *((arch, "q4_k") for arch in ("qwen3", "v32", "step35")),
         *((arch, "q8_0") for arch in ("glm45", "glm5")),
+        *(("gptoss", quant) for quant in ("mxfp4", "q8_0")),
     ],
 )
 def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: str, quant: str) -> None:
@@ -614,7 +626,17 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, a
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0"), ("qwen3", "q4_k"), ("glm45", "q8_0")])
+@pytest.mark.parametrize(
+    ("arch", "quant"),
+    [
+        ("v3", "q4_k"),
+        ("v2lite", "q8_0"),
+        ("qwen3", "q4_k"),
+        ("glm45", "q8_0"),
+        ("gptoss", "mxfp4"),
+        ("step35", "q4_k"),
+    ],
+)
 def test_joint_steps_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: str, quant: str) -> None:
     file = written(arch=arch, mla="split", quant=quant).gguf
     longest = SETTINGS.prefill_chunk_size
@@ -678,7 +700,17 @@ def test_joint_steps_and_passes_share_the_devices_buffers(written: MakeTiny) -> 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0"), ("qwen3", "q4_k"), ("glm45", "q8_0")])
+@pytest.mark.parametrize(
+    ("arch", "quant"),
+    [
+        ("v3", "q4_k"),
+        ("v2lite", "q8_0"),
+        ("qwen3", "q4_k"),
+        ("glm45", "q8_0"),
+        ("gptoss", "mxfp4"),
+        ("step35", "q4_k"),
+    ],
+)
 @pytest.mark.parametrize("divided", ["share", "some", "all"])
 def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
     written: MakeTiny, arch: str, quant: str, divided: str
@@ -719,6 +751,7 @@ class Recorded(Runner):
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.window = runner.window
         self.seen: list[np.ndarray] = []
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
@@ -730,7 +763,7 @@ class Recorded(Runner):
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_requests", [4, 16])
 @pytest.mark.parametrize(
-    ("arch", "mla"), [("v2lite", "joint"), *((arch, "split") for arch in ("v3", "qwen3", "glm45", *SPARSE))]
+    ("arch", "mla"), [("v2lite", "joint"), *((arch, "split") for arch in ("v3", "qwen3", "glm45", *WINDOWED, *SPARSE))]
 )
 def test_captured_steps_give_the_results_of_queued_ones(
     written: MakeTiny, arch: str, mla: str, num_requests: int
@@ -765,6 +798,8 @@ def test_captured_steps_give_the_results_of_queued_ones(
         ("qwen3", {}),
         ("v32", {}),
         ("glm45", {"pcie_share": None, "stream_from_tokens": None}),
+        ("gptoss", {"pcie_share": None, "stream_from_tokens": None}),
+        ("mimov2", {}),
     ],
 )
 def test_no_step_waits_for_a_compiler(written: MakeTiny, arch: str, options: dict[str, Any]) -> None:

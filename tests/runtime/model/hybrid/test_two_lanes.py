@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.model.batch import Batch
-from ballast.model.hybrid.layers.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.pieces import Pieces
 from ballast.model.hybrid.prefill_pass import MOST_AHEAD, PrefillPass
@@ -235,9 +234,9 @@ def test_lanes_use_separate_attention_plans_if_all_experts_are_on_the_device(
     prepared: dict[str, int] = {"decode": 0, "prefill": 0}
     for name, layer in (("decode", model.devices[0].attention), ("prefill", model.devices[0].prefill_attention)):
 
-        def count(batch: Batch, device: torch.device, name: str = name, layer: AttentionLayer[Any] = layer) -> Step:
+        def count(batch: Batch, device: torch.device, name: str = name, layer: AttentionLayers = layer) -> Step:
             prepared[name] += 1
-            return AttentionLayer.prepared(layer, batch, device)
+            return AttentionLayers.prepared(layer, batch, device)
 
         monkeypatch.setattr(layer, "prepared", count)
     core = core_of(model, lanes=2)

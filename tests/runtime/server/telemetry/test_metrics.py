@@ -25,6 +25,7 @@ GAUGES = {
     "ballast_kv_cache_capacity_tokens",
     "ballast_kv_cache_used_tokens",
     "ballast_kv_cache_cached_tokens",
+    "ballast_kv_cache_window_cached_tokens",
     "ballast_kv_cache_window_used_tokens",
     "ballast_kv_cache_usage_ratio",
     "ballast_kv_tier_capacity_tokens",

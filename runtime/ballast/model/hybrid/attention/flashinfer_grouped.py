@@ -109,9 +109,12 @@ class FlashinferGrouped:
         wrapper._paged_kv_indptr_buf = torch.arange(len(first_pages), dtype=torch.int32, device=device) * max_blocks
         wrapper._paged_kv_last_page_len_buf = requests.lens - (max_blocks - 1) * sizes.block_tokens
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `Attention`; the cache holds half precision."""
         assert cache.dtype == torch.float16
+        assert sinks is None
         sizes = self._sizes
         rounded = torch.empty_like(query, dtype=cache.dtype)
         # The query is scaled before it is rounded; `largest_query` has clamped numbers that would still overflow.

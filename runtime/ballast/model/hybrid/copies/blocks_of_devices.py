@@ -27,18 +27,18 @@ class BlocksOfDevices:
         """See CacheBlocks."""
         return self._take(num_blocks * self.block_bytes).reshape(num_blocks, self.block_bytes)
 
-    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Event:
+    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes], windows: Sequence[int] = ()) -> Event:
         """See CacheBlocks."""
-        return Events([own.copy_out(blocks, memory) for own, memory in self._split(to)])
+        return Events([own.copy_out(blocks, memory, windows) for own, memory in self._split(to)])
 
-    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes]) -> Event:
+    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes], windows: Sequence[int] = ()) -> Event:
         """See CacheBlocks."""
-        return Events([own.copy_in(blocks, memory) for own, memory in self._split(sources)])
+        return Events([own.copy_in(blocks, memory, windows) for own, memory in self._split(sources)])
 
-    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None]) -> None:
+    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None], windows: Sequence[int] = ()) -> None:
         """See CacheBlocks. Raises EngineDeadError if a copy does not end."""
         for own in self._devices:
-            own.before_writing(blocks, alive)
+            own.before_writing(blocks, alive, windows)
 
     def _split(self, rows: Sequence[Bytes]) -> Iterator[tuple[DeviceBlocks, Sequence[Bytes]]]:
         """Each device, and its part of every row."""

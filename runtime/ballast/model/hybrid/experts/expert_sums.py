@@ -7,6 +7,7 @@ import torch
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.experts.pair_sums import PairSums, can_decode, pays
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 
 
 class ExpertSums:
@@ -27,11 +28,11 @@ class ExpertSums:
         total = self._pairs.total
         return total if self._others is None else total.add_(self._others)
 
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """See `LayerSums`."""
         if self._pairs is not None and can_decode(gate, up, down):
-            self._pairs.add(first, gate, up, down)
+            self._pairs.add(first, gate, up, down, unit=unit)
             return
         x, ids, weights = self._given
-        found = ExpertPanels(gate, up, down)(x, ids - first, weights)
+        found = ExpertPanels(gate, up, down, unit=unit)(x, ids - first, weights)
         self._others = found if self._others is None else self._others.add_(found)

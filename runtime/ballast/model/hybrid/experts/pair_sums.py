@@ -9,6 +9,7 @@ from ballast.model.hybrid.experts import many_pairs_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.matmul import split_bf16
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.slices import even_bounds
 
@@ -73,9 +74,10 @@ class PairSums:
         of_hidden = HIDDEN_BYTES // (self._num_tokens * 2 * hidden_cols * num_bytes)
         return max(1, min(gate.num_experts, DECODED_BYTES // max(gated_bytes, down_bytes), of_hidden))
 
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """Add experts first … first + gate.num_experts - 1, whose matrices satisfy `can_decode`. Never waits for the
         device."""
+        gate_bias, up_bias, alpha, limit = unit.gate_and_up(self._shares)
         platform = platform_of(self._sums.device)
         programs = platform.num_processors
         padded_cols, hidden_cols = self._terms.shape[2], _padded(gate.rows)
@@ -107,7 +109,13 @@ class PairSums:
                 num_rows,
                 padded_cols,
                 hidden_cols,
+                gate_bias,
+                up_bias,
+                begin,
+                alpha,
+                limit,
                 LINES=_LINES,
+                **unit.constants,
                 **tile,
             )
             del decoded
@@ -128,6 +136,9 @@ class PairSums:
                     self._num_used,
                     down.rows,
                     hidden_cols,
+                    self._shares if unit.down_bias is None else unit.down_bias,
+                    expert,
+                    HAS_BIAS=unit.down_bias is not None,
                     **tile,
                 )
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import first_line
+from ballast.families.architecture import Unit
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
@@ -30,7 +31,7 @@ Role = Literal["gpu_experts", "across"]
 """A field of `LayerOnDevice`."""
 _TOLD_AS: Mapping[Role, str] = {"gpu_experts": "GPU", "across": "across"}
 _FEATURES: Mapping[Role, Feature] = {"gpu_experts": "gpu_experts", "across": "pcie_share"}
-Kind = tuple[tuple[GgmlType, GgmlType, GgmlType], ...]
+Kind = tuple[tuple[GgmlType, GgmlType, GgmlType, Unit | None, bool], ...]
 
 
 def checked(
@@ -113,8 +114,18 @@ def _kinds(
 
 
 def kind_of(experts: kernels.Experts) -> Kind:
-    """The combination of types: those of gate, up and down, in each part."""
-    return tuple((part.gate.ggml_type, part.up.ggml_type, part.down.ggml_type) for part in panels_of(experts))
+    """The combination of types: those of gate, up and down in each part, what it computes of gate and up, and whether
+    it has biases."""
+    return tuple(
+        (
+            part.gate.ggml_type,
+            part.up.ggml_type,
+            part.down.ggml_type,
+            part.unit.unit,
+            part.unit.gate_bias is not None,
+        )
+        for part in panels_of(experts)
+    )
 
 
 @dataclass(frozen=True, slots=True)

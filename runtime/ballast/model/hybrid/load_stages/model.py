@@ -25,9 +25,16 @@ def allocate(state: LoadState, report: Report) -> None:
 
     def allocate_on(device: DeviceState) -> None:
         on, planes = device.backend.device, [state.spec.planes[layer] for layer in device.layers]
-        device.kv = DeviceKvPool(planes, options.num_blocks, options.block_tokens, options.kv_dtype, on)
+        device.kv = DeviceKvPool(
+            planes, options.num_blocks, options.block_tokens, options.kv_dtype, on, options.num_window_blocks
+        )
         device.inputs = DecodeInputs(
-            options.max_batch_size, max_blocks, state.spec.hidden, on, device.backend.small_copy
+            options.max_batch_size,
+            max_blocks,
+            state.spec.hidden,
+            on,
+            device.backend.small_copy,
+            has_windows=options.num_window_blocks is not None,
         )
 
     state.on_each(allocate_on)

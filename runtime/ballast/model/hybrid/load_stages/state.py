@@ -10,17 +10,17 @@ from ballast._core import kernels
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.backend import Backend, LateAttention
-from ballast.model.hybrid.common_mixer import common_mixer
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.device import Device
 from ballast.model.hybrid.device_errors import computing_on
+from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
 from ballast.model.hybrid.forward_pass import check_ranges
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
-from ballast.model.hybrid.layers.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.load_options import DeviceOptions, HybridOptions
 from ballast.model.hybrid.model import HybridModel
@@ -57,9 +57,10 @@ class DeviceState:
         return dict(zip(self.routed, self.experts.layers, strict=True))
 
     # --- attention kernels ---
-    attends: Sequence[Any]
-    """Attention of each lane, with kernels that need no compilation in advance."""
-    late_attention: LateAttention | None
+    attends: Sequence[Sequence[Any]]
+    """Attention by lane and mixer, with kernels that need no compilation in advance."""
+    late_attention: Sequence[LateAttention | None]
+    """By mixer."""
 
     # --- weights ---
     linears: list[Linear]
@@ -69,8 +70,8 @@ class DeviceState:
     # --- attention layers ---
     pointwise: Pointwise
     late: LateKernels
-    attention: AttentionLayer[Any]
-    make_prefill_attention: Callable[[ExpandedAttention | None], AttentionLayer[Any]]
+    attention: AttentionLayers
+    make_prefill_attention: Callable[[ExpandedAttention | None], AttentionLayers]
     expanded: ExpandedAttention | None
 
     # --- experts ---
@@ -110,9 +111,12 @@ class LoadState:
         self.times = options.start.times
         self.measurements = options.start.measurements
         self.off = SwitchedOff()
-        mixer = common_mixer(spec)
-        assert mixer is not None, "the plan rejects layers of different attention"
-        self.mixer = mixer
+        of_layers = device_mixers(spec)
+        assert of_layers is not None, "the plan rejects these kinds of attention"
+        self.layer_mixers = of_layers
+        """The mixer of each layer."""
+        self.mixers = tuple(dict.fromkeys(of_layers))
+        """The different mixers."""
         self.num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
         """Maximum positions of a request."""
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from ballast.families.architecture import Unit
 from ballast.model.hybrid.step import Step
 
 
@@ -20,6 +21,8 @@ class HeadWeights:
     value_bias: torch.Tensor | None  # [G * V]
     query_norm: torch.Tensor | None  # [K], the same for all heads, or [H * K], one norm over all heads together
     key_norm: torch.Tensor | None  # [K] or [G * K]
+    value_scale: float = 1.0
+    """Factor of values, after their bias."""
 
 
 INDEX_NORM_EPS = 1e-6
@@ -93,5 +96,5 @@ class Pointwise(Protocol):
         key [T, key_dim], whose tokens may be strided. The slots of `keys` [slots, key_dim] get the normed key. The
         first rope_dim entries of both are rotated. Numbers are clamped as in `query_and_cache`."""
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        """silu(gate) * up, each [T, N]."""
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
+        """silu(gate) * up, or the unit of both, each [T, N]."""

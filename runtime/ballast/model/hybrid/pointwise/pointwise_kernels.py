@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.panels.program_kernels import unit_of
 from ballast.model.hybrid.reduce_kernels import plus
 
 
@@ -246,6 +247,7 @@ def heads_and_cache(
     num_heads,
     num_kv_heads,
     eps,
+    value_scale,
     QUERY_STRIDE: tl.constexpr,
     KEY_STRIDE: tl.constexpr,
     VALUE_STRIDE: tl.constexpr,
@@ -311,6 +313,7 @@ def heads_and_cache(
         values = tl.load(value + token * VALUE_STRIDE + own * V_DIM + of_value, mask=is_value, other=0.0)
         if HAS_VALUE_BIAS:
             values += tl.load(value_bias + own * V_DIM + of_value, mask=is_value, other=0.0)
+        values *= value_scale
         kept = row + num_kv_heads * KEY_DIM + own * V_DIM + of_value
         tl.store(kept, _bounded(values, LARGEST).to(cache.dtype.element_ty), mask=is_value)
         num_beyond = tl.reduce(_is_beyond(values, LARGEST), 0, plus)
@@ -394,6 +397,9 @@ def gated(
     out,  # float32 [T, width]
     width,
     stride,
+    alpha,  # of the unit
+    limit,
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
@@ -401,4 +407,4 @@ def gated(
     is_there = column < width
     x = tl.load(gate + token * stride + column, mask=is_there, other=0.0)
     y = tl.load(up + token * stride + column, mask=is_there, other=0.0)
-    tl.store(out + token * width + column, x / (1.0 + tl.exp(-x)) * y, mask=is_there)
+    tl.store(out + token * width + column, unit_of(x, y, alpha, limit, UNIT), mask=is_there)

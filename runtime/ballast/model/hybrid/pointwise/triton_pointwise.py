@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from ballast.families.architecture import Unit
+from ballast.model.hybrid.panels.unit import kernel_unit
 from ballast.model.hybrid.pointwise import pointwise_kernels
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
 from ballast.model.hybrid.power_of_two import padded
@@ -152,6 +154,7 @@ class TritonPointwise:
             num_heads,
             num_kv_heads,
             self._rms_eps,
+            weights.value_scale,
             QUERY_STRIDE=query.stride(0),
             KEY_STRIDE=key.stride(0),
             VALUE_STRIDE=value.stride(0),
@@ -215,10 +218,11 @@ class TritonPointwise:
         )
         return rotated
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """See `Pointwise`."""
         num_tokens, width = gate.shape
         out = gate.new_empty((num_tokens, width))
         grid = (num_tokens, -(-width // _GATED_BLOCK))
-        pointwise_kernels.gated[grid](gate, up, out, width, gate.stride(0), BLOCK=_GATED_BLOCK)
+        kind, alpha, limit = kernel_unit(unit)
+        pointwise_kernels.gated[grid](gate, up, out, width, gate.stride(0), alpha, limit, UNIT=kind, BLOCK=_GATED_BLOCK)
         return out

@@ -15,6 +15,7 @@ import torch
 
 from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
@@ -28,8 +29,12 @@ class GroupedExperts(Protocol):
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor: ...
 
 
-MakeExperts = Callable[[PanelStack, PanelStack, PanelStack], GroupedExperts]
-"""Makes experts from gate, up and down; `ExpertPanels` on a GPU."""
+class MakeExperts(Protocol):
+    """Makes experts from gate, up and down, and what they compute of gate and up; `ExpertPanels` on a GPU."""
+
+    def __call__(
+        self, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN
+    ) -> GroupedExperts: ...
 
 
 class LayerSums(Protocol):
@@ -39,8 +44,8 @@ class LayerSums(Protocol):
     def total(self) -> torch.Tensor:
         """The sums float32 [T, D], after all experts are added; called once."""
 
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
-        """Add experts from `first` on, as many as each stack has."""
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
+        """Add experts from `first` on, as many as each stack has; `unit` is that of these experts."""
 
 
 MakeSums = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], LayerSums]
@@ -71,6 +76,9 @@ class StreamedExperts:
             for chunk in self._chunks
         ]
         """Scales of gate, up and down, by chunk."""
+        self._units = [
+            chunk.part.unit.on(device, slice(chunk.first, chunk.first + chunk.num_experts)) for chunk in self._chunks
+        ]
         self.platform = platform_of(device)
         self._copies = self.platform.new_stream()
         self._prefetch = Prefetch(num_buffers, self._load, self._copies, self.platform.current_stream)
@@ -134,7 +142,7 @@ class StreamedExperts:
         for index in self._of_pass[layer]:
             chunk = self._chunks[index]
             buffer = self._prefetch.take(index)
-            sums.add(chunk.first, *self._stacks(index, buffer))
+            sums.add(chunk.first, *self._stacks(index, buffer), unit=self._units[index])
             self._events.append(self._prefetch.done())
             self.bytes_read += chunk.num_bytes
             yield

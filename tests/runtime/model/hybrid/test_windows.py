@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes, with_tiers
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.model.batch import Batch
+from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of
@@ -58,7 +59,9 @@ def file(request: pytest.FixtureRequest, written: MakeTiny) -> Path:
     return written(arch=request.param, mla="split", quant="f32").gguf
 
 
-def load(file: Path, settings: EngineSettings = SETTINGS, *, keeps_windows: bool) -> HybridModel:
+def load(
+    file: Path, settings: EngineSettings = SETTINGS, *, keeps_windows: bool, split: Sequence[int] = ()
+) -> HybridModel:
     """In float32; prompts of PREFILL_FROM tokens and more are streamed."""
     return load_hybrid(
         file,
@@ -66,6 +69,7 @@ def load(file: Path, settings: EngineSettings = SETTINGS, *, keeps_windows: bool
         settings,
         make_experts=FloatExperts,
         keeps_windows=keeps_windows,
+        split=split,
         kv_dtype=torch.float32,
         stream_from_tokens=PREFILL_FROM,
     )
@@ -122,16 +126,18 @@ def test_texts_are_the_same_if_only_windows_are_kept(file: Path, expected: list[
     assert model.device_counts.streamed_steps > 3
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize(("lanes", "split"), [(1, []), (2, []), (2, [1])])
 def test_tiers_store_and_restore_windows(
-    file: Path, expected: list[tuple[int, ...]], tmp_path: Path, lanes: int
+    file: Path, expected: list[tuple[int, ...]], tmp_path: Path, lanes: int, split: list[int]
 ) -> None:
     # Too small for the conversations.
     settings = replace(SETTINGS, cache_lens=320, chunk_size=12, prefill_chunk_size=24)
-    model = load(file, settings, keeps_windows=True)
+    model = load(file, settings, keeps_windows=True, split=split)
     assert model.window is not None
     take = platform_of(CPU).host_memory()
-    blocks = DeviceBlocks(model.kv_tensors, settings.block_tokens, take, model.kv_has_windows)
+    blocks = BlocksOfDevices(
+        [DeviceBlocks(own.kv.tensors, settings.block_tokens, take, own.kv.has_windows) for own in model.devices], take
+    )
     news = threading.Event()
     on_disk = BlockFile(tmp_path, "0" * 32, 2000, blocks.block_bytes, settings.block_tokens)
     tiers = [HostTier(blocks, 100 * blocks.block_bytes), DiskTier(on_disk, blocks, 64, news.set)]

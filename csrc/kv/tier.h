@@ -89,8 +89,8 @@ class Tier {
   BlockManager blocks_;
   std::vector<bool> is_stored_;   // by block id
   std::vector<bool> has_window_;  // by block id
-  int32_t num_stored_ = 0;       // of those
-  std::deque<Sent> storing_;     // on their way, first sent first
+  int32_t num_stored_ = 0;        // of those
+  std::deque<Sent> storing_;      // on their way, first sent first
   bool takes_more_ = true;
 };
 

@@ -28,8 +28,7 @@ int64_t num_blocks_before(int32_t window, int32_t block_tokens) {
 int32_t least_window_blocks(const WindowNeeds& needs) {
   const int64_t num_before = num_blocks_before(needs.window, needs.block_tokens);
   const int64_t of_request = num_before + 2 + (needs.has_tiers ? 2 * num_before : 0);
-  const int64_t least =
-      needs.max_batch_size * of_request + divided_up(needs.step_tokens, needs.block_tokens);
+  const int64_t least = needs.max_batch_size * of_request + divided_up(needs.step_tokens, needs.block_tokens);
   return static_cast<int32_t>(std::min<int64_t>(needs.num_blocks, least));
 }
 

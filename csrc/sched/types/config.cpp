@@ -40,8 +40,8 @@ void SchedulerConfig::validate() const {
   }
   require(window.tokens >= 0, "window", window.tokens, "a token sees at least itself; use 0 for no window");
   if (window.tokens == 0) return;
-  const int32_t least = least_window_blocks({window.tokens, num_blocks, block_tokens, max_batch_size,
-                                             most_outstanding_tokens(), !tiers.empty()});
+  const int32_t least = least_window_blocks(
+      {window.tokens, num_blocks, block_tokens, max_batch_size, most_outstanding_tokens(), !tiers.empty()});
   require(window.num_blocks >= least && window.num_blocks <= num_blocks, "window blocks", window.num_blocks,
           "expected " + std::to_string(least) + " to num_blocks=" + std::to_string(num_blocks) +
               "; take as many as num_window_blocks finds for steps of " +

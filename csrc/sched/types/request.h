@@ -59,10 +59,10 @@ struct Request {
   int32_t windows_end = 0;           // and the one after the last; see WindowBlocks
   int32_t fetched_begin = 0;         // the same of blocks that are being fetched, for the tokens after them
   int32_t fetched_end = 0;
-  int32_t num_cached_tokens = 0;     // prompt tokens served by the prefix cache at the first admission
-  int64_t fetch_number = 0;          // counts fetches, in the order in which they were ordered
-  bool fetches_first = false;        // whether fetched tokens count as cached, too
-  bool scores_prompt = false;        // computes every prompt token; does not read the prefix cache
+  int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
+  int64_t fetch_number = 0;       // counts fetches, in the order in which they were ordered
+  bool fetches_first = false;     // whether fetched tokens count as cached, too
+  bool scores_prompt = false;     // computes every prompt token; does not read the prefix cache
   bool admitted_before = false;
   bool has_slot = false;  // counts towards max_batch_size: it runs and does not fetch
   bool decodes = false;   // planned as a decode row

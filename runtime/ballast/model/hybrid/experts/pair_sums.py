@@ -77,11 +77,7 @@ class PairSums:
     def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """Add experts first … first + gate.num_experts - 1, whose matrices satisfy `can_decode`. Never waits for the
         device."""
-        gate_bias, up_bias, alpha, limit = unit.gate_and_up(self._shares)
         platform = platform_of(self._sums.device)
-        programs = platform.num_processors
-        padded_cols, hidden_cols = self._terms.shape[2], _padded(gate.rows)
-        num_rows = 2 * gate.rows
         tile = {
             "BLOCK": _BLOCK,
             "ROWS": _ROWS,
@@ -90,57 +86,86 @@ class PairSums:
             "num_stages": 3,
         }
         for begin, end in even_bounds(0, gate.num_experts, self._experts_at_once(gate, down)):
-            decoded = self._terms.new_empty(((end - begin) * num_rows, 2, padded_cols))
-            _decode(gate, begin, end, decoded, row_step=2, row_place=0)
-            _decode(up, begin, end, decoded, row_step=2, row_place=1)
-            most_pairs = self._num_tokens * min(self._num_used, end - begin)
-            # Padding columns are multiplied with zeros, and must not be NaN or infinite.
-            make = torch.empty if hidden_cols == gate.rows else torch.zeros
-            hidden = make((most_pairs, 2, hidden_cols), dtype=decoded.dtype, device=decoded.device)
-            many_pairs_kernels.gated_pairs[(programs,)](
-                self._terms,
+            hidden = self._hidden(first, begin, end, gate, up, unit, tile)
+            self._add_down(first, begin, end, hidden, down, unit, tile)
+
+    def _hidden(
+        self,
+        first: int,
+        begin: int,
+        end: int,
+        gate: PanelStack,
+        up: PanelStack,
+        unit: ExpertUnit,
+        tile: dict[str, int],
+    ) -> torch.Tensor:
+        """The hidden values of the pairs of slots begin … end - 1, whose first expert is first + begin."""
+        padded_cols, hidden_cols, num_rows = self._terms.shape[2], _padded(gate.rows), 2 * gate.rows
+        gate_bias, up_bias, alpha, limit = unit.gate_and_up(self._shares)
+        decoded = self._terms.new_empty(((end - begin) * num_rows, 2, padded_cols))
+        _decode(gate, begin, end, decoded, row_step=2, row_place=0)
+        _decode(up, begin, end, decoded, row_step=2, row_place=1)
+        most_pairs = self._num_tokens * min(self._num_used, end - begin)
+        # Padding columns are multiplied with zeros, and must not be NaN or infinite.
+        make = torch.empty if hidden_cols == gate.rows else torch.zeros
+        hidden = make((most_pairs, 2, hidden_cols), dtype=decoded.dtype, device=decoded.device)
+        many_pairs_kernels.gated_pairs[(platform_of(hidden.device).num_processors,)](
+            self._terms,
+            self._order,
+            self._begins,
+            decoded,
+            hidden,
+            first + begin,
+            end - begin,
+            self._num_used,
+            num_rows,
+            padded_cols,
+            hidden_cols,
+            gate_bias,
+            up_bias,
+            begin,
+            alpha,
+            limit,
+            LINES=_LINES,
+            **unit.constants,
+            **tile,
+        )
+        return hidden
+
+    def _add_down(
+        self,
+        first: int,
+        begin: int,
+        end: int,
+        hidden: torch.Tensor,
+        down: PanelStack,
+        unit: ExpertUnit,
+        tile: dict[str, int],
+    ) -> None:
+        """Add the products of down with hidden values to the sums."""
+        hidden_cols = hidden.shape[2]
+        decoded = self._terms.new_empty(((end - begin), down.rows, 2, hidden_cols))
+        _decode(down, begin, end, decoded, row_step=1, row_place=0)
+        for expert in range(begin, end, len(self._sums)):
+            many_pairs_kernels.add_pairs[(platform_of(hidden.device).num_processors,)](
+                hidden,
                 self._order,
                 self._begins,
-                decoded,
-                hidden,
+                self._shares,
+                decoded[expert - begin],
+                self._sums,
                 first + begin,
-                end - begin,
+                first + expert,
+                min(len(self._sums), end - expert),
+                self._num_tokens,
                 self._num_used,
-                num_rows,
-                padded_cols,
+                down.rows,
                 hidden_cols,
-                gate_bias,
-                up_bias,
-                begin,
-                alpha,
-                limit,
-                LINES=_LINES,
-                **unit.constants,
+                self._shares if unit.down_bias is None else unit.down_bias,
+                expert,
+                HAS_BIAS=unit.down_bias is not None,
                 **tile,
             )
-            del decoded
-            decoded = self._terms.new_empty(((end - begin), down.rows, 2, hidden_cols))
-            _decode(down, begin, end, decoded, row_step=1, row_place=0)
-            for expert in range(begin, end, len(self._sums)):
-                many_pairs_kernels.add_pairs[(programs,)](
-                    hidden,
-                    self._order,
-                    self._begins,
-                    self._shares,
-                    decoded[expert - begin],
-                    self._sums,
-                    first + begin,
-                    first + expert,
-                    min(len(self._sums), end - expert),
-                    self._num_tokens,
-                    self._num_used,
-                    down.rows,
-                    hidden_cols,
-                    self._shares if unit.down_bias is None else unit.down_bias,
-                    expert,
-                    HAS_BIAS=unit.down_bias is not None,
-                    **tile,
-                )
 
 
 def _decode(stack: PanelStack, begin: int, end: int, decoded: torch.Tensor, *, row_step: int, row_place: int) -> None:

@@ -108,6 +108,8 @@ class SmallModel {
       grouped_shape.window = 3;
       grouped_shape.num_kv_heads = 3;
       grouped_shape.value_scale = 0.7f;
+      grouped_shape.softplus_gates = true;
+      grouped_shape.gates_entries = true;
     }
     MixerShape mixer = grouped_shape;
     if (kind_ == Kind::kOfGroups) {

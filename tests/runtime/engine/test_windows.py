@@ -49,7 +49,7 @@ def least_window_blocks(window: int, num_blocks: int, block_tokens: int, max_bat
 MakeCore = Callable[..., EngineCore]
 
 
-@pytest.fixture(scope="module", params=["gptoss", "step35", "mimov2"])
+@pytest.fixture(scope="module", params=["gptoss", "step35", "mimov2", "laguna"])
 def make_core(request: pytest.FixtureRequest, written: MakeTiny) -> MakeCore:
     gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf, None)

@@ -45,7 +45,9 @@ PROMPT_TOKENS = 80
 NEW_TOKENS = 12
 VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2", "glm47flash") for mla in ("split", "joint")]
 SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what they attend to
-GROUPED = [(arch, quant) for arch in ("qwen3", "glm45", "minimaxm2", "hy3", "dots1", "lagunam1") for quant in ("f32", "q4_k")]
+GROUPED = [
+    (arch, quant) for arch in ("qwen3", "glm45", "minimaxm2", "hy3", "dots1", "lagunam1") for quant in ("f32", "q4_k")
+]
 WINDOWED = [  # whose prompts are five times their window
     *(("gptoss", quant) for quant in ("f32", "mxfp4", "q8_0")),
     *(("step35", quant) for quant in ("f32", "q4_k", "q8_0")),

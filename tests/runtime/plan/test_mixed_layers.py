@@ -20,6 +20,7 @@ from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC
 from devkit.models.specs.glm import GLM46_SPEC, GLM52_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, with_windows
+from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC
 from devkit.models.specs.qwen3 import QWEN3_30B_SPEC
 
@@ -84,6 +85,8 @@ _WINDOWS, _SINKS, _OUTPUT_BIAS = "attention windows", "attention sinks", "bias o
         (changed(QWEN3_30B_SPEC, options=frozenset({QK_NORM, SINKS})), [_SINKS]),
         (changed(QWEN3_30B_SPEC, options=frozenset({QK_NORM, OUTPUT_BIAS})), [_OUTPUT_BIAS]),
         (MIMO_FLASH_SPEC, ["scaled values", "fused queries, keys and values", _WINDOWS, _SINKS]),
+        (LAGUNA_XS_SPEC, [_WINDOWS, "gates of heads"]),
+        (LAGUNA_M1_SPEC, ["gates of heads"]),
         (changed(QWEN3_30B_SPEC, value_scale=0.5), ["scaled values"]),
         (changed(QWEN3_30B_SPEC, fuses_qkv=True), ["fused queries, keys and values"]),
         (changed(QWEN3_30B_SPEC, has_biases=True), ["biases of experts"]),
@@ -97,7 +100,17 @@ _WINDOWS, _SINKS, _OUTPUT_BIAS = "attention windows", "attention sinks", "bias o
         ),
     ],
     ids=[
-        *("gpt-oss", "windows", "sinks", "output bias", "mimo", "scaled values", "fused matrices"),
+        *(
+            "gpt-oss",
+            "windows",
+            "sinks",
+            "output bias",
+            "mimo",
+            "laguna",
+            "laguna without windows",
+            "scaled values",
+            "fused matrices",
+        ),
         *(
             "biases of experts",
             "unit of experts",

@@ -214,16 +214,17 @@ def _gates_entries(keys: Keys, mixer: GroupedSpec, layer: int) -> bool:
     name = f"blk.{layer}.attn_gate.weight"
     if not keys.architecture.may_gate_entries or not keys.has_tensor(name):
         return False
-    found, entries = keys.gguf.tensors[name].shape[0], mixer.num_heads * mixer.v_dim
-    if found not in (mixer.num_heads, entries):
-        raise keys.refuse(f"{found} gates; expected {mixer.num_heads}, one per head, or {entries}, one per entry", name)
-    return found == entries
+    shape, entries = keys.gguf.tensors[name].shape, mixer.num_heads * mixer.v_dim
+    if shape[:1] not in ((mixer.num_heads,), (entries,)):
+        expected = f"{mixer.num_heads} rows, one per head, or {entries}, one per entry of heads"
+        raise keys.refuse(f"found shape {shape}; expected {expected}", name)
+    return shape[0] == entries
 
 
 def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
     """Of each layer, the positions that a token sees; None for all."""
     rule, window_key, key = keys.architecture.windows, "attention.sliding_window", "attention.sliding_window_pattern"
-    if rule is None or (rule.is_optional and not keys.get(window_key)):
+    if rule is None or (rule.is_optional and keys.get(window_key) in (None, 0)):
         yield from [None] * num_layers
         return
     window = keys.whole(window_key)

@@ -197,6 +197,7 @@ _MORE_KEYS = (
     "step35.rope.dimension_count_swa",
     "mimo2.attention.key_length_swa",
     "mimo2.expert_gating_func",
+    "laguna.attention.sliding_window_pattern",
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.unknown",
 )

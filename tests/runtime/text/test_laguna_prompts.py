@@ -80,7 +80,10 @@ def test_the_switch_decides_where_replies_begin(name: str, options: dict[str, bo
     assert template.has_thinking_switch
     prompt = template.render(USER, options=options, protect=text.tokenizer.protect)
     marks = marks_of(text.tokenizer, form.reply.thinking)
-    assert start_of(reversed(text.tokenizer.encode_prompt(prompt)), marks, text.tokenizer.eos_ids) is expected
+    assert (
+        start_of(reversed(text.tokenizer.encode_prompt(prompt)), marks, text.tokenizer.eos_ids, thinks=False)
+        is expected
+    )
 
 
 def test_only_xs_2_and_s_introduce_themselves(tmp_path: Path) -> None:

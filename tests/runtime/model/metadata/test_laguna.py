@@ -98,7 +98,7 @@ def test_the_factor_of_cos_and_sin_may_come_from_config_json(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("metadata", "shapes", "message"),
     [
-        ({"attention.sliding_window": -1}, {}, "sliding_window=-1; expected a whole number, at least 1"),
+        ({"attention.sliding_window": "x"}, {}, "sliding_window=x; expected a whole number, at least 1"),
         ({"attention.sliding_window_pattern": [True]}, {}, "pattern=.*each of 6 layers, or a period"),
         ({"attention.head_count": [4, 8]}, {}, "head_count=.*for each of 6 layers"),
         ({"rope.dimension_count_swa": 34}, {}, "dimension_count_swa: heads of 32 with 34 rotated"),

@@ -106,7 +106,7 @@ def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
             ("swa_num_key_value_heads", mixer.num_kv_heads, swa_heads),
             ("attention_value_scale", mixer.value_scale, config.attention_value_scale),
             ("swa_rope_theta", mixer.rope.theta, config.windowed_theta if has_window else None),
-            ("gating", _gating(mixer), "per-head" if config.gating is True else config.gating or None),
+            ("gating", _gating(mixer), config.gates),
             ("head_dim", mixer.head_dim, config.head_dim),
             ("sliding_window", mixer.window, config.sliding_window),
         ]

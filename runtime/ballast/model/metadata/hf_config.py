@@ -139,8 +139,8 @@ class HfConfig(BaseModel):
     @property
     def theta(self) -> float | None:
         """The base of the rotation's frequencies, in the first layer."""
-        in_rope = None if self.rope_parameters is None else (self._rope or self.rope_parameters).rope_theta
-        return (self.rope_theta[0] if self.rope_theta else None) or in_rope
+        own = self.rope_parameters and (self.rope_parameters.full_attention or self.rope_parameters)
+        return (self.rope_theta[0] if self.rope_theta else None) or (own.rope_theta if own else None)
 
     @property
     def windowed_theta(self) -> float | None:
@@ -156,6 +156,11 @@ class HfConfig(BaseModel):
         other = self.attention_other_setting and self.attention_other_setting.num_attention_heads
         own = self.num_sliding_attention_heads or other if has_window else None
         return own or self.num_attention_heads
+
+    @property
+    def gates(self) -> str | None:
+        """What has a gate: per-head or per-element; None: the file does not say."""
+        return "per-head" if self.gating is True else self.gating.replace("_", "-") if self.gating else None
 
     @property
     def is_greedy(self) -> bool:

@@ -152,6 +152,6 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, 
 
 
 def test_a_config_may_name_gates_of_entries(tmp_path: Path) -> None:
-    read_spec(file_of(tmp_path, spec=LAGUNA_FULL_SPEC), HfConfig.model_validate({"gating": "per-element"}))
+    read_spec(file_of(tmp_path, spec=LAGUNA_FULL_SPEC), HfConfig.model_validate({"gating": "per_element"}))
     with pytest.raises(ModelError, match="gating is per-element in this file and per-head"):
         read_spec(file_of(tmp_path, spec=LAGUNA_FULL_SPEC), HfConfig.model_validate({"gating": True}))

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from tokenizers import Regex, pre_tokenizers
 
+from ballast.families.marks import Mark
 from ballast.families.registry import FAMILIES, RELEASES
 from ballast.text.gguf_vocab import SPLITS
 from ballast.text.loading import load_text
 from ballast.text.marks import Start, marks_of, start_of
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
+from devkit.models.call_forms import FORMS, tool
 from devkit.models.vocabulary import byte_metadata
 
 USER = [{"role": "user", "content": "U"}]
@@ -84,6 +86,20 @@ def test_the_switch_decides_where_replies_begin(name: str, options: dict[str, bo
         start_of(reversed(text.tokenizer.encode_prompt(prompt)), marks, text.tokenizer.eos_ids, thinks=False)
         is expected
     )
+
+
+@pytest.mark.parametrize("gap", ["", "\n"])
+def test_calls_may_have_the_line_breaks_of_the_templates_of_xs(gap: str) -> None:
+    tools = tool({"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}})
+    pairs = [
+        f"{Mark.KEY}{key}{Mark.END_KEY}{gap}{Mark.VALUE}{value}{Mark.END_VALUE}{gap}"
+        for key, value in (("a", " x\n"), ("n", "3"))
+    ]
+    text = f"{Mark.CALL}f{gap}{''.join(pairs)}{Mark.END_CALL}"
+    assert FORMS["Laguna"].refused_at(tools, f"{text}{gap}{text}") is None
+    for pieces in ([text], list(text)):
+        (call,) = FORMS["Laguna"].read(tools, pieces).calls
+        assert (call.name, call.arguments) == ("f", '{"a": " x\\n", "n": 3}')
 
 
 def test_only_xs_2_and_s_introduce_themselves(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ struct GroupedShape {
   bool norms_all_heads;   // whether norms of queries and keys span all heads of a token, else each head
   int64_t window = 0;     // positions that a token sees, its own the last; 0 for all
   float value_scale = 1;  // factor of values
+  bool softplus_gates = false;  // whether outputs are multiplied by the softplus of gates, else the sigmoid
+  bool gates_entries = false;   // whether each entry of a head's output has a gate, else each head
 };
 
 using MixerShape = std::variant<LatentShape, GroupedShape>;
@@ -63,7 +65,7 @@ struct AttentionMemory {
   std::vector<float> key;           // [T, kv heads, head_dim]
   std::vector<float> value;         // [T, kv heads, v]
   std::vector<float> values;        // [T, H, v]
-  std::vector<float> gates;         // [T, H]
+  std::vector<float> gates;         // [T, H] or [T, H, v]
   std::vector<float> index_query;   // [T, index heads, key_width]
   std::vector<float> index_key;     // [T, key_width]
   std::vector<float> head_weights;  // [T, index heads]

@@ -136,6 +136,7 @@ FORMS: Mapping[str, CallForm] = {
     "Qwen3": CallForm("qwen3", "json"),
     "Step": CallForm("step", "tagged"),
     "GLM": CallForm("glm", "keyed"),
+    "Laguna": CallForm("laguna", "keyed"),
     "Hunyuan 3": CallForm("hunyuan", "keyed"),
     "MiniMax-M2": CallForm("minimax", "invoke"),
     "MiMo-V2": CallForm("mimo", "function"),

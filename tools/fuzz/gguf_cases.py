@@ -20,6 +20,7 @@ from devkit.models.gguf_files import write_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC, V32_SPEC
 from devkit.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_SPEC
+from devkit.models.specs.laguna import LAGUNA_SPEC
 from devkit.models.specs.mimo import MIMO_SPEC
 from devkit.models.specs.qwen3 import QWEN3_SPEC
 from devkit.models.specs.step import STEP_SPEC
@@ -82,7 +83,7 @@ def seed_specs() -> tuple[ModelSpec, ...]:
     lite = changed(V2_LITE_SPEC, **small, **dense, **latent)
     grouped = [changed(QWEN3_SPEC, **small), changed(GLM_SPEC, **small, **dense)]
     sparse = [changed(spec, **small, **dense, **latent) for spec in (V32_SPEC, GLM_DSA_SPEC)]
-    windowed = [replace(spec, hidden=32, vocab_size=288) for spec in (GPT_OSS_SPEC, STEP_SPEC, MIMO_SPEC)]
+    windowed = [replace(spec, hidden=32, vocab_size=288) for spec in (GPT_OSS_SPEC, STEP_SPEC, MIMO_SPEC, LAGUNA_SPEC)]
     return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse, *windowed
 
 
@@ -196,6 +197,7 @@ _MORE_KEYS = (
     "step35.rope.dimension_count_swa",
     "mimo2.attention.key_length_swa",
     "mimo2.expert_gating_func",
+    "laguna.attention.sliding_window_pattern",
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.unknown",
 )

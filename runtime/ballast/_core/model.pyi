@@ -61,7 +61,8 @@ class GroupedShape(PybindObject):
     """The sizes of grouped-query attention. The cache keeps keys [num_kv_heads * head_dim] and values [num_kv_heads *
     v_dim] per token. The first rope_dim entries of a head are rotated. Norms of queries and keys, if there are any,
     span all heads of a token with norms_all_heads, else each head. A token attends to the last `window` positions up to
-    its own; 0: to all."""
+    its own; 0: to all. Gates, if there are any, multiply each head's output, with gates_entries each entry of it, by
+    their sigmoid, with softplus_gates by their softplus."""
 
     def __init__(
         self,
@@ -75,6 +76,8 @@ class GroupedShape(PybindObject):
         norms_all_heads: bool,
         window: int,
         value_scale: float,
+        softplus_gates: bool,
+        gates_entries: bool,
     ) -> None: ...
 
 class HeadMatrix(PybindObject):

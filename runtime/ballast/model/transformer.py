@@ -139,6 +139,8 @@ def _grouped(mixer: GroupedSpec) -> model.GroupedShape:
         norms_all_heads=mixer.norms_all_heads,
         window=mixer.window or 0,
         value_scale=mixer.value_scale,
+        softplus_gates=mixer.gate == "softplus",
+        gates_entries=mixer.gates_entries,
     )
 
 

@@ -99,7 +99,7 @@ def _attention_of(mixer: Mixer) -> _Attention:
     heads = mixer.num_heads
     if isinstance(mixer, GroupedSpec):
         values = heads * mixer.v_dim
-        gates = heads if GATE in mixer.options else 0
+        gates = mixer.num_gates if GATE in mixer.options else 0
         floats = heads * mixer.head_dim + mixer.kv_width + values + gates
         return _Attention(floats, mixer.num_kv_heads, mixer.v_dim, values)
     a_head = 2 * mixer.nope_dim + mixer.rope.dim + 2 * mixer.kv_lora_rank + mixer.v_dim

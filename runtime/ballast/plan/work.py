@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
-from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
 from ballast.model.spec import ModelSpec
@@ -78,11 +78,14 @@ def _attention_bytes(spec: ModelSpec, mixer: Mixer, num_tokens: int) -> int:
 
 def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> int:
     """Grouped-query attention: queries, keys and values, rotated queries (also in half precision), the output of
-    attention, rounded and as floats; before these the terms of the products' input, after them those of the output."""
+    attention, rounded and as floats, and gates; before these the terms of the products' input, after them those of the
+    output."""
     heads, values = grouped.num_heads * grouped.head_dim, grouped.num_heads * grouped.v_dim
     floats = 2 * heads + grouped.kv_width + values
     if grouped.norms_all_heads:  # queries and keys are copied
         floats += heads + grouped.num_kv_heads * grouped.head_dim
+    if GATE in grouped.options:  # and their function
+        floats += 2 * grouped.num_gates
     halves = heads + values
     terms = max(spec.hidden, values) * _TERM_BYTES
     return num_tokens * (floats * FLOAT_BYTES + halves * _HALF_BYTES + terms)

@@ -88,6 +88,15 @@ _GPT_4O = (
     r"|\s+(?!\S)"
     r"|\s+",
 )
+_QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+"
+    r"|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+"
+    r"|\s+(?!\S)"
+    r"|\s+"
+)
 SPLITS: Mapping[str, Sequence[str]] = {
     "deepseek-llm": (
         r"[\r\n]",
@@ -112,15 +121,9 @@ SPLITS: Mapping[str, Sequence[str]] = {
     "glm5": _GLM,
     "gpt-4o": _GPT_4O,
     "minimax-m2": _GPT_4O,
-    "qwen2": (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-        r"|[^\r\n\p{L}\p{N}]?\p{L}+"
-        r"|\p{N}"
-        r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
-        r"|\s*[\r\n]+"
-        r"|\s+(?!\S)"
-        r"|\s+",
-    ),
+    "qwen2": (_QWEN2,),
+    # Each run of line breaks begins a piece, with the text that follows it.
+    "laguna": (r"(?:\r?\n)+(?:[^\r\n]+|\r(?!\n))*", _QWEN2),
     "kimi-k2": (
         rf"{_HAN}+|{_cased_words(_HAN)}"
         r"|\p{N}{1,3}"

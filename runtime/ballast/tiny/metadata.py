@@ -47,7 +47,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
 def _layer_counts(shape: TinyShape) -> dict[str, int]:
     if shape.architecture in ("gpt-oss", "mimo2"):
         return {}  # their files do not contain it
-    if shape.architecture == "step35":
+    if shape.architecture in ("step35", "laguna"):
         shared = {"expert_shared_feed_forward_length": shape.expert_dim * shape.num_shared_experts}
         return {"leading_dense_block_count": shape.num_dense_layers, **shared}
     if not shape.counts_layers:
@@ -83,23 +83,39 @@ def _head_numbers(shape: TinyShape, heads: TinyHeads) -> dict[str, int]:
 
 
 def _add_by_layer(writer: GGUFWriter, shape: TinyShape) -> None:
-    """What a file lists by layer, if it names the layers with a window, with their base of frequencies."""
+    """What a file lists by layer, and what differs in layers with a window."""
     heads, layers, prefix = shape.heads, range(shape.num_layers), shape.architecture
-    if heads is None or heads.windowed_layers is None:
+    if heads is None:
         return
-    windowed = heads.windowed_layers
-    writer.add_array(f"{prefix}.attention.sliding_window_pattern", [layer in windowed for layer in layers])
-    writer.add_array(f"{prefix}.attention.head_count_kv", [heads.kv_heads(layer) for layer in layers])
+    if heads.windowed_layers is not None:
+        writer.add_array(f"{prefix}.attention.sliding_window_pattern", _has_window(shape, heads))
+        writer.add_array(f"{prefix}.attention.head_count_kv", [heads.kv_heads(layer) for layer in layers])
     if heads.windowed_heads is not None:
-        counts = [heads.windowed_heads if layer in windowed else shape.num_heads for layer in layers]
-        writer.add_array(f"{prefix}.attention.head_count", counts)
+        writer.add_array(f"{prefix}.attention.head_count", _head_counts(shape, heads))
     if heads.windowed_theta is not None:
         writer.add_float32(f"{prefix}.rope.freq_base_swa", heads.windowed_theta)
+    if heads.windowed_rope_dim is not None:
+        writer.add_uint32(f"{prefix}.rope.dimension_count_swa", heads.windowed_rope_dim)
     if ARCHITECTURES[prefix].scales_values:
         writer.add_float32(f"{prefix}.attention.value_scale", heads.value_scale)
     if shape.limits is not None:
         writer.add_array(f"{prefix}.swiglu_clamp_exp", list(shape.limits.experts))
         writer.add_array(f"{prefix}.swiglu_clamp_shexp", list(shape.limits.shared))
+
+
+def _has_window(shape: TinyShape, heads: TinyHeads) -> list[bool]:
+    rule = ARCHITECTURES[shape.architecture].windows
+    return [heads.has_window(layer, rule) for layer in range(shape.num_layers)]
+
+
+def _head_counts(shape: TinyShape, heads: TinyHeads) -> list[int]:
+    """Heads of each layer's queries."""
+    return [(heads.windowed_heads if each else None) or shape.num_heads for each in _has_window(shape, heads)]
+
+
+def _layer_types(shape: TinyShape, heads: TinyHeads) -> list[str]:
+    """As config.json lists them."""
+    return ["sliding_attention" if each else "full_attention" for each in _has_window(shape, heads)]
 
 
 def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
@@ -136,10 +152,11 @@ def _add_yarn(writer: GGUFWriter, shape: TinyShape) -> None:
     writer.add_string(f"{scaling}.type", "yarn")
     writer.add_float32(f"{scaling}.factor", shape.yarn.factor)
     writer.add_uint32(f"{scaling}.original_context_length", shape.yarn.original_context)
-    if shape.yarn.is_plain:
-        return
-    writer.add_float32(f"{scaling}.yarn_log_multiplier", 0.1 * shape.yarn.mscale_all_dim)
-    if not shape.old_keys:
+    if shape.yarn.attention_factor is not None:
+        writer.add_float32(f"{scaling}.yarn_attn_factor", shape.yarn.attention_factor)
+    if not shape.yarn.is_plain:
+        writer.add_float32(f"{scaling}.yarn_log_multiplier", 0.1 * shape.yarn.mscale_all_dim)
+    if shape.yarn.has_betas and not shape.old_keys:
         writer.add_float32(f"{scaling}.yarn_beta_fast", shape.yarn.beta_fast)
         writer.add_float32(f"{scaling}.yarn_beta_slow", shape.yarn.beta_slow)
 
@@ -174,6 +191,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "qwen3moe": _qwen3_config,
         "step35": _step_config,
         "mimo2": _mimo_config,
+        "laguna": _laguna_config,
     }
     own = makers[shape.architecture](shape)
     common: dict[str, Any] = {
@@ -230,9 +248,7 @@ def _deepseek_config(shape: TinyShape) -> dict[str, Any]:
         "attention_bias": False,
         "first_k_dense_replace": shape.num_dense_layers,
         "kv_lora_rank": shape.kv_lora_rank,
-        "mlp_layer_types": [
-            "dense" if layer < shape.num_dense_layers else "sparse" for layer in range(shape.num_layers)
-        ],
+        "mlp_layer_types": _mlp_types(shape),
         "model_type": model_type,
         "moe_layer_freq": 1,
         "n_group": shape.num_groups,
@@ -248,6 +264,10 @@ def _deepseek_config(shape: TinyShape) -> dict[str, Any]:
         "topk_method": "noaux_tc" if is_v3 else v2_topk_method,
         "v_head_dim": shape.v_dim,
     }
+
+
+def _mlp_types(shape: TinyShape) -> list[str]:
+    return ["dense" if layer < shape.num_dense_layers else "sparse" for layer in range(shape.num_layers)]
 
 
 def _qwen3_config(shape: TinyShape) -> dict[str, Any]:
@@ -330,12 +350,11 @@ def _dots_config(shape: TinyShape) -> dict[str, Any]:
 
 def _gpt_oss_config(shape: TinyShape) -> dict[str, Any]:
     assert shape.heads is not None
-    windowed = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(shape.num_layers)]
     return {
         "architectures": ["GptOssForCausalLM"],
         "attention_bias": True,
         "head_dim": shape.heads.head_dim,
-        "layer_types": windowed,
+        "layer_types": _layer_types(shape, shape.heads),
         "model_type": "gpt_oss",
         "num_local_experts": shape.num_experts,
         "sliding_window": shape.heads.window,
@@ -347,7 +366,7 @@ def _step_config(shape: TinyShape) -> dict[str, Any]:
     assert shape.heads is not None
     assert shape.factors is not None
     assert shape.limits is not None
-    has_window = [shape.heads.has_window(layer, None) for layer in range(shape.num_layers)]
+    has_window = _has_window(shape, shape.heads)
     return {
         "architectures": ["Step3p5ForCausalLM"],
         "attention_other_setting": {
@@ -357,7 +376,7 @@ def _step_config(shape: TinyShape) -> dict[str, Any]:
             "head_dim": shape.heads.head_dim,
         },
         "head_dim": shape.heads.head_dim,
-        "layer_types": ["sliding_attention" if each else "full_attention" for each in has_window],
+        "layer_types": _layer_types(shape, shape.heads),
         "model_type": "step3p5",
         "moe_layers_enum": ",".join(map(str, range(shape.num_dense_layers, shape.num_layers))),
         "moe_num_experts": shape.num_experts,
@@ -381,17 +400,16 @@ def _step_config(shape: TinyShape) -> dict[str, Any]:
 
 
 def _mimo_config(shape: TinyShape) -> dict[str, Any]:
-    heads, layers = shape.heads, range(shape.num_layers)
+    heads = shape.heads
     assert heads is not None
-    windowed = heads.windowed_layers or ()
     rope = {"partial_rotary_factor": shape.rope_dim / heads.head_dim, "rope_type": "default"}
     return {
         "architectures": ["MiMoV2FlashForCausalLM"],
         "attention_bias": False,
         "attention_value_scale": heads.value_scale,
         "head_dim": heads.head_dim,
-        "layer_types": ["sliding_attention" if layer in windowed else "full_attention" for layer in layers],
-        "mlp_layer_types": ["dense" if layer < shape.num_dense_layers else "sparse" for layer in layers],
+        "layer_types": _layer_types(shape, heads),
+        "mlp_layer_types": _mlp_types(shape),
         "model_type": "mimo_v2_flash",
         "n_group": shape.num_groups,
         "n_routed_experts": shape.num_experts,
@@ -408,11 +426,39 @@ def _mimo_config(shape: TinyShape) -> dict[str, Any]:
     }
 
 
+def _laguna_config(shape: TinyShape) -> dict[str, Any]:
+    heads = shape.heads
+    assert heads is not None
+    full = {**_rope_scaling(shape), "rope_theta": shape.rope_theta, "rope_type": "yarn"}
+    windowed_dim = heads.windowed_rope_dim or shape.rope_dim
+    windowed = {"rope_theta": heads.windowed_theta or shape.rope_theta, "rope_type": "default"}
+    return {
+        "architectures": ["LagunaForCausalLM"],
+        "attention_bias": False,
+        "gating": "per-element" if heads.gates_entries else True,
+        "head_dim": heads.head_dim,
+        "layer_types": _layer_types(shape, heads),
+        "mlp_layer_types": _mlp_types(shape),
+        "model_type": "laguna",
+        "moe_routed_scaling_factor": shape.weights_scale,
+        "num_attention_heads_per_layer": _head_counts(shape, heads),
+        "num_experts": shape.num_experts,
+        "rope_parameters": {
+            "full_attention": {**full, "partial_rotary_factor": shape.rope_dim / heads.head_dim},
+            "sliding_attention": {**windowed, "partial_rotary_factor": windowed_dim / heads.head_dim},
+        },
+        "shared_expert_intermediate_size": shape.expert_dim * shape.num_shared_experts,
+        "sliding_window": heads.window or 0,
+    }
+
+
 def _rope_scaling(shape: TinyShape) -> dict[str, Any]:
     assert shape.yarn is not None
     own: dict[str, Any] = {"mscale": shape.yarn.mscale, "mscale_all_dim": shape.yarn.mscale_all_dim}
     if shape.yarn.is_plain:
-        own = {"truncate": False}
+        own = {"truncate": ARCHITECTURES[shape.architecture].rounds_yarn}
+    if shape.yarn.attention_factor is not None:
+        own["attention_factor"] = shape.yarn.attention_factor
     return own | {
         "beta_fast": shape.yarn.beta_fast,
         "beta_slow": shape.yarn.beta_slow,

@@ -91,7 +91,7 @@ _V2_TEMPLATE = (
 )
 
 
-Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss", "step", "mimo"]
+Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss", "step", "mimo", "laguna"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,16 @@ _OTHERS: dict[str, _OfFamily] = {
     ),
     "mimo": _OfFamily(
         "mimo-v2.5", "qwen2", "<|endoftext|>", "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
+    ),
+    "laguna": _OfFamily(
+        "laguna-s-2.1",
+        "laguna",
+        "〈|EOS|〉",
+        "〈|EOS|〉",
+        (
+            *("<system>", "</system>", "<user>", "</user>", "<assistant>", "</assistant>"),
+            *("<tool_response>", "</tool_response>"),
+        ),
     ),
 }
 

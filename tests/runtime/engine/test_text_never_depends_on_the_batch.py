@@ -15,6 +15,7 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.text.loading import load_text
+from ballast.tiny.shape import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
@@ -26,15 +27,18 @@ NUM_REFERENCE_REQUESTS = 12
 BLOCK_TOKENS = 16
 
 
-# Kimi K2 and GLM-4.7-Flash differ from V3 in sizes and groups, Hunyuan 3 and dots.llm1 from GLM-4.5 in sizes, which
-# every instruction set treats the same way.
+# Kimi K2 and GLM-4.7-Flash differ from V3 in sizes and groups, Hunyuan 3 and dots.llm1 from GLM-4.5 in sizes, and
+# Laguna M.1 from Laguna in windows and gates, which every instruction set treats the same way.
+SIMILAR = ("k2", "glm47flash", "glm5", "hy3", "dots1", "lagunam1")
+LEFT_OUT = ("v2lite", "v2", "k25", "glm45air")  # differ from others in sizes and norms alone
 SUBJECTS = [
     *(
         pytest.param((arch, *isa.values), marks=isa.marks, id=f"{arch}-{isa.id or isa.values[0]}")
-        for arch in ("v3", "qwen3", "glm45", "v32", "minimaxm2", "gptoss", "step35", "mimov2")
+        for arch in PRESETS
+        if arch not in (*SIMILAR, *LEFT_OUT)
         for isa in isa_params(*FAST_ISAS, "reference")
     ),
-    *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in ("k2", "glm47flash", "glm5", "hy3", "dots1")),
+    *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in SIMILAR),
 ]
 
 

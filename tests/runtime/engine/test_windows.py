@@ -22,7 +22,7 @@ from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
 from ballast.model.transformer import Transformer
 from ballast.tiny import write_tiny_model
-from ballast.tiny.shape import MIMO_V2
+from ballast.tiny.shape import MIMO_V2, PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
 from devkit.models.written import MakeTiny
@@ -52,9 +52,10 @@ def least_window_blocks(
 
 
 MakeCore = Callable[..., EngineCore]
+WINDOWED = [arch for arch, shape in PRESETS.items() if shape.heads is not None and shape.heads.window is not None]
 
 
-@pytest.fixture(scope="module", params=["gptoss", "step35", "mimov2"])
+@pytest.fixture(scope="module", params=WINDOWED)
 def make_core(request: pytest.FixtureRequest, written: MakeTiny) -> MakeCore:
     gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf, None)

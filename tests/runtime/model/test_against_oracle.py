@@ -27,7 +27,7 @@ from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.tiny import write_tiny_model
-from ballast.tiny.shape import V3
+from ballast.tiny.shape import PRESETS, V3
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
@@ -45,11 +45,19 @@ PROMPT_TOKENS = 80
 NEW_TOKENS = 12
 VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2", "glm47flash") for mla in ("split", "joint")]
 SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what they attend to
-GROUPED = [(arch, quant) for arch in ("qwen3", "glm45", "minimaxm2", "hy3", "dots1") for quant in ("f32", "q4_k")]
+# glm45air differs from glm45 in its norms, which have a test of their own.
+GROUPED = [
+    (arch, quant)
+    for arch, shape in PRESETS.items()
+    if shape.heads is not None and shape.heads.window is None and arch != "glm45air"
+    for quant in ("f32", "q4_k")
+]
+OWN_QUANTS = {"gptoss": ("f32", "mxfp4", "q8_0"), "mimov2": ("f32", "nvfp4", "q4_k")}
 WINDOWED = [  # whose prompts are five times their window
-    *(("gptoss", quant) for quant in ("f32", "mxfp4", "q8_0")),
-    *(("step35", quant) for quant in ("f32", "q4_k", "q8_0")),
-    *(("mimov2", quant) for quant in ("f32", "nvfp4", "q4_k")),
+    (arch, quant)
+    for arch, shape in PRESETS.items()
+    if shape.heads is not None and shape.heads.window is not None
+    for quant in OWN_QUANTS.get(arch, ("f32", "q4_k", "q8_0"))
 ]
 QUANTS = [
     "f32",

@@ -19,6 +19,7 @@ from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC
 from devkit.models.specs.glm import GLM52_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
+from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC
 from devkit.models.specs.qwen3 import QWEN3_30B_SPEC
 from devkit.models.specs.step import STEP35_FLASH_SPEC
@@ -71,7 +72,11 @@ def test_a_gpu_refuses_latent_attention_beside_other_kinds() -> None:
         assert refusal.startswith("its layers have different kinds of latent attention")
 
 
-@pytest.mark.parametrize("spec", [GPT_OSS_20B_SPEC, MIMO_FLASH_SPEC, STEP35_FLASH_SPEC], ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "spec",
+    [GPT_OSS_20B_SPEC, MIMO_FLASH_SPEC, STEP35_FLASH_SPEC, LAGUNA_XS_SPEC, LAGUNA_M1_SPEC],
+    ids=lambda spec: spec.name,
+)
 def test_a_gpu_supports_windows_sinks_gates_and_other_units(spec: ModelSpec) -> None:
     assert why_not_on_gpu(spec) is None
 

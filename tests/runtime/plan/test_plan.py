@@ -38,6 +38,7 @@ from devkit.models.specs.glm import GLM5_SPEC, GLM45_AIR_SPEC, GLM46_SPEC, GLM47
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from devkit.models.specs.hunyuan import HUNYUAN3_SPEC
 from devkit.models.specs.kimi import K2_SPEC
+from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_S_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
 from devkit.models.specs.minimax import MINIMAX_M2_SPEC
 from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_235B_SPEC, QWEN3_CODER_SPEC
@@ -85,6 +86,8 @@ def use(plan: MemoryPlan, name: str) -> int:
         ("v32", "split", "q4_k_m"),
         ("glm5", "split", "q8_0"),
         ("step35", "split", "q4_k_m"),
+        ("laguna", "split", "q4_k_m"),
+        ("lagunam1", "split", "q8_0"),
     ],
 )
 def test_the_plan_matches_the_memory_of_the_loaded_model(
@@ -123,6 +126,9 @@ def test_the_plan_matches_the_memory_of_the_loaded_model(
         (GPT_OSS_120B_SPEC, 116.83e9, 2 * 73_728),
         (STEP35_FLASH_SPEC, 196.96e9, 2 * 184_320),
         (MIMO_FLASH_SPEC, 308.8e9, 2 * 222_720),
+        (LAGUNA_XS_SPEC, 33.44e9, 2 * 163_840),
+        (LAGUNA_S_SPEC, 117.6e9, 2 * 196_608),
+        (LAGUNA_M1_SPEC, 225.8e9, 2 * 286_720),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

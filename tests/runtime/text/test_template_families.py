@@ -292,6 +292,7 @@ def test_a_fingerprint_is_stable_under_conversion() -> None:
         ("glm45", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
         ("glm5", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
         ("minimaxm2", '<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>'),
+        ("laguna", "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"),
         ("mimov2", "<function=f>\n<parameter=a>1</parameter>\n</function>"),
         ("hy3", "<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>1</arg_value:opensource>"),
         ("step35", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"),
@@ -415,14 +416,22 @@ def test_families_with_text_calls_write_non_object_arguments_unchanged() -> None
         ("glm-4.7", "<tool_call>fno JSON</tool_call>"),
         ("minimax-m2", '<invoke name="f">\nno JSON\n</invoke>'),
         ("mimo-v2.5", "<function=f>\nno JSON\n</function>"),
+        ("laguna-xs-2.1", "<tool_call>f\nno JSON\n</tool_call>"),
+        ("laguna-s-2.1", "<tool_call>fno JSON</tool_call>"),
         ("hy3", "<tool_call:opensource>f<tool_sep:opensource>\nno JSON\n</tool_call:opensource>"),
         ("step-3.5-flash", "<tool_call>\n<function=f>\nno JSON\n</function>\n</tool_call>"),
     ):
         assert written in family(name).render(turns)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "step-3.5-flash", "mimo-v2.5"])
-def test_qwen_glm_step_and_mimo_write_late_instructions_in_their_place(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "step-3.5-flash", "mimo-v2.5"),
+        *("laguna-xs.2", "laguna-xs-2.1", "laguna-s-2.1"),
+    ],
+)
+def test_families_write_late_instructions_in_their_place(name: str) -> None:
     prompt = family(name).render(CHAT)
     assert prompt.index("A1") < prompt.index("U2") < prompt.index("S2")
     assert "system-reminder" not in prompt
@@ -440,6 +449,10 @@ def test_qwen_glm_step_and_mimo_write_late_instructions_in_their_place(name: str
         ("glm-4.5", {"enable_thinking": False}, "U/nothink<|assistant|>\n<think></think>"),
         ("glm-4.7", {}, "U<|assistant|><think>"),
         ("glm-4.7", {"enable_thinking": False}, "U<|assistant|></think>"),
+        ("laguna-xs.2", {}, "<user>\nU\n</user>\n<assistant>\n</think>"),
+        ("laguna-xs-2.1", {"enable_thinking": True}, "<user>\nU\n</user>\n<assistant>\n<think>"),
+        ("laguna-s-2.1", {}, "<user>U</user>\n<assistant><think>"),
+        ("laguna-s-2.1", {"enable_thinking": False}, "<user>U</user>\n<assistant></think>"),
         ("mimo-v2.5", {}, "<|im_start|>user\nU<|im_end|><|im_start|>assistant\n"),
         ("mimo-v2.5", {"enable_thinking": False}, "<|im_start|>assistant\n<think></think>"),
         ("minimax-m2", {}, "]~b]user\nU[e~[\n]~b]ai\n<think>\n"),
@@ -470,7 +483,10 @@ def test_the_ends_of_prompts_by_the_switch(name: str, options: dict[str, Any], t
 
 @pytest.mark.parametrize(
     "name",
-    ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5"],
+    [
+        *("qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5"),
+        *("laguna-xs-2.1", "laguna-s-2.1"),
+    ],
 )
 def test_other_families_last_messages_are_continued(name: str) -> None:
     chat = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "Once"}]

@@ -164,7 +164,9 @@ def _read_grouped(keys: Keys, windows: Sequence[int | None], widths: Widths, rop
             window=window,
             norms_all_heads=keys.architecture.norms_all_heads,
             fuses_qkv=_fuses_qkv(keys, layer),
+            gate=keys.architecture.gate,
         )
+        mixer = replace(mixer, gates_entries=_gates_entries(keys, mixer, layer))
         first = windows.index(window)
         yield replace(mixer, options=_options(keys, mixer, first, widths.hidden))
 
@@ -184,7 +186,8 @@ def _rope(keys: Keys, window: int | None, head_dim: int, rope: RopeSpec) -> Rope
             "expected an even number of rotated dimensions, at most the head's"
         )
     if window is not None:
-        return replace(rope, dim=dim, theta=_theta(keys, window, rope.theta))
+        yarn = rope.yarn if keys.architecture.yarn_in_windows else None
+        return replace(rope, dim=dim, theta=_theta(keys, window, rope.theta), yarn=yarn)
     if not keys.architecture.halves_full_rope:
         return replace(rope, dim=dim)
     if dim % 4:
@@ -206,24 +209,36 @@ def _fuses_qkv(keys: Keys, layer: int) -> bool:
     return not any(keys.has_tensor(f"blk.{layer}.{name}") for name in separate)
 
 
+def _gates_entries(keys: Keys, mixer: GroupedSpec, layer: int) -> bool:
+    """Whether a layer has a gate for each entry of its heads' outputs, which the number of gates says."""
+    name = f"blk.{layer}.attn_gate.weight"
+    if not keys.architecture.may_gate_entries or not keys.has_tensor(name):
+        return False
+    shape, entries = keys.gguf.tensors[name].shape, mixer.num_heads * mixer.v_dim
+    if shape[:1] not in ((mixer.num_heads,), (entries,)):
+        expected = f"{mixer.num_heads} rows, one per head, or {entries}, one per entry of heads"
+        raise keys.refuse(f"found shape {shape}; expected {expected}", name)
+    return shape[0] == entries
+
+
 def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
     """Of each layer, the positions that a token sees; None for all."""
-    if keys.architecture.window_period is None:
+    rule, window_key, key = keys.architecture.windows, "attention.sliding_window", "attention.sliding_window_pattern"
+    if rule is None or (rule.is_optional and keys.get(window_key) in (None, 0)):
         yield from [None] * num_layers
         return
-    window = keys.whole("attention.sliding_window")
-    key = "attention.sliding_window_pattern"
+    window = keys.whole(window_key)
     pattern = keys.get(key)
     expected = f"true or false for each of {num_layers} layers"
     if isinstance(pattern, list):
         if len(pattern) < num_layers or any(each not in (0, 1) for each in pattern):
-            raise keys.wrong(key, f"{expected}, or a period" if keys.architecture.window_period else expected)
+            raise keys.wrong(key, f"{expected}, or a period" if rule.period else expected)
         yield from (window if has_window else None for has_window in pattern[:num_layers])
         return
-    if not keys.architecture.window_period:
+    if rule.period is None:
         raise keys.wrong(key, expected)
-    period = keys.whole(key, default=keys.architecture.window_period)
-    yield from (window if layer % period < period - 1 else None for layer in range(num_layers))
+    period = keys.whole(key, default=rule.period)
+    yield from (window if rule.has_window(layer, period) else None for layer in range(num_layers))
 
 
 def _options(keys: Keys, mixer: GroupedSpec, first: int, hidden: int) -> frozenset[str]:

@@ -127,7 +127,7 @@ def _hint(name: str) -> str:
 
 def _check_keys(keys: Keys) -> None:
     architecture = keys.architecture
-    is_read = {_WINDOW_KEY: architecture.window_period is not None, _INDEXER_KEY: architecture.index_pairs is not None}
+    is_read = {_WINDOW_KEY: architecture.windows is not None, _INDEXER_KEY: architecture.index_pairs is not None}
     for key in (_REFUSED_KEY, _WINDOW_KEY, _INDEXER_KEY):
         if keys.get(key) and not is_read.get(key, False):
             raise keys.refuse(f"{keys.full(key)}={shown(keys.get(key))}: this model's attention is not supported")

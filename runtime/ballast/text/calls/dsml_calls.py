@@ -55,6 +55,7 @@ class DsmlCalls:
     def __init__(self, new_id: NewId = new_call_id) -> None:
         self.num_calls = 0
         self.open = False
+        self.is_framed = True
         self._new_id = new_id
         self._state = _State.BETWEEN
         self._text = ""

@@ -122,6 +122,7 @@ class InvokeCalls(SpelledTags):
     ) -> None:
         super().__init__(new_id, tools)
         self._spelling = spelling
+        self.is_framed = True
 
     def unopened_at(self, text: str) -> int:
         """See `CallReader`. A line break before MiniMax's calls belongs to them."""

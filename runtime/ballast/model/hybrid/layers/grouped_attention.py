@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
@@ -23,7 +24,7 @@ class GroupedWeights:
     heads: Linears  # D → H * K; G * K; G * V
     of_heads: HeadWeights
     sinks: torch.Tensor | None  # [H]
-    gate: Linear | None  # D → H
+    gate: Linear | None  # D → H, or H * V with gates of entries
     output: Linear  # H * V → D
     output_bias: torch.Tensor | None  # [D]
 
@@ -56,6 +57,7 @@ class GroupedAttention:
         self._pointwise = pointwise
         self.attend = attend
         self.has_window = mixer.window is not None
+        self._gate = functional.softplus if mixer.gate == "softplus" else functional.sigmoid
 
     def __call__(self, weights: GroupedWeights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
         """See `AttentionKind`."""
@@ -72,7 +74,7 @@ class GroupedAttention:
         del query, key, value
         attended = self.attend(turned, cache.rows, step, weights.sinks)
         if weights.gate is not None:
-            attended *= weights.gate(normed).sigmoid()[:, :, None]
+            attended *= self._gate(weights.gate(normed)).view(num_tokens, self._num_heads, -1)
         out = weights.output(attended.flatten(1))
         return out if weights.output_bias is None else out.add_(weights.output_bias)
 

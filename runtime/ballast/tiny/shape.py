@@ -137,6 +137,8 @@ class TinyShape:
     """None: latent attention."""
     index: TinyIndex | None = None
     """None: every token attends to all earlier tokens."""
+    query_beta: float = 0.0
+    """Of the factor of queries by position, whose length is YaRN's original context."""
     factors: TinyFactors | None = None
     limits: TinyLimits | None = None
     router_bias_name: str = ROUTER_BIAS
@@ -383,6 +385,31 @@ MIMO_V2 = TinyShape(
     yarn=None,
 )
 
+MISTRAL4 = TinyShape(
+    name="Tiny Mistral Small 4",
+    family="mistral",
+    gating="softmax",
+    architecture="mistral4",
+    num_layers=3,
+    num_dense_layers=0,
+    kv_lora_rank=256,
+    v_dim=128,
+    normalize_weights=True,
+    yarn=TinyYarn(factor=32.0, original_context=16),
+    query_beta=0.1,
+)
+
+MISTRAL_LARGE3 = replace(
+    MISTRAL4,
+    name="Tiny Mistral Large 3",
+    architecture="deepseek2",
+    num_layers=4,
+    num_dense_layers=1,
+    kv_lora_rank=512,
+    nope_dim=128,
+    query_beta=0.3,
+)
+
 BALLAST_TINY = TinyShape(
     name="ballast-tiny",
     family="v3",
@@ -422,4 +449,6 @@ PRESETS = {
     "gptoss": GPT_OSS,
     "step35": STEP35,
     "mimov2": MIMO_V2,
+    "mistral4": MISTRAL4,
+    "mistrallarge3": MISTRAL_LARGE3,
 }

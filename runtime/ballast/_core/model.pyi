@@ -110,8 +110,9 @@ class Transformer(PybindObject):
         block_tokens: int,
     ) -> None:
         """`isa`: the instruction set of the attention kernels; matrices have their own. ropes: tables of cosines and
-        sines [positions, rope_dim / 2], and factors of queries [positions], which only latent attention applies; kv_layers: for each layer the KV components that its attention keeps, [slots,
-        width]. Layers with a window may have fewer slots than the others."""
+        sines [positions, rope_dim / 2], and factors of queries [positions] or None, which latent attention applies;
+        kv_layers: for each layer the KV components that its attention keeps, [slots, width]. Layers with a window may
+        have fewer slots than the others."""
 
     def forward(
         self,

@@ -31,10 +31,13 @@ BLOCK_TOKENS = 16
 SUBJECTS = [
     *(
         pytest.param((arch, *isa.values), marks=isa.marks, id=f"{arch}-{isa.id or isa.values[0]}")
-        for arch in ("v3", "qwen3", "glm45", "v32", "minimaxm2", "gptoss", "step35", "mimov2")
+        for arch in ("v3", "qwen3", "glm45", "v32", "minimaxm2", "gptoss", "step35", "mimov2", "mistral4")
         for isa in isa_params(*FAST_ISAS, "reference")
     ),
-    *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in ("k2", "glm47flash", "glm5", "hy3", "dots1")),
+    *(
+        pytest.param((arch, kernels.usable_isas()[0]), id=arch)
+        for arch in ("k2", "glm47flash", "glm5", "hy3", "dots1", "mistrallarge3")
+    ),
 ]
 
 

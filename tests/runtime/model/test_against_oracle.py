@@ -43,11 +43,8 @@ MAX_RELATIVE_ERROR = 1e-3
 ROUNDING_NOISE = 1e-4
 PROMPT_TOKENS = 80
 NEW_TOKENS = 12
-VARIANTS = [
-    (arch, mla)
-    for arch in ("v2lite", "v2", "v3", "k2", "glm47flash", "mistral4", "mistrallarge3")
-    for mla in ("split", "joint")
-]
+LATENT = ("v2lite", "v2", "v3", "k2", "glm47flash", "mistral4", "mistrallarge3")  # Mistral's scale queries by position
+VARIANTS = [(arch, mla) for arch in LATENT for mla in ("split", "joint")]
 SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what they attend to
 GROUPED = [(arch, quant) for arch in ("qwen3", "glm45", "minimaxm2", "hy3", "dots1") for quant in ("f32", "q4_k")]
 WINDOWED = [  # whose prompts are five times their window

@@ -40,6 +40,7 @@ from devkit.models.specs.hunyuan import HUNYUAN3_SPEC
 from devkit.models.specs.kimi import K2_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
 from devkit.models.specs.minimax import MINIMAX_M2_SPEC
+from devkit.models.specs.mistral import MISTRAL_LARGE3_SPEC, MISTRAL_SMALL4_SPEC
 from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_235B_SPEC, QWEN3_CODER_SPEC
 from devkit.models.specs.step import STEP35_FLASH_SPEC
 from devkit.models.written import MakeTiny
@@ -123,6 +124,8 @@ def test_the_plan_matches_the_memory_of_the_loaded_model(
         (GPT_OSS_120B_SPEC, 116.83e9, 2 * 73_728),
         (STEP35_FLASH_SPEC, 196.96e9, 2 * 184_320),
         (MIMO_FLASH_SPEC, 308.8e9, 2 * 222_720),
+        (MISTRAL_LARGE3_SPEC, 672.9e9, 2 * 70_272),
+        (MISTRAL_SMALL4_SPEC, 118.6e9, 2 * 23_040),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

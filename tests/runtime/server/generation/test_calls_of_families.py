@@ -39,6 +39,7 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": PARAMETER
         ("gptoss", None),
         ("step35", None),
         ("mimov2", None),
+        ("mistral4", "mistral-small-4"),
     ],
     ids=lambda param: param[1] or param[0],
 )

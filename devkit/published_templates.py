@@ -29,8 +29,8 @@ class Published:
     """One published template."""
 
     file: str
-    """Its file in llama.cpp's folder models/templates, its tokenizer package, or the tokenizer version that mistral-common
-    makes it for."""
+    """Its file in llama.cpp's folder models/templates, its tokenizer package, or the version of the tokenizer for which
+    mistral-common makes it."""
     family: str
     release: str | None = None
     """The release whose template takes its place; None: it is used as it is."""

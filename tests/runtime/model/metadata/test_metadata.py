@@ -443,7 +443,8 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
         (
             {"architecture": "llama"},
             r"llama; supported are deepseek2 \(DeepSeek V2, .*Kimi K2 to K2\.7-Code.*GLM-4\.7-Flash, "
-            r"Mistral Large 3.*\), deepseek32 \(DeepSeek V3\.2-Exp, .*, qwen3moe \(Qwen3.*, glm-dsa \(GLM-5, .*GLM-5\.3\)",
+            r"Mistral Large 3.*\), deepseek32 \(DeepSeek V3\.2-Exp, .*, qwen3moe \(Qwen3.*, "
+            r"glm-dsa \(GLM-5, .*GLM-5\.3\)",
         ),
         ({"architecture": "kimi-k3"}, "kimi-k3, which is Kimi K3, another architecture than K2; supported are"),
         ({"architecture": "clip"}, r"the part of a model that sees images \(mmproj\).*; name the file of its language"),

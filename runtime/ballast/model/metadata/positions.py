@@ -49,7 +49,8 @@ def _read_query_scale(settings: Settings, yarn: YarnSpec | None) -> QueryScale |
         raise keys.wrong(key, f"a number, at least 0 and at most {_MOST_QUERY_BETA:g}")
     if beta == 0:
         return None
-    return QueryScale(float(beta), keys.whole("attention.temperature_length", default=yarn and yarn.original_context))
+    length = None if yarn is None else yarn.original_context
+    return QueryScale(float(beta), keys.whole("attention.temperature_length", default=length))
 
 
 def _read_theta(settings: Settings) -> float:

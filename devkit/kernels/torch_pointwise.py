@@ -24,6 +24,7 @@ class TorchPointwise:
         self._rms_eps = rms_eps
         self._cos = torch.from_numpy(rope.cos).to(device)
         self._sin = torch.from_numpy(rope.sin).to(device)
+        self._scales = None if rope.query_scale is None else torch.from_numpy(rope.query_scale).to(device)
         self._rope_dim = 2 * rope.cos.shape[1]
 
     def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
@@ -51,7 +52,7 @@ class TorchPointwise:
         row = torch.cat([self.norm(latents[:, :rank], weight), key], -1)
         cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
         query = torch.cat([nope, self._rotated(heads[..., -self._rope_dim :], step)], -1)
-        return self._bounded(query, self._largest_query)
+        return self._bounded(self._scaled(query, step), self._largest_query)
 
     def cache_rows(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
         """See `Pointwise`."""
@@ -62,7 +63,7 @@ class TorchPointwise:
         """See `Pointwise`."""
         turned = self._rotated(heads[..., -self._rope_dim :], step)
         query = torch.cat([heads[..., : -self._rope_dim], turned], -1)
-        out.copy_(self._bounded(query, self._largest_query) * scale)
+        out.copy_(self._bounded(self._scaled(query, step), self._largest_query) * scale)
 
     def heads_and_cache(
         self,
@@ -114,6 +115,10 @@ class TorchPointwise:
     def _bounded(self, values: torch.Tensor, largest: float) -> torch.Tensor:
         self.num_saturated += (values.abs() > largest).sum()
         return values.clamp(-largest, largest)
+
+    def _scaled(self, query: torch.Tensor, step: Step) -> torch.Tensor:
+        """`query` [T, heads, …] times the factor of each token's position."""
+        return query if self._scales is None else query * self._scales[step.positions, None, None]
 
     def _rotated(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """Pairs (2i, 2i + 1) of [T, heads, rope_dim]."""

@@ -75,6 +75,9 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
             "rope.scaling.yarn_beta_fast": rope.yarn.beta_fast,
             "rope.scaling.yarn_beta_slow": rope.yarn.beta_slow,
         }
+    if rope.query_scale is not None:
+        keys["attention.temperature_scale"] = rope.query_scale.beta
+        keys["attention.temperature_length"] = rope.query_scale.length
     named = {"general.architecture": spec.architecture.name, "general.name": spec.name}
     return named | {f"{spec.architecture.name}.{key}": value for key, value in keys.items()}
 

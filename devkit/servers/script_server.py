@@ -77,8 +77,14 @@ SCRIPTS: Mapping[str, str] = {
     "channel_call": "<|channel|>analysis<|message|>Where?<|end|>"
     "<|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
     f"<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{PARIS}<|call|>",
+    "named_thought": "[THINK]Let me see.[/THINK]It is 4.",
+    "named_call": f"[THINK]Where?[/THINK]I look.[TOOL_CALLS]weather[ARGS]{PARIS}",
     "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
 }
+
+
+_OTHERS = {"gpt-oss": ("gpt_oss", "gpt-4o"), "mistral-small-4": ("mistral", "tekken")}
+"""Template → its family, and how its vocabulary splits text."""
 
 
 class ScriptModel(Runner):
@@ -118,9 +124,10 @@ def serve(config: Config, make_model: Callable[[Tokenizer, Config], Runner], con
     """Serve a model that writes what its vocabulary of bytes and DeepSeek's marks can spell, until told to stop."""
     configure_logging(config.log)
     metadata = byte_metadata(user_defined=(*DEFAULT_FORM.spellings.values(), *TAGS))
-    if config.model.chat_template == "gpt-oss":
-        family = FAMILIES["gpt_oss"]
-        metadata = byte_metadata("gpt-4o", user_defined=(*family.reply.spellings.values(), *family.ends))
+    if (other := _OTHERS.get(config.model.chat_template or "")) is not None:
+        family = FAMILIES[other[0]]
+        tokens = dict.fromkeys((*family.reply.spellings.values(), *family.ends, *family.vocabulary))
+        metadata = byte_metadata(other[1], user_defined=tuple(tokens))
     text = load_text(None, metadata, "bytes.gguf", config.model.chat_template)
 
     def load(_report: Callable[[float], None]) -> Runner:

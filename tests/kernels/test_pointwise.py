@@ -46,6 +46,14 @@ def both(device: torch.device) -> tuple[TorchPointwise, TritonPointwise]:
 
 
 @pytest.fixture
+def scaled(device: torch.device) -> tuple[TorchPointwise, TritonPointwise]:
+    """As `both`, with factors of queries: 1 + p / 10 at position p."""
+    angles = np.random.default_rng(0).uniform(0, 3, (50, ROPE // 2)).astype(np.float32)
+    rope = RopeTable(np.cos(angles), np.sin(angles), (1 + np.arange(50) / 10).astype(np.float32))
+    return TorchPointwise(1e-6, rope, device), TritonPointwise(1e-6, rope, device)
+
+
+@pytest.fixture
 def unturned(device: torch.device) -> Callable[..., tuple[TorchPointwise, TritonPointwise]]:
     """Makes both ways, with tables that turn nothing."""
     rope = RopeTable(np.ones((1, ROPE // 2), np.float32), np.zeros((1, ROPE // 2), np.float32))
@@ -117,6 +125,22 @@ def test_expanded_queries_are_rotated_and_only_the_cache_is_written(
         assert torch.equal(beside, cache)
     torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-6)
     torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-6)
+
+
+def test_queries_are_scaled_by_their_positions_and_keys_are_not(device, both, scaled) -> None:
+    heads, nope = random(3, 5, 40, device=device), random(3, 5, 16, device=device)
+    latents, weight = random(3, 16 + ROPE, device=device), random(16, device=device)
+    step, factors = step_of([7, 0, 49], [9, 2, 15], device), torch.tensor([1.7, 1.0, 5.9], device=device)
+    for plain, way in zip(both, scaled, strict=True):
+        expanded = [torch.zeros((3, 5, 40), device=device) for _ in range(2)]
+        caches = [torch.zeros((16, 16 + ROPE), device=device) for _ in range(2)]
+        queries = []
+        for each, outside, cache in zip((plain, way), expanded, caches, strict=True):
+            each.rotated_query(heads, step, 0.25, outside)
+            queries.append(each.query_and_cache(nope, heads, latents, weight, cache, step))
+        torch.testing.assert_close(queries[1], queries[0] * factors[:, None, None], **CLOSE)
+        torch.testing.assert_close(expanded[1], expanded[0] * factors[:, None, None], **CLOSE)
+        assert torch.equal(caches[1], caches[0])
 
 
 @pytest.mark.parametrize(
@@ -316,6 +340,7 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
         (
             "query_and_cache",
             {
+                "HAS_SCALES": True,
                 "HEAD_DIM": 192,
                 "HEADS_STRIDE": 24576,
                 "RANK": 512,

@@ -188,6 +188,7 @@ _MORE_KEYS = (
     "deepseek2.attention.sliding_window",
     "deepseek2.attention.indexer.top_k",
     "deepseek2.attention.temperature_scale",
+    "deepseek2.attention.temperature_length",
     "deepseek2.rope.scaling.yarn_attn_factor",
     "deepseek2.rope.scaling.yarn_log_multiplier",
     "gpt-oss.attention.sliding_window_pattern",

@@ -108,13 +108,14 @@ class Transformer(PybindObject):
         layers: Sequence[Layer],
         output_norm: F32,
         output: Matrix,
-        ropes: Sequence[tuple[F32, F32]],
+        ropes: Sequence[tuple[F32, F32, F32 | None]],
         kv_layers: Sequence[Sequence[F32]],
         block_tokens: int,
     ) -> None:
         """`isa`: the instruction set of the attention kernels; matrices have their own. ropes: tables of cosines and
-        sines [positions, rope_dim / 2]; kv_layers: for each layer the KV components that its attention keeps, [slots,
-        width]. Layers with a window may have fewer slots than the others."""
+        sines [positions, rope_dim / 2], and factors of queries [positions] or None, which latent attention applies;
+        kv_layers: for each layer the KV components that its attention keeps, [slots, width]. Layers with a window may
+        have fewer slots than the others."""
 
     def forward(
         self,

@@ -106,6 +106,8 @@ class Architecture:
     halves_full_rope: bool = False
     """Whether layers without a window rotate half of the entries that files count, and divide the frequencies by
     `rope_freqs.weight` if a file has it."""
+    scales_queries: bool = False
+    """Whether files may scale queries by their position: attention.temperature_scale."""
     scales_values: bool = False
     """Whether values have a factor, which files may leave out: attention.value_scale."""
     rounds_yarn: bool = True

@@ -52,7 +52,7 @@ class Transformer(Runner):
             ],
             output_norm=weights.output_norm,
             output=weights.output,
-            ropes=[(rope.cos, rope.sin) for rope in ropes],
+            ropes=[(rope.cos, rope.sin, rope.query_scale) for rope in ropes],
             kv_layers=kv.layers,
             block_tokens=kv.block_tokens,
         )

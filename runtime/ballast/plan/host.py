@@ -156,6 +156,7 @@ def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
 
 
 def _table_bytes(spec: ModelSpec, num_cached_tokens: int) -> int:
-    positions = min(spec.context_length, num_cached_tokens) * sum(rope.dim for rope in spec.ropes)
+    widths = sum(rope.dim + (rope.query_scale is not None) for rope in spec.ropes)
+    positions = min(spec.context_length, num_cached_tokens) * widths
     norms = sum(tensor.shape[0] for tensor in expected_tensors(spec).values() if len(tensor.shape) == 1)
     return (positions + norms) * FLOAT_BYTES

@@ -42,6 +42,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
     _add_index(writer, shape)
     _add_routing(writer, shape)
     _add_yarn(writer, shape)
+    _add_query_scale(writer, shape)
 
 
 def _layer_counts(shape: TinyShape) -> dict[str, int]:
@@ -141,7 +142,8 @@ def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
     if shape.gating == "softmax" and shape.old_keys:
         return
     gating = ExpertGatingFuncType.SIGMOID if shape.gating == "sigmoid" else ExpertGatingFuncType.SOFTMAX
-    writer.add_uint32(f"{shape.architecture}.expert_gating_func", gating)
+    if shape.architecture != "mistral4":  # its files do not contain it
+        writer.add_uint32(f"{shape.architecture}.expert_gating_func", gating)
     writer.add_bool(f"{shape.architecture}.expert_weights_norm", shape.normalize_weights)
 
 
@@ -159,6 +161,14 @@ def _add_yarn(writer: GGUFWriter, shape: TinyShape) -> None:
     if shape.yarn.has_betas and not shape.old_keys:
         writer.add_float32(f"{scaling}.yarn_beta_fast", shape.yarn.beta_fast)
         writer.add_float32(f"{scaling}.yarn_beta_slow", shape.yarn.beta_slow)
+
+
+def _add_query_scale(writer: GGUFWriter, shape: TinyShape) -> None:
+    if not shape.query_beta or shape.architecture == "mistral4":
+        return  # its files do not contain it
+    assert shape.yarn is not None
+    writer.add_float32(f"{shape.architecture}.attention.temperature_scale", shape.query_beta)
+    writer.add_uint32(f"{shape.architecture}.attention.temperature_length", shape.yarn.original_context)
 
 
 def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -> None:
@@ -192,8 +202,9 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "step35": _step_config,
         "mimo2": _mimo_config,
         "laguna": _laguna_config,
+        "mistral4": _mistral_config,
     }
-    own = makers[shape.architecture](shape)
+    own = (_mistral_config if shape.family == "mistral" else makers[shape.architecture])(shape)
     common: dict[str, Any] = {
         "attention_dropout": 0.0,
         "bos_token_id": tokenizer.token_id(tokenizer.bos),
@@ -268,6 +279,22 @@ def _deepseek_config(shape: TinyShape) -> dict[str, Any]:
 
 def _mlp_types(shape: TinyShape) -> list[str]:
     return ["dense" if layer < shape.num_dense_layers else "sparse" for layer in range(shape.num_layers)]
+
+
+def _mistral_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.yarn is not None
+    rope = {
+        **_rope_scaling(shape),
+        "llama_4_scaling_beta": shape.query_beta,
+        "rope_theta": shape.rope_theta,
+        "rope_type": "yarn",
+    }
+    return _deepseek_config(shape) | {
+        "architectures": ["Mistral4ForCausalLM"],
+        "model_type": "mistral4",
+        "rope_interleave": True,
+        "rope_parameters": rope,
+    }
 
 
 def _qwen3_config(shape: TinyShape) -> dict[str, Any]:

@@ -145,6 +145,8 @@ class TinyShape:
     """None: latent attention."""
     index: TinyIndex | None = None
     """None: every token attends to all earlier tokens."""
+    query_beta: float = 0.0
+    """Of the factor of queries by position, whose length is YaRN's original context."""
     factors: TinyFactors | None = None
     limits: TinyLimits | None = None
     router_bias_name: str = ROUTER_BIAS
@@ -422,6 +424,31 @@ LAGUNA_M1 = replace(
     yarn=TinyYarn(factor=32.0, original_context=64, beta_fast=64.0, is_plain=True),
 )
 
+MISTRAL4 = TinyShape(
+    name="Tiny Mistral Small 4",
+    family="mistral",
+    gating="softmax",
+    architecture="mistral4",
+    num_layers=3,
+    num_dense_layers=0,
+    kv_lora_rank=256,
+    v_dim=128,
+    normalize_weights=True,
+    yarn=TinyYarn(factor=32.0, original_context=16),
+    query_beta=0.1,
+)
+
+MISTRAL_LARGE3 = replace(
+    MISTRAL4,
+    name="Tiny Mistral Large 3",
+    architecture="deepseek2",
+    num_layers=4,
+    num_dense_layers=1,
+    kv_lora_rank=512,
+    nope_dim=128,
+    query_beta=0.3,
+)
+
 BALLAST_TINY = TinyShape(
     name="ballast-tiny",
     family="v3",
@@ -463,4 +490,6 @@ PRESETS = {
     "mimov2": MIMO_V2,
     "laguna": LAGUNA,
     "lagunam1": LAGUNA_M1,
+    "mistral4": MISTRAL4,
+    "mistrallarge3": MISTRAL_LARGE3,
 }

@@ -27,9 +27,10 @@ NUM_REFERENCE_REQUESTS = 12
 BLOCK_TOKENS = 16
 
 
-# Kimi K2 and GLM-4.7-Flash differ from V3 in sizes and groups, Hunyuan 3 and dots.llm1 from GLM-4.5 in sizes, and
-# Laguna M.1 from Laguna in windows and gates, which every instruction set treats the same way.
-SIMILAR = ("k2", "glm47flash", "glm5", "hy3", "dots1", "lagunam1")
+# Kimi K2 and GLM-4.7-Flash differ from V3 in sizes and groups, Hunyuan 3 and dots.llm1 from GLM-4.5 and Mistral Large 3
+# from Small 4 in sizes, and Laguna M.1 from Laguna in windows and gates, which every instruction set treats the same
+# way.
+SIMILAR = ("k2", "glm47flash", "glm5", "hy3", "dots1", "lagunam1", "mistrallarge3")
 LEFT_OUT = ("v2lite", "v2", "k25", "glm45air")  # differ from others in sizes and norms alone
 SUBJECTS = [
     *(

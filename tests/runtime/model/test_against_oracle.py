@@ -43,7 +43,8 @@ MAX_RELATIVE_ERROR = 1e-3
 ROUNDING_NOISE = 1e-4
 PROMPT_TOKENS = 80
 NEW_TOKENS = 12
-VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2", "glm47flash") for mla in ("split", "joint")]
+LATENT = ("v2lite", "v2", "v3", "k2", "glm47flash", "mistral4", "mistrallarge3")  # Mistral's scale queries by position
+VARIANTS = [(arch, mla) for arch in LATENT for mla in ("split", "joint")]
 SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what they attend to
 # glm45air differs from glm45 in its norms, which have a test of their own.
 GROUPED = [
@@ -222,7 +223,7 @@ def test_logits_agree_where_attention_has_windows(
     compare(subjects(arch, "split", quant), chunk_size, isa)
 
 
-@pytest.mark.parametrize("arch", ["k2", "k25", "glm47flash"])
+@pytest.mark.parametrize("arch", ["k2", "k25", "glm47flash", "mistral4", "mistrallarge3"])
 def test_logits_agree_in_families_with_deepseeks_arithmetic_and_plain_weights(
     subjects: Callable[..., Subject], arch: str
 ):

@@ -41,6 +41,7 @@ from devkit.models.specs.kimi import K2_SPEC
 from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_S_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
 from devkit.models.specs.minimax import MINIMAX_M2_SPEC
+from devkit.models.specs.mistral import MISTRAL_LARGE3_SPEC, MISTRAL_SMALL4_SPEC
 from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_235B_SPEC, QWEN3_CODER_SPEC
 from devkit.models.specs.step import STEP35_FLASH_SPEC
 from devkit.models.written import MakeTiny
@@ -129,6 +130,8 @@ def test_the_plan_matches_the_memory_of_the_loaded_model(
         (LAGUNA_XS_SPEC, 33.44e9, 2 * 163_840),
         (LAGUNA_S_SPEC, 117.6e9, 2 * 196_608),
         (LAGUNA_M1_SPEC, 225.8e9, 2 * 286_720),
+        (MISTRAL_LARGE3_SPEC, 672.9e9, 2 * 70_272),
+        (MISTRAL_SMALL4_SPEC, 118.6e9, 2 * 23_040),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

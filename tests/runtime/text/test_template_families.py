@@ -295,6 +295,7 @@ def test_a_fingerprint_is_stable_under_conversion() -> None:
         ("laguna", "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"),
         ("mimov2", "<function=f>\n<parameter=a>1</parameter>\n</function>"),
         ("hy3", "<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>1</arg_value:opensource>"),
+        ("mistral4", '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}</s>'),
         ("step35", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"),
     ],
 )
@@ -420,6 +421,7 @@ def test_families_with_text_calls_write_non_object_arguments_unchanged() -> None
         ("laguna-s-2.1", "<tool_call>fno JSON</tool_call>"),
         ("hy3", "<tool_call:opensource>f<tool_sep:opensource>\nno JSON\n</tool_call:opensource>"),
         ("step-3.5-flash", "<tool_call>\n<function=f>\nno JSON\n</function>\n</tool_call>"),
+        ("mistral-large-3", "[TOOL_CALLS]f[ARGS]no JSON"),
     ):
         assert written in family(name).render(turns)
 
@@ -427,7 +429,7 @@ def test_families_with_text_calls_write_non_object_arguments_unchanged() -> None
 @pytest.mark.parametrize(
     "name",
     [
-        *("qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "step-3.5-flash", "mimo-v2.5"),
+        *("qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "step-3.5-flash", "mimo-v2.5", "mistral-large-3"),
         *("laguna-xs.2", "laguna-xs-2.1", "laguna-s-2.1"),
     ],
 )
@@ -455,6 +457,19 @@ def test_families_write_late_instructions_in_their_place(name: str) -> None:
         ("laguna-s-2.1", {"enable_thinking": False}, "<user>U</user>\n<assistant></think>"),
         ("mimo-v2.5", {}, "<|im_start|>user\nU<|im_end|><|im_start|>assistant\n"),
         ("mimo-v2.5", {"enable_thinking": False}, "<|im_start|>assistant\n<think></think>"),
+        ("mistral-large-3", {}, f"{BOS}[INST]U[/INST]"),
+        ("mistral-large-3", {"reasoning_effort": "high"}, f"{BOS}[INST]U[/INST]"),
+        *(
+            ("mistral-small-4", options, f'{{"reasoning_effort": "{effort}"}}[/MODEL_SETTINGS][INST]U[/INST]')
+            for options, effort in (
+                ({}, "none"),
+                ({"reasoning_effort": "none"}, "none"),
+                ({"reasoning_effort": "low"}, "high"),
+                ({"reasoning_effort": "high"}, "high"),
+                ({"reasoning_effort": "high", "enable_thinking": False}, "none"),
+                ({"enable_thinking": True}, "high"),
+            )
+        ),
         ("minimax-m2", {}, "]~b]user\nU[e~[\n]~b]ai\n<think>\n"),
         ("minimax-m2", {"enable_thinking": False}, "]~b]ai\n<think>\n"),
         (
@@ -485,7 +500,7 @@ def test_the_ends_of_prompts_by_the_switch(name: str, options: dict[str, Any], t
     "name",
     [
         *("qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5"),
-        *("laguna-xs-2.1", "laguna-s-2.1"),
+        *("laguna-xs-2.1", "laguna-s-2.1", "mistral-small-4"),
     ],
 )
 def test_other_families_last_messages_are_continued(name: str) -> None:
@@ -521,6 +536,23 @@ def test_a_forced_thought_and_a_closed_one_have_the_familys_own_tags(tmp_path: P
 def test_hunyuan_refuses_an_effort_that_no_one_knows() -> None:
     with pytest.raises(RequestError, match="reasoning_effort is some; expected no_think, low or high"):
         family("hy3").render([{"role": "user", "content": "U"}], options={"reasoning_effort": "some"})
+
+
+def test_mistral_small_4_refuses_an_effort_that_no_one_knows() -> None:
+    with pytest.raises(RequestError, match="reasoning_effort is some; expected none or high"):
+        family("mistral-small-4").render([{"role": "user", "content": "U"}], options={"reasoning_effort": "some"})
+
+
+def test_mistral_joins_messages_of_one_role_and_writes_tools_and_reasoning() -> None:
+    chat = [
+        *({"role": "user", "content": text} for text in ("U1", "U2")),
+        {"role": "assistant", "content": "A", "reasoning_content": "R"},
+        {"role": "user", "content": "U3"},
+    ]
+    prompt = family("mistral-small-4").render(chat, tools=TOOLS[:1])
+    tools, settings = f"[AVAILABLE_TOOLS]{json.dumps(TOOLS[:1])}[/AVAILABLE_TOOLS]", '{"reasoning_effort": "none"}'
+    begin = f"{BOS}{tools}[MODEL_SETTINGS]{settings}[/MODEL_SETTINGS]"
+    assert prompt == f"{begin}[INST]U1\n\nU2[/INST][THINK]R[/THINK]A{EOS}[INST]U3[/INST]"
 
 
 def test_minimax_and_hunyuan_write_leading_instructions_first_and_late_ones_in_order() -> None:

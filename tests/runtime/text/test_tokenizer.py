@@ -419,6 +419,29 @@ def test_gpt_4os_splits(text: str, pieces: list[str]) -> None:
     assert splits("gpt-4o", text) == splits("minimax-m2", text) == pieces
 
 
+# The expected pieces follow from the pattern in the tekken.json of mistral-common.
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("it's I'LL HelloWorld XMLHttp", ["it", "'s", " I", "'LL", " Hello", "World", " XMLHttp"]),
+        ("123 a/b/\n\n//x", ["1", "2", "3", " a", "/b", "/\n\n//", "x"]),
+        ("e\u0301té Ǆemal ʰx", ["e\u0301té", " Ǆemal", " ʰx"]),
+        ("\r\n  y", ["\r\n", " ", " y"]),
+    ],
+)
+def test_mistrals_splits(text: str, pieces: list[str]) -> None:
+    assert splits("tekken", text) == pieces
+
+
+def test_mistrals_texts_begin_with_bos_unless_the_file_denies_it() -> None:
+    metadata = byte_metadata("tekken")
+    metadata.pop("tokenizer.ggml.add_bos_token", None)
+    assert tokenizer_from_gguf(metadata, "m.gguf").add_bos
+    assert not tokenizer_from_gguf({**metadata, "tokenizer.ggml.add_bos_token": False}, "m.gguf").add_bos
+    metadata["tokenizer.ggml.pre"] = "qwen2"
+    assert not tokenizer_from_gguf(metadata, "m.gguf").add_bos
+
+
 @pytest.mark.parametrize("text", ["it's I'LL", "1234 (x)\n\n  y", "中文abc。", "#include 日本"])
 def test_hunyuan_splits_as_deepseek_v3(text: str) -> None:
     assert splits("hunyuan-dense", text) == splits("step35", text) == splits("deepseek-v3", text)

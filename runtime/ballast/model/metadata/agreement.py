@@ -74,6 +74,7 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
             ("rope_scaling.factor", rope.yarn.factor, config.yarn.factor),
             ("rope_scaling.original_max_position_embeddings", rope.yarn.original_context, original),
             ("rope_scaling.mscale_all_dim", rope.yarn.mscale_all_dim, config.yarn.mscale_all_dim),
+            ("llama_4_scaling_beta", rope.query_scale and rope.query_scale.beta, config.yarn.llama_4_scaling_beta),
         ]
     return pairs
 

@@ -10,7 +10,7 @@ from ballast.families.family import Dimensions
 from ballast.model.layers.grouped import QKV_BIAS, GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
-from ballast.model.layers.positions import RopeSpec, YarnSpec
+from ballast.model.layers.positions import RopeSpec
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.layers import Layers, Widths
 from ballast.model.metadata.positions import MOST_THETA
@@ -39,16 +39,15 @@ def dimensions_of(keys: Keys, widths: Widths) -> Dimensions | None:
     return Dimensions(**_latent_dims(keys)._asdict(), **widths._asdict())
 
 
-def read_mixers(
-    settings: Settings, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None
-) -> tuple[Mixer, ...]:
-    """Each layer's, of the architecture's kind. Raises ModelError for a key that is missing or senseless."""
+def read_mixers(settings: Settings, layers: Layers, widths: Widths, rope: RopeSpec) -> tuple[Mixer, ...]:
+    """Each layer's, of the architecture's kind. `rope`: without its dimensions. Raises ModelError for a key that is
+    missing or senseless."""
     keys = settings.keys
     if keys.architecture.attention == "latent":
-        return tuple(_read_latent(keys, layers, widths, theta, yarn))
+        return tuple(_read_latent(keys, layers, widths, rope))
     windows = tuple(_windows(keys, layers.num_layers))
     value_scale = read_value_scale(settings, widths) if keys.architecture.scales_values else 1.0
-    mixers = _read_grouped(keys, windows, widths, RopeSpec(0, theta, yarn))
+    mixers = _read_grouped(keys, windows, widths, rope)
     return tuple(replace(mixer, value_scale=value_scale) for mixer in mixers)
 
 
@@ -70,9 +69,7 @@ def _latent_dims(keys: Keys) -> LatentDims:
     )
 
 
-def _read_latent(
-    keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None
-) -> Iterator[LatentSpec]:
+def _read_latent(keys: Keys, layers: Layers, widths: Widths, rope: RopeSpec) -> Iterator[LatentSpec]:
     dims = _latent_dims(keys)
     mixer = LatentSpec(
         num_heads=widths.num_heads,
@@ -80,7 +77,7 @@ def _read_latent(
         kv_lora_rank=dims.kv_lora_rank,
         nope_dim=dims.nope_dim,
         v_dim=dims.v_dim,
-        rope=RopeSpec(dims.rope_dim, theta, yarn),
+        rope=replace(rope, dim=dims.rope_dim),
         mla_layout=_mla_layout(keys),
     )
     if keys.architecture.index_pairs is None:

@@ -36,6 +36,7 @@ class HfRope(BaseModel):
     mscale: Scale | None = None
     mscale_all_dim: Scale | None = None
     attention_factor: Annotated[Scale, Field(gt=0)] | None = None
+    llama_4_scaling_beta: Scale | None = None
     full_attention: HfRope | None = None
     sliding_attention: HfRope | None = None
     """The settings of layers without and with a window, in files that have them apart."""

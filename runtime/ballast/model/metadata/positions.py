@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ballast.errors import shown
-from ballast.model.layers.positions import YarnSpec
+from ballast.model.layers.positions import QueryScale, RopeSpec, YarnSpec
 from ballast.model.metadata.hf_config import HfRope
 from ballast.model.metadata.keys import Keys, is_number
 from ballast.model.metadata.settings import Settings
@@ -16,6 +16,7 @@ MOST_THETA = 1e12
 _MOST_FACTOR = 1e4
 _MOST_TURNS = 1e6
 _MOST_MSCALE = 10.0
+_MOST_QUERY_BETA = 10.0
 
 # What config.json means that has YaRN and does not name them: the defaults of transformers.
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
@@ -29,13 +30,36 @@ _NEUTRAL: Mapping[str, tuple[float, ...]] = {
 """Keys that llama.cpp reads as well, and the values that change nothing."""
 
 
-def read_theta(settings: Settings) -> float:
-    """The base of the frequencies. Raises ModelError for a senseless value, ConfigError for one that is nowhere."""
+def read_rope(settings: Settings) -> RopeSpec:
+    """The rotation without its dimensions. Raises ModelError for a senseless value, ConfigError for one that is
+    nowhere."""
+    yarn = _read_yarn(settings)
+    return RopeSpec(0, _read_theta(settings), yarn, query_scale=_read_query_scale(settings, yarn))
+
+
+def _read_query_scale(settings: Settings, yarn: YarnSpec | None) -> QueryScale | None:
+    """The factor of queries by position; None for a file without it."""
+    keys = settings.keys
+    if not keys.architecture.scales_queries:
+        return None
+    key = "attention.temperature_scale"
+    configured = None if settings.config.yarn is None else settings.config.yarn.llama_4_scaling_beta
+    beta = settings.value(key, "rope_parameters.llama_4_scaling_beta", configured)
+    if not is_number(beta) or not 0 <= beta <= _MOST_QUERY_BETA:
+        raise keys.wrong(key, f"a number, at least 0 and at most {_MOST_QUERY_BETA:g}")
+    if beta == 0:
+        return None
+    length = None if yarn is None else yarn.original_context
+    return QueryScale(float(beta), keys.whole("attention.temperature_length", default=length))
+
+
+def _read_theta(settings: Settings) -> float:
+    """The base of the frequencies."""
     return _number(settings, "rope.freq_base", "rope_theta", settings.config.theta, above=1.0, most=MOST_THETA)
 
 
-def read_yarn(settings: Settings) -> YarnSpec | None:
-    """YaRN's numbers; None for a file without it. Raises as `read_theta` does."""
+def _read_yarn(settings: Settings) -> YarnSpec | None:
+    """YaRN's numbers; None for a file without it."""
     keys = settings.keys
     _check_neutral(keys)
     kind = keys.get("rope.scaling.type")

@@ -76,15 +76,19 @@ MOST_CHOSEN_NEARBY = 0.05
 """Maximum fraction of different positions per token and layer. Half precision in the cache changes 0.01."""
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
-WINDOWED = ("gptoss", "step35", "mimov2")
+WINDOWED = ("gptoss", "step35", "mimov2", "laguna")
 """Architectures in which some layers have windows: with sinks, biases and another unit; with gates, clamps, and heads
-and rotations that differ by layer; with keys and values of different widths, scaled values and fused matrices."""
-GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2", *WINDOWED)
+and rotations that differ by layer; with keys and values of different widths, scaled values and fused matrices; with
+other gates and heads by layer."""
+GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2", "lagunam1", *WINDOWED)
 """Architectures with grouped-query attention: without norm, bias and unrotated entries; with all; with all except the
-norm of heads; with one norm over all heads of a token; and those with windows."""
+norm of heads; with one norm over all heads of a token; with gates of entries; and those with windows."""
 SPARSE = ("v32", "glm5")
 """Architectures whose tokens attend to 32 positions that an indexer selects: in every layer, and shared by some
 layers."""
+LATENT = ("v2lite", "v2", "v3", "k2")
+SCALED = ("mistral4", "mistrallarge3")
+"""Architectures whose queries are scaled by position."""
 SETTINGS = EngineSettings(
     cache_lens=512,
     max_batch_size=4,
@@ -228,7 +232,7 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
 @pytest.mark.parametrize(
     ("arch", "mla", "quant"),
     [
-        *((arch, mla, "q4_k") for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")),
+        *((arch, mla, "q4_k") for arch in (*LATENT, *SCALED) for mla in ("split", "joint")),
         *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
         *((arch, mla, "nvfp4") for arch, mla in (("v2", "split"), ("v2lite", "joint"), ("glm45", "split"))),
         *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q8_0", "q4_k")),
@@ -477,7 +481,7 @@ def test_an_error_in_the_measurement_of_the_share_ends_the_start(
         *((arch, mla, quant) for quant in QUANTS for arch, mla in (("v3", "split"), ("v2lite", "joint"))),
         *(
             (arch, mla, "q4_k_m")
-            for arch in ("v2lite", "v2", "v3", "k2")
+            for arch in (*LATENT, *SCALED)
             for mla in ("split", "joint")
             if (arch, mla) not in {("v3", "split"), ("v2lite", "joint")}
         ),
@@ -500,8 +504,8 @@ def test_distributions_on_a_gpu_agree_with_float32(written: MakeTiny, arch: str,
     [
         ("v3", "split", "q4_k"),
         ("v2lite", "joint", "q8_0"),
-        *((arch, "split", "q4_k") for arch in ("qwen3", "v32", "step35")),
-        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2")),
+        *((arch, "split", "q4_k") for arch in ("qwen3", "v32", "step35", *SCALED)),
+        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2", "laguna")),
         ("gptoss", "split", "mxfp4"),
     ],
 )
@@ -606,7 +610,7 @@ def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, d
     ("arch", "quant"),
     [
         *(("v3", quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")),
-        *((arch, "q4_k") for arch in ("qwen3", "v32", "step35")),
+        *((arch, "q4_k") for arch in ("qwen3", "v32", "step35", *SCALED)),
         *((arch, "q8_0") for arch in ("glm45", "glm5")),
         *(("gptoss", quant) for quant in ("mxfp4", "q8_0")),
     ],
@@ -797,6 +801,7 @@ def test_captured_steps_give_the_results_of_queued_ones(
         ("v2lite", {"pcie_share": None, "stream_from_tokens": None}),
         ("qwen3", {}),
         ("v32", {}),
+        ("mistral4", {}),
         ("glm45", {"pcie_share": None, "stream_from_tokens": None}),
         ("gptoss", {"pcie_share": None, "stream_from_tokens": None}),
         ("mimov2", {}),

@@ -92,7 +92,9 @@ def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[
     return logits, [kept.clone() for kept in hybrid.kv_tensors]
 
 
-@pytest.mark.parametrize("arch", ["v2lite", "v3", "qwen3", "glm45air", "minimaxm2", "mimov2", "v32", "glm5"])
+@pytest.mark.parametrize(
+    "arch", ["v2lite", "v3", "qwen3", "glm45air", "minimaxm2", "mimov2", "laguna", "v32", "glm5", "mistral4"]
+)
 def test_every_cut_of_a_step_gives_the_same_logits_and_cache(
     written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,11 +27,17 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": PARAMETER
 
 FIRST = {shape.family: arch for arch, shape in reversed(PRESETS.items()) if shape.family not in ("v2", "v3")}
 """The first small model of each family whose template has calls. That of V3 has them with another template."""
+TEMPLATES = {"mistral4": "mistral-small-4"}
+"""Templates that small models are served with, if not their own."""
 
 
 @pytest.fixture(
     scope="module",
-    params=[*((arch, None) for arch in FIRST.values()), ("qwen3", "qwen3-coder"), ("v3", "deepseek-v3.1")],
+    params=[
+        *((arch, TEMPLATES.get(arch)) for arch in FIRST.values()),
+        ("qwen3", "qwen3-coder"),
+        ("v3", "deepseek-v3.1"),
+    ],
     ids=lambda param: param[1] or param[0],
 )
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:

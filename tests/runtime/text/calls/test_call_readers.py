@@ -17,6 +17,7 @@ from ballast.text.calls.dsml_calls import DsmlCalls
 from ballast.text.calls.invoke_calls import FUNCTION, INVOKE, InvokeCalls
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
+from ballast.text.calls.named_calls import NamedCalls
 from ballast.text.calls.reader import ReadCalls
 from ballast.text.calls.tagged_calls import TaggedCalls
 from ballast.text.marks import Start
@@ -649,3 +650,45 @@ def test_no_word_of_a_reply_is_lost(form: str, data: st.DataObject) -> None:
     seen = [message.content, *itertools.chain.from_iterable(calls_of(message))]
     for n, part in enumerate(drawn):
         assert "WORD" not in part or any(f"w{n}q" in text for text in seen)
+
+
+S = Mark.SEPARATOR
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (f"{C}f{S}{ARGUMENTS}", "", [("f", ARGUMENTS)]),
+        (f"I look.{C}f{S}{{}}{C}g{S} {ARGUMENTS}\n", "I look.", [("f", "{}"), ("g", ARGUMENTS)]),
+        (f"{C} f\n{S}\n{{}}", "", [("f", "{}")]),
+        (f"{C}f{ARGUMENTS}", "", [("f", ARGUMENTS)]),  # no separator
+        (f"{C}f{S}{C}g{S}", "", [("f", "{}"), ("g", "{}")]),
+        (f"{C}f{S}{{}} and so on", " and so on", [("f", "{}")]),
+        (f"{C}f{S}{{}}\ntext {C}g{S}{{}}", "\ntext", [("f", "{}"), ("g", "{}")]),
+        (f'{C}f{S}{{"a": ', "", [("f", '{"a": ')]),
+        # No calls.
+        (f"{C}f", "f", []),
+        (f"{C}{S}{ARGUMENTS}", ARGUMENTS, []),
+        (f"{C}two words{S}{{}}", "two words{}", []),
+        (f"{C}two words {{}} then", "two words {} then", []),
+        (f'{C}[{{"name": "f", "arguments": {{}}}}]', '[{"name": "f", "arguments": {}}]', []),
+        (f"{C}f{S} no JSON", "f no JSON", []),
+        (f"{C}{'a' * 2000}", "a" * 2000, []),
+        (f"{C}f{' ' * 2000}{S}{{}}", "", [("f", "{}")]),
+        (f"{C}f{S}[1]{C}g{S}{{}}", "f[1]", [("g", "{}")]),
+        (f"{C}f{S}{S}{{}}", "", [("f", "{}")]),
+        (f"{S}{{}}", "{}", []),
+    ],
+)
+def test_calls_without_an_end_mark(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    message = parse([text], NamedCalls)
+    assert (message.content, calls_of(message)) == (content, calls)
+    for size in (1, 2, 3):
+        assert parse([text[at : at + size] for at in range(0, len(text), size)], NamedCalls) == message
+    for at in range(len(text)):
+        assert parse([text[:at], text[at:]], NamedCalls) == message
+
+
+def test_a_call_without_an_end_mark_ends_reasoning() -> None:
+    message = parse(list(f"{T}hm{C}f{S}{ARGUMENTS}"), NamedCalls, Start.EITHER)
+    assert (message.reasoning, message.content, calls_of(message)) == ("hm", "", [("f", ARGUMENTS)])

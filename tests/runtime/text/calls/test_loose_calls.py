@@ -243,6 +243,8 @@ def test_words_after_kimis_calls_stay() -> None:
         ("MiniMax-M2", f"{C}\n<inv"),
         ("MiniMax-M2", f'{C}\n<invoke name="re'),
         ("MiMo-V2", f"{C}\n<function=re"),
+        ("Mistral", f"{C}re"),
+        ("Mistral", f"{C}read{Mark.SEPARATOR}"),
         ("Kimi", f"{Mark.CALLS}{C}functions.re"),
         ("DeepSeek V3", f"{Mark.CALLS}{C}function{Mark.SEPARATOR}re"),
         ("DeepSeek V3.1", f"{Mark.CALLS}{C}re"),

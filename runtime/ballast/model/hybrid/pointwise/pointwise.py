@@ -62,7 +62,8 @@ class Pointwise(Protocol):
         cache: torch.Tensor,
         step: Step,
     ) -> torch.Tensor:
-        """The query [T, H, L]: nope [T, H, kv_lora_rank], then the last rope_dim entries of `heads` [T, H, …] rotated.
+        """The query [T, H, L]: nope [T, H, kv_lora_rank], then the last rope_dim entries of `heads` [T, H, …] rotated;
+        all times the factor of the token's position, if the model scales queries.
         The cache's slots get latents [T, L]: the latent normed by `weight`, then the rotated key, which no norm bounds.
 
         Rounding makes neither of them infinite: a number that is too large becomes the largest of its sign, and is
@@ -73,7 +74,8 @@ class Pointwise(Protocol):
 
     def rotated_query(self, heads: torch.Tensor, step: Step, scale: float, out: torch.Tensor) -> None:
         """Write `heads` [T, H, …] to `out`, which has the cache's type: the last rope_dim entries of each head are
-        rotated, numbers are clamped as in `query_and_cache`, and the result is multiplied by `scale`."""
+        rotated, numbers are scaled by position and clamped as in `query_and_cache`, and the result is multiplied by
+        `scale`."""
 
     def heads_and_cache(
         self,

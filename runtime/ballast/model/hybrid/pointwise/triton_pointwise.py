@@ -28,6 +28,9 @@ class TritonPointwise:
         self._rms_eps = rms_eps
         self._cos = torch.from_numpy(rope.cos).to(device)
         self._sin = torch.from_numpy(rope.sin).to(device)
+        self._has_scales = rope.query_scale is not None
+        # Any pointer, if there are none.
+        self._scales = self._cos if rope.query_scale is None else torch.from_numpy(rope.query_scale).to(device)
         self._rope_dim = 2 * rope.cos.shape[1]
 
     def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
@@ -77,11 +80,13 @@ class TritonPointwise:
             step.slots,
             self._cos,
             self._sin,
+            self._scales,
             query,
             cache,
             self.num_saturated,
             num_heads,
             self._rms_eps,
+            HAS_SCALES=self._has_scales,
             HEAD_DIM=heads.shape[2],
             HEADS_STRIDE=heads.stride(0),
             RANK=rank,
@@ -108,10 +113,12 @@ class TritonPointwise:
             step.positions,
             self._cos,
             self._sin,
+            self._scales,
             out,
             self.num_saturated,
             scale,
             num_heads,
+            HAS_SCALES=self._has_scales,
             HEADS_STRIDE=heads.stride(0),
             NOPE=head_dim - self._rope_dim,
             ROPE=self._rope_dim,

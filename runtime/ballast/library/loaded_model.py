@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 from ballast.config.options import OF_A_QUEUE, OPTIONS, read_config
 from ballast.config.resolve import resolve
 from ballast.engine.engine import Engine
+from ballast.engine.request import MAX_SEED
 from ballast.engine.startup.build import build_engine, engine_settings
 from ballast.engine.supervision import until_loaded, watch_for_hang
 from ballast.errors import CapacityError, ConfigError, EngineDeadError
@@ -35,7 +36,6 @@ from ballast.prepared_model import prepare_model
 from ballast.wire.ignored_fields import IgnoredFields
 from ballast.wire.openai.request import (
     MAX_CHOICES,
-    MAX_SEED,
     ChatCompletionRequest,
     CompletionRequest,
     checked_body,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from ballast.engine.request import SamplingFields
 from ballast.errors import RequestError, shown
 
 
@@ -59,8 +60,9 @@ GuidedDecodingParams = StructuredOutputsParams
 
 
 @dataclass(slots=True, kw_only=True)
-class SamplingParams:
-    """Omitted parameters have the server's defaults. Values are checked on use, with the server's rules.
+class SamplingParams(SamplingFields):
+    """Omitted parameters have the server's defaults. Values are checked on use, with the server's rules. Fields of
+    `SamplingFields` are parameters too.
 
     Unlike in vLLM, the default of `max_tokens` is not 16: a reply may have as many tokens as `max_new_tokens` grants.
     """
@@ -70,18 +72,6 @@ class SamplingParams:
     best_of: int | None = None
     """Must be equal to n, because every reply is returned."""
     max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    """0 is greedy; default 1."""
-    top_p: float | None = None
-    top_k: int | None = None
-    """0 and -1 keep every token."""
-    min_p: float | None = None
-    seed: int | None = None
-    """The same seed and prompt give the same tokens, regardless of the rest of the batch. None and -1: random."""
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
 import orjson
 from pydantic import (
@@ -17,7 +17,9 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    TypeAdapter,
     ValidationError,
+    create_model,
     model_validator,
 )
 from pydantic_core import CoreSchema, ErrorDetails
@@ -83,6 +85,29 @@ class StrictModel(BaseModel):
         if isinstance(value, dict) and len(value) > MAX_FIELDS:
             raise ValueError(f"has {len(value)} fields; an object may have at most {MAX_FIELDS}")
         return value
+
+
+def with_fields(
+    kind: type[StrictModel],
+    declared: type,
+    names: Sequence[str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> type[StrictModel]:
+    """A subclass of `kind` with the fields of the dataclass `declared`, or only those in `names`: their types, bounds
+    and docstrings, with other defaults for some."""
+    hints = get_type_hints(declared, include_extras=True)
+    schemas = TypeAdapter(declared).json_schema()["properties"]
+    defaults = defaults or {}
+    more: dict[str, Any] = {}
+    for name in schemas if names is None else names:
+        hint = Annotated[hints[name], WHOLE] if _has_integer(hints[name]) else hints[name]
+        description = schemas[name].get("description")
+        more[name] = (hint, Field(defaults.get(name, schemas[name].get("default")), description=description))
+    return create_model(kind.__name__, __base__=kind, __module__=kind.__module__, **more)
+
+
+def _has_integer(hint: Any) -> bool:
+    return hint is int or any(map(_has_integer, get_args(hint)))
 
 
 def parse_json(data: bytes) -> dict[str, Any]:

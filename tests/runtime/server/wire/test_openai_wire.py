@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast.engine.limits import Limits
-from ballast.engine.request import FinishReason, Output, SamplingParams
+from ballast.engine.request import FinishReason, Output, SamplingFields, SamplingParams
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.families.registry import FAMILIES
 from ballast.generation.choice import Choice, Piece
@@ -59,6 +59,12 @@ def test_every_sampling_parameter_is_a_field_of_each_openai_body_and_the_library
     for kind in (ChatCompletionRequest, CompletionRequest, ResponsesRequest):
         assert names <= kind.model_fields.keys()
     assert names <= {each.name for each in fields(LibraryParams)}
+
+
+def test_every_declared_sampling_field_is_one_of_the_engine_and_starts_at_its_default():
+    declared = {each.name: getattr(SamplingParams(max_tokens=1), each.name) for each in fields(SamplingFields)}
+    omitted = to_sampling(chat(), max_tokens=1, eos_ids=frozenset())
+    assert declared == {name: getattr(omitted, name) for name in declared}
 
 
 def test_every_sampling_field_reaches_the_engine():

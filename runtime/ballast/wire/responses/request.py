@@ -64,7 +64,14 @@ _Body = TypeVar("_Body", bound=StrictModel)
 
 def _with_chats_fields(kind: type[_Body]) -> type[_Body]:
     """The body with the fields of `_AS_CHATS`. A chat's body checks them."""
-    more: dict[str, Any] = {name: (Annotated[Any, inlined(ChatCompletionRequest, name)], None) for name in _AS_CHATS}
+    chats = ChatCompletionRequest.model_fields
+    more: dict[str, Any] = {
+        name: (
+            Annotated[Any, inlined(ChatCompletionRequest, name)],
+            Field(None, description=chats[name].description),
+        )
+        for name in _AS_CHATS
+    }
     return create_model(kind.__name__, __base__=kind, __doc__=kind.__doc__, __module__=kind.__module__, **more)
 
 

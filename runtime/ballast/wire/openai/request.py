@@ -75,7 +75,11 @@ def _strings(value: Any) -> Any:
     """Converts a string to a list of one, and null to an empty list."""
     if value is None:
         return []
-    return [value] if isinstance(value, str) else value
+    if isinstance(value, list):
+        return value
+    if isinstance(value, str):
+        return [value]
+    raise ValueError("must be a string or a list of strings")
 
 
 def _token_ids_as_keys(value: Any) -> Any:

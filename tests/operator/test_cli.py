@@ -32,6 +32,7 @@ from ballast_operator.cli import main
         (["--allowed-env", "A*B"], "'A*B' is not a valid variable name"),
         (["--allowed-env", ""], "'' is not a valid variable name"),
         (["--quota", "a:gpu=1"], "'gpu' in 'a:gpu=1' is not a quota; use pods, cpus, gpus, memory"),
+        (["--quota", "a:pods=-1"], "pods in 'a:pods=-1': -1 is negative; 0 allows none"),
         (["--quota", "a:pods=1,pods=5"], "pods is twice in 'a:pods=1,pods=5'"),
         (["--quota", "a:pods=1", "--quota", "a:gpus=2"], "a has two quotas; write its limits as one"),
         (["--allowed-image=-x"], "'-x' is not a valid image or prefix of images"),

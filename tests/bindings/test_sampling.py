@@ -218,7 +218,7 @@ def sampler_of(**fields: Any) -> sampling.SequenceSampler:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "error", "text"),
     [
         ({"logits": np.zeros((2, 9), np.float64)}, ValueError, "logits is float64"),
         ({"logits": np.zeros((2, 0), np.float32)}, ValueError, "expected V to be 1 or more"),
@@ -230,7 +230,7 @@ def sampler_of(**fields: Any) -> sampling.SequenceSampler:
         ({"sequences": [sampler_of(logit_bias={9: 1.0})]}, IndexError, "logit_bias has token 9; the model has 9"),
     ],
 )
-def test_mismatched_arguments_are_rejected_by_name(change: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_mismatched_arguments_are_rejected_by_name(change: dict[str, Any], error: type[Exception], text: str) -> None:
     sampler = sampling.Sampler(kernels.ThreadPool(1), isa="reference")
     given: dict[str, Any] = {
         "logits": np.zeros((2, 9), np.float32),
@@ -239,7 +239,7 @@ def test_mismatched_arguments_are_rejected_by_name(change: dict[str, Any], error
         "allowed": [None],
     }
     assert sampler.sample(**given)[0].shape == (1,)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=text):
         sampler.sample(**(given | change))
 
 

@@ -40,7 +40,7 @@ class Hopper:
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """What has been asked for since it was emptied; nothing runs."""
-    asked: set[str] = set()
+    requested: set[str] = set()
     binders: dict[int, Callable[..., Any]] = {}
     monkeypatch.setattr(driver, "_active", Hopper())
 
@@ -48,10 +48,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         if id(kernel) not in binders:
             *_, binders[id(kernel)] = kernel.create_binder()
         _, specialization, options = binders[id(kernel)](*arguments, debug=False, **known)
-        asked.add(f"{kernel.fn.__name__} {specialization} {options}")
+        requested.add(f"{kernel.fn.__name__} {specialization} {options}")
 
     monkeypatch.setattr(KernelInterface, "__getitem__", lambda kernel, grid: partial(launch, kernel))
-    return asked
+    return requested
 
 
 def check(launched: set[str], run: Callable[[int], None], counts: list[int]) -> None:

@@ -298,12 +298,12 @@ def test_incorrect_kernels_are_detected_at_start(device, wrong: str) -> None:
         torch.float32,
         device,
     ).why_wrong()
-    told = {
+    reported = {
         "scores": "scores of positions",
         "choice": "the chosen positions are not",
         "attention": "attention to selected",
     }
-    assert reason is None if wrong == "nothing" else told[wrong] in reason
+    assert reason is None if wrong == "nothing" else reported[wrong] in reason
 
 
 @pytest.mark.gpu

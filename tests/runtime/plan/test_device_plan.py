@@ -300,7 +300,7 @@ def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_siz
 
 
 @pytest.mark.parametrize(
-    ("vram", "stream_from_tokens", "pcie_share", "told", "untold"),
+    ("vram", "stream_from_tokens", "pcie_share", "reported", "untold"),
     [
         (80 * GIB, None, None, ["No expert is streamed: all are in the GPU's memory."], ["expert buffers", "PCIe"]),
         (80 * GIB, 1000, 1.0, ["No expert is streamed"], ["expert buffers", "PCIe", "stream_from_tokens"]),
@@ -332,7 +332,7 @@ def test_the_plan_shows_streaming_pcie_share_and_set_options(
     vram: int,
     stream_from_tokens: int | None,
     pcie_share: float | None,
-    told: list[str],
+    reported: list[str],
     untold: list[str],
 ) -> None:
     gguf = open_gguf(written().gguf)
@@ -343,7 +343,7 @@ def test_the_plan_shows_streaming_pcie_share_and_set_options(
     plan = plan_for(replace(config, machine=machine, scheduling=scheduling), gguf, read_spec(gguf))
     check_memory(plan)
     text = render(plan)
-    assert [part for part in told if part not in text] == []
+    assert [part for part in reported if part not in text] == []
     assert [part for part in untold if part in text] == []
     device = to_json(plan)["device"]
     assert (device["streaming"] is None) == ("expert_buffers" not in device["memory"])

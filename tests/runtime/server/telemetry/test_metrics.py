@@ -270,10 +270,10 @@ def test_a_gpus_memory_is_shown_and_zero_without_one():
     def samples(probe):
         return {sample.name: sample.value for family in probe.collect() for sample in family.samples}
 
-    asked = []
+    requested = []
 
     def taken(device):
-        asked.append(device)
+        requested.append(device)
         return 3, 4
 
     assert samples(VramProbe("cuda:1", 5, taken)) == {
@@ -282,4 +282,4 @@ def test_a_gpus_memory_is_shown_and_zero_without_one():
         "ballast_vram_limit_bytes": 5,
     }
     assert set(samples(VramProbe("cpu", None, taken)).values()) == {0}
-    assert asked == ["cuda:1"], "a server without a GPU does not load torch"
+    assert requested == ["cuda:1"], "a server without a GPU does not load torch"

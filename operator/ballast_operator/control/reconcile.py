@@ -315,7 +315,9 @@ class Reconciler:
         idle = tuple(pod for pod in rollout.stop if pod not in serving)
         if serving:
             why = attempt_failed(service, seen.pods, seen.status)
-            if why is None:
+            if why is not None:
+                await end_image_check(self.api, service, state, outcome)
+            else:
                 why = await why_not_startable(self.api, service, successor, seen.pods, state, outcome)
             if why is not None:
                 names = ", ".join(pod.name for pod in serving)

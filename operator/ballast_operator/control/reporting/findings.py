@@ -240,7 +240,7 @@ def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
         return Finding("False", reason, f"{pod.name}: no node yet, so nothing is loaded")
     if not pod.running and pod.blocked is not None:
         return Finding(
-            "False", "SidecarNotStarted", f"{pod.name}: {pod.blocked[0]}, before the engine: {pod.blocked[1]}"
+            "False", names.SIDECAR_NOT_STARTED, f"{pod.name}: {pod.blocked[0]}, before the engine: {pod.blocked[1]}"
         )
     if not pod.running:
         return Finding("False", "ContainerCreating", f"{pod.name}: its container is being started")

@@ -25,7 +25,7 @@ V32 = changed(V32_671B_SPEC, num_layers=2, num_dense_layers=1, num_heads=4, num_
 
 
 @pytest.mark.parametrize("shape", [V2_LITE, QWEN3_30B_SPEC, V32], ids=["v2-lite", "qwen3-30b", "v3.2"])
-def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_path: Path, shape: ModelSpec) -> None:
+def test_a_random_model_has_the_requested_shape_and_types_and_can_be_served(tmp_path: Path, shape: ModelSpec) -> None:
     requested = changed(shape, num_layers=2, vocab_size=512, hidden=256, dense_width=352, num_experts=8, width=352)
     write_random_model(tmp_path / "model.gguf", requested, seed=0)
     gguf = open_gguf(tmp_path / "model.gguf")

@@ -117,7 +117,7 @@ def test_a_failed_pull_reports_the_fix_and_is_retried(kube: Kube, namespace: str
     kube.apply("inferenceservices", pulled("stuck"), namespace)
     pod = pulling_pod(kube, namespace)
     waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
-    for code, reason, way_out in (
+    for code, reason, advice in (
         (3, "HubUnreachable", "allow outbound connections from this namespace"),
         (2, "TokenRefused", "tokenSecretRef"),
         (4, "VolumeFull", "enlarge the volume"),
@@ -126,7 +126,7 @@ def test_a_failed_pull_reports_the_fix_and_is_retried(kube: Kube, namespace: str
         set_status(kube, pod, state={**waits, "running": None}, container=last)
         found = wait_condition(kube, namespace, "stuck", "Ready", "False", reason)
         assert "the hub said no" in found["message"]
-        assert way_out in found["message"]
+        assert advice in found["message"]
         wait_for("its event", lambda reason=reason: events(kube, namespace, "stuck").get(reason) == "Warning")
     set_status(kube, pod, container=last)
     found = wait_condition(kube, namespace, "stuck", "ModelPulled", "False", "Pulling")

@@ -15,7 +15,7 @@ from triton.runtime import driver
 from triton.runtime.jit import KernelInterface
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, phase_of
+from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, phase_of
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels, group_by_expert
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_divide, fused_groups
 from ballast.model.hybrid.handoff import transport_kernels
@@ -112,7 +112,7 @@ def test_experts_and_their_way_there(rng, pool, launched, num_used) -> None:
     def run(count: int) -> None:
         ids = torch.arange(count * num_used, dtype=torch.int32).view(count, num_used) % EXPERTS
         x, weights = torch.zeros(count, HIDDEN), torch.zeros(count, num_used)
-        division = fused_divide(ids, slots, share if count <= MOST_SHARED_TOKENS else None, phase_of(0), across)
+        division = fused_divide(ids, slots, share if count <= MAX_SHARED_TOKENS else None, phase_of(0), across)
         send(box, x, division.on_host, weights)
         fetch(box, count)
         division.gpu_slots.copy_(ids)

@@ -111,15 +111,19 @@ class SamplingParams(SamplingFields):
         """The given fields of a request body, except `logprobs`, which differs between the endpoints.
 
         Raises RequestError for parameters that a request cannot have."""
-        for name, (harmless, way_out) in _LIBRARYS_OWN.items():
+        for name, (harmless, advice) in _UNSUPPORTED.items():
             if (value := getattr(self, name)) is not None and value not in harmless:
-                raise RequestError(f"{name}={shown(value)}: {way_out}", param=name)
+                raise RequestError(f"{name}={shown(value)}: {advice}", param=name)
         if self.structured_outputs is not None and self.guided_decoding is not None:
             raise RequestError(
                 "guided_decoding: excludes structured_outputs, its newer name; leave one of them out",
                 param="guided_decoding",
             )
-        given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name not in _APART}
+        given = {
+            each.name: getattr(self, each.name)
+            for each in dataclasses.fields(self)
+            if each.name not in _CONVERTED_SEPARATELY
+        }
         found = {name: _plain(value) for name, value in given.items() if value is not None}
         if "logit_bias" in found:
             found["logit_bias"] = {str(token_id): bias for token_id, bias in found["logit_bias"].items()}
@@ -129,7 +133,7 @@ class SamplingParams(SamplingFields):
         return found
 
 
-_LIBRARYS_OWN: Mapping[str, tuple[Sequence[Any], str]] = {
+_UNSUPPORTED: Mapping[str, tuple[Sequence[Any], str]] = {
     "detokenize": ((True,), "replies always contain text; leave it out, and read token_ids"),
     "logits_processors": (
         ((), []),
@@ -138,7 +142,7 @@ _LIBRARYS_OWN: Mapping[str, tuple[Sequence[Any], str]] = {
     "extra_args": (({},), "only vLLM's logits processors read it, and these are not supported"),
 }
 """Unsupported parameters: accepted values without an effect, and what to do instead of other values."""
-_APART = frozenset({"logprobs", "output_kind", "structured_outputs", "guided_decoding", *_LIBRARYS_OWN})
+_CONVERTED_SEPARATELY = frozenset({"logprobs", "output_kind", "structured_outputs", "guided_decoding", *_UNSUPPORTED})
 
 
 def _plain(value: Any) -> Any:

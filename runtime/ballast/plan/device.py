@@ -31,8 +31,8 @@ _MIN_CUBLAS_TOKENS = 160
 """Fewest tokens for which matrices are decoded by slices."""
 _SLICE_PLAN_BYTES = 8 << 20
 """What flashinfer stores for the plan of one slice of a step."""
-_MOST_CAPTURED = 256
-"""Most requests in a captured step: MOST_CAPTURED of model/hybrid/graphs/decode_graphs.py."""
+_MAX_CAPTURED = 256
+"""Most requests in a captured step: MAX_CAPTURED of model/hybrid/graphs/decode_graphs.py."""
 _NODES_PER_LAYER = 32
 """Most kernels and stream memory operations in a captured layer."""
 _CHOICE_NODES = 12
@@ -84,7 +84,7 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
     on_device = sum(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
     row_bytes = kv_row_bytes(spec)
     cached = cache_slots - numbers.block_tokens
-    captured = min(numbers.max_batch_size, _MOST_CAPTURED)
+    captured = min(numbers.max_batch_size, _MAX_CAPTURED)
     work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
     slice_plans = num_slices(spec, numbers.step_tokens) * _SLICE_PLAN_BYTES
     lanes = 2 if numbers.has_prefill_lane else 1
@@ -120,7 +120,7 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
 
 def outside_bytes(spec: ModelSpec, max_batch_size: int) -> int:
     """Bytes of `device_uses` that do not pass through torch's allocator."""
-    return _CUDA_BYTES + _launch_bytes(spec, min(max_batch_size, _MOST_CAPTURED))
+    return _CUDA_BYTES + _launch_bytes(spec, min(max_batch_size, _MAX_CAPTURED))
 
 
 def kv_row_bytes(spec: ModelSpec) -> int:

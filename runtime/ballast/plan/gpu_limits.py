@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ballast.model.hybrid.common_mixer import common_mixer
-from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN
+from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
 from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, SINKS, GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import LayerSpec
@@ -19,10 +19,10 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
     mixer = common_mixer(spec)
     if mixer is None:
         return "its layers have different kinds of attention, and a GPU supports one kind; the CPU supports all"
-    if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MOST_CHOSEN:
+    if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MAX_CHOSEN:
         return None
     return (
-        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU select at most {MOST_CHOSEN}; "
+        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU select at most {MAX_CHOSEN}; "
         "the CPU has no limit"
     )
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED, DecodeGraphs
+from ballast.model.hybrid.graphs.decode_graphs import MAX_CAPTURED, DecodeGraphs
 
 
 @pytest.fixture(params=["stand-in", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)
@@ -67,12 +67,12 @@ def test_a_step_that_fails_before_capture_is_not_a_capture_failure() -> None:
 def test_steps_up_to_a_maximum_size_are_captured(cuda: None) -> None:
     graphs, captured, reported = DecodeGraphs(None), [], []
     with pytest.warns(UserWarning, match="empty"):
-        graphs.capture(MOST_CAPTURED + 5, lambda size: None, captured.append, reported.append)
-    assert captured == list(range(MOST_CAPTURED, 0, -1))
+        graphs.capture(MAX_CAPTURED + 5, lambda size: None, captured.append, reported.append)
+    assert captured == list(range(MAX_CAPTURED, 0, -1))
     assert reported[-1] == 1.0
-    assert graphs.count == MOST_CAPTURED
-    assert graphs.holds(MOST_CAPTURED)
-    assert not graphs.holds(MOST_CAPTURED + 1), "which is queued kernel by kernel"
+    assert graphs.count == MAX_CAPTURED
+    assert graphs.holds(MAX_CAPTURED)
+    assert not graphs.holds(MAX_CAPTURED + 1), "which is queued kernel by kernel"
 
 
 def test_graphs_of_rare_batch_sizes_can_wait_until_there_is_time() -> None:

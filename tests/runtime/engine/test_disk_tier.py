@@ -359,14 +359,14 @@ def test_fetches_of_other_requests_delay_no_request(
     started(core, 100, prompt)
     started(core, 101, prompt)
 
-    def pays() -> bool:
+    def is_faster() -> bool:
         core._scheduler.measured(0, 10.0)
         return core._scheduler.is_worth_fetching(101)
 
-    assert not pays(), "six blocks of the first, then six of its own"
+    assert not is_faster(), "six blocks of the first, then six of its own"
     may_read.release(5)
     until = time.monotonic() + 30
-    while not pays():
+    while not is_faster():
         assert time.monotonic() < until
         core._scheduler.measured(0, 0.0)
         assert core.step() is BUSY

@@ -14,7 +14,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.plan.command import plan_for, planned
 from ballast.plan.described import Described
-from ballast.plan.kv_tiers import MOST_AUTO_BYTES, auto_host_bytes
+from ballast.plan.kv_tiers import MAX_AUTO_BYTES, auto_host_bytes
 from ballast.plan.memory import MemoryPlan
 from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -42,7 +42,7 @@ def rows(plan: MemoryPlan) -> dict[str, int]:
 
 def test_auto_uses_half_of_the_remaining_memory_within_bounds() -> None:
     assert auto_host_bytes(10 * GIB) == 5 * GIB
-    assert auto_host_bytes(1000 * GIB) == MOST_AUTO_BYTES
+    assert auto_host_bytes(1000 * GIB) == MAX_AUTO_BYTES
     assert auto_host_bytes(2 * GIB - 2) == 0
     assert auto_host_bytes(-GIB) == 0
 

@@ -191,8 +191,8 @@ def test_memory_too_small_for_the_minimum_is_rejected_with_what_fits(
     found = re.search(r"fits is (\d+), which holds 4 replies of (\d+) tokens: set both, or", str(raised.value))
     assert found is not None
     assert "KV cache" in str(raised.value)
-    way_out = requested(int(found[2]), int(found[1]))
-    check_memory(plan_for(config_for(gguf, None, way_out), gguf, spec))
+    advice = requested(int(found[2]), int(found[1]))
+    check_memory(plan_for(config_for(gguf, None, advice), gguf, spec))
 
 
 def test_the_settled_configuration_is_complete_and_bounds_the_queue_by_its_cache(written: MakeTiny) -> None:

@@ -263,9 +263,9 @@ def test_missing_memory_is_reported_with_what_would_fit(models: dict[str, GgufMo
     gguf = models["v2"]
     assert shortfall_lines(gguf, V2_LITE, planned(gguf, V2_LITE)) == []
     plan = planned(gguf, V2_LITE, gib=8)
-    needed, way_out = shortfall_lines(gguf, V2_LITE, plan)
+    needed, advice = shortfall_lines(gguf, V2_LITE, plan)
     assert needed == f"{(plan.needed_bytes - 8 * GIB) / GIB:.1f} GiB more host memory is needed."
-    assert way_out == "A file of about 4.0 bits per weight would fit, such as Q3_K_M."
+    assert advice == "A file of about 4.0 bits per weight would fit, such as Q3_K_M."
     others = [("Q2_K", 6 * GIB), ("IQ1_S", 4 * GIB), ("Q4_K_M", 11 * GIB)]
     assert shortfall_lines(gguf, V2_LITE, plan, others)[1] == (
         "Of the repository's models, Q2_K (6.0 GiB) would probably fit."

@@ -54,7 +54,7 @@ class Finding:
     message: str = ""
 
     @property
-    def troubles(self) -> bool:
+    def is_fault(self) -> bool:
         """Whether the condition is false for a reason that does not occur in every start."""
         return self.status == "False" and self.reason not in TRANSIENT
 

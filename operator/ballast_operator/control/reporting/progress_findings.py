@@ -32,7 +32,7 @@ def judge_progress(
     """
     if not step.holds and not _is_delayed(seen, step):
         return step
-    trouble = next((finding for finding in found if finding.troubles), None)
+    trouble = next((finding for finding in found if finding.is_fault), None)
     if (final := _final(current, trouble)) is not None:
         return final
     limit_s = service.spec.rollout.progress_deadline_seconds
@@ -52,14 +52,14 @@ def find_stalled(seen: Evidence, ready: Finding, progressing: Finding) -> Findin
         return None
     if _is_delayed(seen, progressing):
         return None
-    if progressing.reason == UP_TO_DATE and not ready.troubles:
+    if progressing.reason == UP_TO_DATE and not ready.is_fault:
         return None  # for example between the readiness of a pod and its endpoint
     return Finding("True", progressing.reason, progressing.message)
 
 
 def _is_delayed(seen: Evidence, step: Finding) -> bool:
     """Whether the step is blocked only by objects that readiness does not need."""
-    pull_fails = seen.pulled is not None and seen.pulled.troubles
+    pull_fails = seen.pulled is not None and seen.pulled.is_fault
     return step.reason == "Blocked" and bool(seen.delays) and not (seen.conflicts or seen.refusals or pull_fails)
 
 

@@ -366,20 +366,20 @@ PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "prompt_tokens")
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "way_out"),
+    ("path", "content", "advice"),
     [
         ("/v1/messages", {"type": "image", "source": PICTURE}, "leave the block out"),
         ("/v1/responses", {"type": "input_image", "image_url": "data:"}, "leave the part out"),
         ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "data:"}}, "leave it out"),
     ],
 )
-def test_a_users_picture_is_rejected_with_a_fix(server, path, content, way_out):
+def test_a_users_picture_is_rejected_with_a_fix(server, path, content, advice):
     message = {"role": "user", "content": [content]}
     body = {"model": "m", "max_tokens": 5, "messages": [message], "input": [message]}
     reply = httpx.post(server.url + path, json=body, timeout=60)
     assert reply.status_code == 400
     assert "reads only text" in reply.json()["error"]["message"]
-    assert reply.json()["error"]["message"].endswith(way_out)
+    assert reply.json()["error"]["message"].endswith(advice)
 
 
 def test_items_of_unknown_tools_are_left_out(server):

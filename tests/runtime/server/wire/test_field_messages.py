@@ -11,24 +11,24 @@ from ballast.wire.llama_cpp.request import LlamaRequest, parse_llama
 from ballast.wire.ollama.request import OllamaChatRequest, parse_ollama
 from ballast.wire.openai.request import ChatCompletionRequest, parse_body
 
-MOST_TOKENS = 100
+MAX_TOKENS = 100
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 def openai(body):
-    parse_body(ChatCompletionRequest, body, MOST_TOKENS, IgnoredFields())
+    parse_body(ChatCompletionRequest, body, MAX_TOKENS, IgnoredFields())
 
 
 def llama(body):
-    parse_llama(LlamaRequest, body, MOST_TOKENS, IgnoredFields())
+    parse_llama(LlamaRequest, body, MAX_TOKENS, IgnoredFields())
 
 
 def ollama(body):
-    parse_ollama(OllamaChatRequest, body, MOST_TOKENS, IgnoredFields())
+    parse_ollama(OllamaChatRequest, body, MAX_TOKENS, IgnoredFields())
 
 
 def anthropic(body):
-    to_chat(parse_messages(body, MOST_TOKENS, IgnoredFields()), IgnoredFields())
+    to_chat(parse_messages(body, MAX_TOKENS, IgnoredFields()), IgnoredFields())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
-from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, kept_share, layers_to_measure, measured_share
+from ballast.model.hybrid.startup.pcie_share import MAX_TOKENS, kept_share, layers_to_measure, measured_share
 from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -102,7 +102,7 @@ def measure_share(state: LoadState, report: Report) -> None:
             state.spec,
             in_these,
             state.packing.pool,
-            MOST_TOKENS,
+            MAX_TOKENS,
             state.backend.hand_off(),
             pin_thread=options.pin_thread,
         )

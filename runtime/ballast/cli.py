@@ -98,7 +98,9 @@ def serve_config(argv: Sequence[str]) -> Config:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, commands = _parser()
-    if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
+    if not argv:
+        parser.error(f"a command is missing; commands are {', '.join(commands.choices)}")
+    if not argv[0].startswith("-") and argv[0] not in commands.choices:
         close = difflib.get_close_matches(argv[0], commands.choices, n=1)
         hint = f"did you mean {close[0]}?" if close else f"commands are {', '.join(commands.choices)}"
         parser.error(f"no command {argv[0]!r}; {hint}")

@@ -61,6 +61,7 @@ def test_a_mistyped_option_gets_a_suggestion(capsys):
         (["chat", "--modle=x"], "did you mean --model?"),
         (["serv", "model.gguf"], "no command 'serv'; did you mean serve?"),
         (["zzz"], "no command 'zzz'; commands are serve, pull,"),
+        ([], "a command is missing; commands are serve, pull,"),
     ):
         with pytest.raises(SystemExit) as ended:
             cli.main(argv)

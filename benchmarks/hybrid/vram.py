@@ -68,11 +68,11 @@ def planned_layers(plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> list[i
     return [layers[index] for index in range(spec.num_layers)]
 
 
-def measure(asked: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> dict[str, object]:
+def measure(requested: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> dict[str, object]:
     import torch
 
-    config, on_paper = planned(asked, plan), planned_layers(plan, gguf, spec)
-    prefill_is_auto = asked.scheduling.prefill_chunk_size is None
+    config, on_paper = planned(requested, plan), planned_layers(plan, gguf, spec)
+    prefill_is_auto = requested.scheduling.prefill_chunk_size is None
     settings = replace(
         engine_settings(config),
         prefill_is_auto=prefill_is_auto,

@@ -116,8 +116,8 @@ class ScriptModel(Runner):
     def _next_token(self, sequence: list[int]) -> int:
         names = re.findall(r"say (\w+)", self._tokenizer.decode(sequence))
         script = self._scripts[next((name for name in reversed(names) if name in self._scripts), "hello")]
-        said = next(n for n in reversed(range(len(script))) if sequence[len(sequence) - n :] == script[:n])
-        return script[said]
+        message = next(n for n in reversed(range(len(script))) if sequence[len(sequence) - n :] == script[:n])
+        return script[message]
 
 
 def serve(config: Config, make_model: Callable[[Tokenizer, Config], Runner], context_length: int) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ballast.config.arguments import add_options, normalised, suggestion
-from ballast.config.options import OF_A_QUEUE, OPTIONS, Config, LogConfig, read_config
+from ballast.config.options import OPTIONS, QUEUE_OPTIONS, Config, LogConfig, read_config
 from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file, unknown_variables
 from ballast.errors import BallastError, ConfigError, first_line, how_to_install
 from ballast.log import configure_logging
@@ -98,7 +98,9 @@ def serve_config(argv: Sequence[str]) -> Config:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, commands = _parser()
-    if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
+    if not argv:
+        parser.error(f"a command is missing; commands are {', '.join(commands.choices)}")
+    if not argv[0].startswith("-") and argv[0] not in commands.choices:
         close = difflib.get_close_matches(argv[0], commands.choices, n=1)
         hint = f"did you mean {close[0]}?" if close else f"commands are {', '.join(commands.choices)}"
         parser.error(f"no command {argv[0]!r}; {hint}")
@@ -376,7 +378,9 @@ def _add_batch(commands: _Commands) -> None:
     )
     parser.add_argument("replies", type=Path, metavar="REPLIES", help="file to which the replies are appended")
     counts = [
-        opt for opt in OPTIONS if opt.name not in OF_A_QUEUE and (opt.section != "server" or opt.name in _WITHOUT_HTTP)
+        opt
+        for opt in OPTIONS
+        if opt.name not in QUEUE_OPTIONS and (opt.section != "server" or opt.name in _WITHOUT_HTTP)
     ]
     add_options(parser, counts)
     parser.set_defaults(run=_batch)

@@ -79,9 +79,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
 
 def joined(events: list[Any]) -> dict[int, Any]:
     """Choice → its joined deltas, in the form of a whole reply."""
-    said: dict[int, Any] = {}
+    output: dict[int, Any] = {}
     for choice in (choice for event in events for choice in event["choices"]):
-        message = said.setdefault(
+        message = output.setdefault(
             choice["index"], {"content": "", "reasoning": "", "calls": {}, "scores": [], "why": []}
         )
         delta = choice["delta"]
@@ -93,7 +93,7 @@ def joined(events: list[Any]) -> dict[int, Any]:
             message["calls"][part["index"]] = (name + function.get("name", ""), arguments + function["arguments"])
         message["scores"] += (choice["logprobs"] or {"content": []})["content"]
         message["why"] += [choice["finish_reason"]] if choice["finish_reason"] else []
-    return said
+    return output
 
 
 def fields_of(choice: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ TEXT = load_text(
 )
 LIMITS = Limits(max_model_tokens=CONTEXT, max_new_tokens=256, max_batch_size=8, max_queue=256)
 BUILDER = RequestBuilder(TEXT, LIMITS, trust_templates=True)
-SAID = [{"role": "user", "content": "a"}]
+MESSAGE = [{"role": "user", "content": "a"}]
 
 Serve = Callable[[bytes, IgnoredFields], Any]
 
@@ -70,7 +70,7 @@ def _ollama_prompt(data: bytes, ignored: IgnoredFields) -> Any:
 ROUTES: dict[str, tuple[type[StrictModel], dict[str, Any], Serve]] = {
     "/v1/chat/completions": (
         ChatCompletionRequest,
-        {"messages": SAID},
+        {"messages": MESSAGE},
         lambda data, ignored: BUILDER.chat(parse_body(ChatCompletionRequest, data, CONTEXT, ignored)),
     ),
     "/v1/completions": (
@@ -78,7 +78,7 @@ ROUTES: dict[str, tuple[type[StrictModel], dict[str, Any], Serve]] = {
         {"prompt": "a"},
         lambda data, ignored: BUILDER.completion(parse_body(CompletionRequest, data, CONTEXT, ignored)),
     ),
-    "/v1/messages": (anthropic.MessagesRequest, {"model": "m", "messages": SAID, "max_tokens": 5}, _messages),
+    "/v1/messages": (anthropic.MessagesRequest, {"model": "m", "messages": MESSAGE, "max_tokens": 5}, _messages),
     "/v1/responses": (responses.ResponsesRequest, {"input": "a"}, _response),
     "/completion": (
         LlamaRequest,
@@ -90,7 +90,7 @@ ROUTES: dict[str, tuple[type[StrictModel], dict[str, Any], Serve]] = {
         {"input_prefix": "a", "input_suffix": "b"},
         lambda data, ignored: BUILDER.infill(_infill(data, ignored)),
     ),
-    "/api/chat": (ollama.OllamaChatRequest, {"model": "m", "messages": SAID}, _ollama_chat),
+    "/api/chat": (ollama.OllamaChatRequest, {"model": "m", "messages": MESSAGE}, _ollama_chat),
     "/api/generate": (ollama.OllamaGenerateRequest, {"model": "m", "prompt": "a"}, _ollama_prompt),
 }
 

@@ -450,5 +450,5 @@ def _parse(opt: Option, given: Any) -> Any:
         raise ConfigError(opt.name, given, f"must be {opt.kind.allowed}") from None
 
 
-OF_A_QUEUE = frozenset({"max_queue", "max_queue_tokens", "max_queue_wait_s", "queue_policy", "client_priority"})
+QUEUE_OPTIONS = frozenset({"max_queue", "max_queue_tokens", "max_queue_wait_s", "queue_policy", "client_priority"})
 """Options that have no effect with a single client."""

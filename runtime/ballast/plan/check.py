@@ -32,14 +32,14 @@ def _refuse(
 ) -> None:
     parts = ", ".join(f"{use.name} {human(use.num_bytes)}" for use in uses)
     needed = human(sum(use.num_bytes for use in uses))
-    batch, way_out = plan.numbers.max_batch_size, f"; the largest cache_lens that fits is {max_cache_lens}"
+    batch, advice = plan.numbers.max_batch_size, f"; the largest cache_lens that fits is {max_cache_lens}"
     if max_cache_lens and plan.lengths is not None and plan.lengths.derived:
         # Automatic reply lengths are already the shortest; shorter replies must be set by option.
-        way_out += f", which holds {batch} replies of {(max_cache_lens - 1) // batch} tokens: set "
-        way_out += "both, or lower max_batch_size"
+        advice += f", which holds {batch} replies of {(max_cache_lens - 1) // batch} tokens: set "
+        advice += "both, or lower max_batch_size"
     if not max_cache_lens:
-        way_out = f", too little for any cache_lens; {more}, {_lower(uses)}use a model with fewer bits per weight"
-    raise OutOfMemoryError(f"{plan.model} needs {needed}{where} ({parts}), {available} available{way_out}")
+        advice = f", too little for any cache_lens; {more}, {_lower(uses)}use a model with fewer bits per weight"
+    raise OutOfMemoryError(f"{plan.model} needs {needed}{where} ({parts}), {available} available{advice}")
 
 
 def _lower(uses: Sequence[MemoryRow]) -> str:

@@ -32,8 +32,8 @@ _MIN_CUBLAS_TOKENS = 160
 """Fewest tokens for which matrices are decoded by slices."""
 _SLICE_PLAN_BYTES = 8 << 20
 """What flashinfer stores for the plan of one slice of a step."""
-_MOST_CAPTURED = 256
-"""Most requests in a captured step: MOST_CAPTURED of model/hybrid/graphs/decode_graphs.py."""
+_MAX_CAPTURED = 256
+"""Most requests in a captured step: MAX_CAPTURED of model/hybrid/graphs/decode_graphs.py."""
 _NODES_PER_LAYER = 32
 """Most kernels and stream memory operations in a captured layer."""
 _CHOICE_NODES = 12
@@ -94,7 +94,7 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
         cached = f"{cached}, {row_bytes} bytes per token in half precision"
     else:
         cached = f"{cached}, in half precision: {cache.per_token(num_blocks)}"
-    captured = min(numbers.max_batch_size, _MOST_CAPTURED)
+    captured = min(numbers.max_batch_size, _MAX_CAPTURED)
     work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
     slice_plans = num_slices(spec, numbers.step_tokens) * _SLICE_PLAN_BYTES
     lanes = 2 if numbers.has_prefill_lane else 1
@@ -130,7 +130,7 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
 
 def outside_bytes(own: DeviceLayers, max_batch_size: int) -> int:
     """Bytes of `device_uses` that do not pass through torch's allocator."""
-    return _CUDA_BYTES + _launch_bytes(own, min(max_batch_size, _MOST_CAPTURED))
+    return _CUDA_BYTES + _launch_bytes(own, min(max_batch_size, _MAX_CAPTURED))
 
 
 def gpu_cache(own: DeviceLayers, numbers: Numbers) -> CachePlan:

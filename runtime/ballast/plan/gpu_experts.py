@@ -21,7 +21,7 @@ _PCIE_BYTES_PER_S = 20e9
 """Rate at which a kernel reads across PCIe 4.0 with 16 lanes."""
 _THREAD_BYTES_PER_S = 7.5e9
 """Approximate rate at which each of many threads reads host memory meanwhile; see benchmarks/results."""
-_MOST_SHARE = 0.4
+_MAX_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def plan_gpu_experts(
 def estimated_share(num_threads: int) -> float:
     """The fraction of a decode step's experts for which GPU and CPU take the same time, by typical rates rather than
     measurements of this machine."""
-    return min(_MOST_SHARE, _PCIE_BYTES_PER_S / (_PCIE_BYTES_PER_S + num_threads * _THREAD_BYTES_PER_S))
+    return min(_MAX_SHARE, _PCIE_BYTES_PER_S / (_PCIE_BYTES_PER_S + num_threads * _THREAD_BYTES_PER_S))
 
 
 def share_is_estimated_by(num_threads: int) -> str:

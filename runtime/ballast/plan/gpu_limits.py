@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ballast.model.hybrid.device_mixers import device_mixers
-from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN
+from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.spec import ModelSpec
 
@@ -17,9 +17,9 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
             "supports one kind of latent attention alone; the CPU supports all"
         )
     mixer = mixers[0]
-    if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MOST_CHOSEN:
+    if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MAX_CHOSEN:
         return None
     return (
-        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU select at most {MOST_CHOSEN}; "
+        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU select at most {MAX_CHOSEN}; "
         "the CPU has no limit"
     )

@@ -215,7 +215,7 @@ def optional_id(metadata: Mapping[str, Any], key: str, gguf_name: str) -> int | 
     """A token id; None for a file without the key. Raises ModelError."""
     value = metadata.get(f"tokenizer.ggml.{key}")
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise _wrong(key, value, "a token id", gguf_name)
+        raise _invalid(key, value, "a token id", gguf_name)
     return value
 
 
@@ -228,14 +228,14 @@ def _list(metadata: Mapping[str, Any], key: str, item: type[_Item], gguf_name: s
         raise _missing(key, gguf_name)
     # All items of a GGUF array are of one type.
     if not isinstance(value, list) or (value and type(value[0]) is not item):
-        raise _wrong(key, value, f"a list of {'texts' if item is str else 'whole numbers'}", gguf_name)
+        raise _invalid(key, value, f"a list of {'texts' if item is str else 'whole numbers'}", gguf_name)
     return value
 
 
 def _switch(metadata: Mapping[str, Any], key: str, gguf_name: str, *, default: bool) -> bool:
     value = metadata.get(f"tokenizer.ggml.{key}", default)
     if not isinstance(value, bool):
-        raise _wrong(key, value, "true or false", gguf_name)
+        raise _invalid(key, value, "true or false", gguf_name)
     return value
 
 
@@ -255,7 +255,7 @@ def _missing(key: str, gguf_name: str) -> ModelError:
     return ModelError(gguf_name, f"tokenizer.ggml.{key} is missing; {_WAY_OUT}")
 
 
-def _wrong(key: str, value: object, expected: str, gguf_name: str) -> ModelError:
+def _invalid(key: str, value: object, expected: str, gguf_name: str) -> ModelError:
     return ModelError(gguf_name, f"tokenizer.ggml.{key}={shown(value)}; expected {expected}; {_WAY_OUT}")
 
 

@@ -413,8 +413,8 @@ def _step_config(shape: TinyShape) -> dict[str, Any]:
         "partial_rotary_factors": [1.0 if each else 0.5 for each in has_window],
         "rope_scaling": {
             "factor": shape.factors.factor,
-            "high_freq_factor": shape.factors.fast_turns,
-            "low_freq_factor": shape.factors.slow_turns,
+            "high_freq_factor": shape.factors.fast_rotations,
+            "low_freq_factor": shape.factors.slow_rotations,
             "original_max_position_embeddings": shape.factors.original_context,
             "rope_type": "llama3",
         },

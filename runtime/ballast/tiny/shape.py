@@ -90,9 +90,9 @@ class TinyFactors:
 
     factor: float
     original_context: int
-    slow_turns: float = 1.0
+    slow_rotations: float = 1.0
     """The frequencies of pairs with at most this many turns in the original context are divided by `factor`."""
-    fast_turns: float = 32.0
+    fast_rotations: float = 32.0
     """Pairs with at least this many turns keep their frequency."""
 
 

@@ -18,8 +18,8 @@ from triton.compiler import ASTSource
 
 from ballast.model.hybrid.experts import grouped_int_gemm, grouped_int_gemm_kernels
 from ballast.model.hybrid.experts.grouped_int_gemm import (
-    MOST_PAIRS,
-    MOST_TOKENS,
+    MAX_PAIRS,
+    MAX_TOKENS,
     GroupedProduct,
     can_multiply,
     group_and_split,
@@ -156,7 +156,7 @@ def test_partial_sums_fit_the_memory_that_a_plan_has_for_them(width, hidden, num
     gate, up, down = (PanelStack(packed, T.Q8_0, 0, *shape) for shape in shapes)
     for stacks in ((gate, up), (down,)):
         product = GroupedProduct(stacks, num_used)
-        num_tokens = min(MOST_TOKENS, MOST_PAIRS // num_used)
+        num_tokens = min(MAX_TOKENS, MAX_PAIRS // num_used)
         assert product.num_programs * num_tokens * num_used * stacks[0].rows * 4 <= _PARTIAL_BYTES
 
 

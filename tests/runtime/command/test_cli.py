@@ -37,16 +37,16 @@ def test_version_prints_the_version():
 
 
 @pytest.mark.parametrize(
-    ("package", "way_out"),
+    ("package", "advice"),
     [("orjson", "install the wheel again"), ("torch", "install the wheel with its extra: WHEEL[runtime]")],
 )
-def test_a_missing_package_is_one_sentence_with_the_command(capsys, package, way_out):
+def test_a_missing_package_is_one_sentence_with_the_command(capsys, package, advice):
     def command():
         raise ModuleNotFoundError(f"No module named '{package}'", name=package)
 
     assert cli.exit_code(command) == 2
     shown = capsys.readouterr().err
-    assert shown == f"ballast: the package {package} is not installed; run `make setup` in the clone, or {way_out}\n"
+    assert shown == f"ballast: the package {package} is not installed; run `make setup` in the clone, or {advice}\n"
 
 
 def test_the_help_of_plan_begins_with_its_own_options():
@@ -61,6 +61,7 @@ def test_a_mistyped_option_gets_a_suggestion(capsys):
         (["chat", "--modle=x"], "did you mean --model?"),
         (["serv", "model.gguf"], "no command 'serv'; did you mean serve?"),
         (["zzz"], "no command 'zzz'; commands are serve, pull,"),
+        ([], "a command is missing; commands are serve, pull,"),
     ):
         with pytest.raises(SystemExit) as ended:
             cli.main(argv)

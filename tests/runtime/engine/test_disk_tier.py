@@ -79,22 +79,22 @@ class Talk:
 
     def __init__(self, count: int = 4, seed: int = 3) -> None:
         self._random = random.Random(seed)
-        self._said = [self._tokens(60) for _ in range(count)]
+        self._sent = [self._tokens(60) for _ in range(count)]
 
     def turn(self, core: EngineCore, *, together: bool = False) -> list[Generated]:
         """Repeats each of them, one after another or concurrently."""
-        requests = [self._request(said) for said in self._said]
+        requests = [self._request(output) for output in self._sent]
         replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
-        for said, reply in zip(self._said, replies, strict=True):
-            said += [*reply.token_ids, *self._tokens(20)]
+        for output, reply in zip(self._sent, replies, strict=True):
+            output += [*reply.token_ids, *self._tokens(20)]
         return replies
 
     def _tokens(self, count: int) -> list[int]:
         return [self._random.randrange(300) for _ in range(count)]
 
     @staticmethod
-    def _request(said: Sequence[int]) -> Request:
-        return Request("test", tuple(said), SamplingParams(max_tokens=8, temperature=0.0))
+    def _request(output: Sequence[int]) -> Request:
+        return Request("test", tuple(output), SamplingParams(max_tokens=8, temperature=0.0))
 
 
 def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
@@ -185,9 +185,9 @@ def test_preempted_requests_are_restored_from_disk(
     core.close()
 
 
-def started(core: EngineCore, seq: int, said: Sequence[int]) -> None:
+def started(core: EngineCore, seq: int, output: Sequence[int]) -> None:
     """Adds a request of which blocks come from disk, and waits until they are on their way."""
-    core.add(seq, Request("test", tuple(said), SamplingParams(max_tokens=4, temperature=0.0)), 0)
+    core.add(seq, Request("test", tuple(output), SamplingParams(max_tokens=4, temperature=0.0)), 0)
     assert core.step() is BUSY
     assert {line[1] for line in core.describe(10)} == {"fetching"}
 
@@ -359,14 +359,14 @@ def test_fetches_of_other_requests_delay_no_request(
     started(core, 100, prompt)
     started(core, 101, prompt)
 
-    def pays() -> bool:
+    def is_faster() -> bool:
         core._scheduler.measured(0, 10.0)
         return core._scheduler.is_worth_fetching(101)
 
-    assert not pays(), "six blocks of the first, then six of its own"
+    assert not is_faster(), "six blocks of the first, then six of its own"
     may_read.release(5)
     until = time.monotonic() + 30
-    while not pays():
+    while not is_faster():
         assert time.monotonic() < until
         core._scheduler.measured(0, 0.0)
         assert core.step() is BUSY

@@ -87,12 +87,12 @@ def conversations(core: EngineCore) -> list[Generated]:
     """Three turns of conversations with a common beginning, several windows long; each turn repeats the text so far."""
     rng = random.Random(5)
     beginning = tokens(rng, 90)
-    said = [beginning + tokens(rng, rng.randrange(5, 60)) for _ in range(6)]
+    message = [beginning + tokens(rng, rng.randrange(5, 60)) for _ in range(6)]
     replies = []
     for _ in range(3):
-        turn = generate(core, map(request_of, said))
+        turn = generate(core, map(request_of, message))
         replies += turn
-        for text, reply in zip(said, turn, strict=True):
+        for text, reply in zip(message, turn, strict=True):
             text += [*reply.token_ids, *tokens(rng, 15)]
     return replies
 
@@ -210,12 +210,12 @@ def test_what_requests_have_in_common_is_a_border_from_the_second_one_on(crowded
 
 def test_a_reply_is_continued_at_its_end_and_a_prompt_is_found_again(crowded: sched.Scheduler) -> None:
     rng = random.Random(3)
-    said = tokens(rng, 400)
-    assert admitted(crowded, 1, said) == 0
+    message = tokens(rng, 400)
+    assert admitted(crowded, 1, message) == 0
     assert admitted(crowded, 2, tokens(rng, 200)) == 0
-    assert admitted(crowded, 3, said) == 396
-    assert admitted(crowded, 4, [*said, *[7] * 6, *tokens(rng, 10)]) == 404
-    assert admitted(crowded, 5, said[:300]) == 256, "the border at a regular distance, after 16 windows"
+    assert admitted(crowded, 3, message) == 396
+    assert admitted(crowded, 4, [*message, *[7] * 6, *tokens(rng, 10)]) == 404
+    assert admitted(crowded, 5, message[:300]) == 256, "the border at a regular distance, after 16 windows"
 
 
 def test_steps_are_measured_with_windows(make_core: MakeCore) -> None:

@@ -119,8 +119,8 @@ TOOLS = [
 @pytest.mark.parametrize("form", ["fenced", "plain"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_forced_call_has_the_templates_form_and_valid_arguments(form: Any, seed: int) -> None:
-    asked = tool_calls(TOOLS, TOKENIZER, form, only={"get_age"}, parallel=False)
-    text, ended = speak(COMPILER.compile(asked), seed)
+    requested = tool_calls(TOOLS, TOKENIZER, form, only={"get_age"}, parallel=False)
+    text, ended = speak(COMPILER.compile(requested), seed)
     assert ended
     head, tail = {
         "fenced": ("function<｜tool▁sep｜>get_age\n```json\n", "\n```"),
@@ -158,15 +158,15 @@ BLANKS = [token for blank in " \n\t\r" for token in TOKENIZER.encode(blank)]
 
 
 @pytest.mark.parametrize(
-    ("asked", "head"),
+    ("requested", "head"),
     [
         (source.json_object("p"), ""),
         (source.json_schema(PERSON, "p", strict=True), ""),
         (tool_calls(TOOLS, TOKENIZER, "plain"), "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_age<｜tool▁sep｜>"),
     ],
 )
-def test_consecutive_blanks_are_limited_everywhere(asked: Source, head: str) -> None:
-    state = COMPILER.compile(asked).start()
+def test_consecutive_blanks_are_limited_everywhere(requested: Source, head: str) -> None:
+    state = COMPILER.compile(requested).start()
     for token in TOKENIZER.encode(head):
         state.accept(token)
     for text in ("", "{", '"name"', ":", '"a"', ",", '"age"', ":", "1"):
@@ -235,7 +235,7 @@ def test_a_grammar_begins_after_the_reasoning_which_must_end(begins: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("start", "asked", "held"),
+    ("start", "requested", "held"),
     [
         (Start.EITHER, None, Start.CONTENT),
         (Start.EITHER, False, Start.CONTENT),
@@ -246,9 +246,9 @@ def test_a_grammar_begins_after_the_reasoning_which_must_end(begins: bool) -> No
     ],
 )
 def test_reasoning_comes_first_if_prompt_model_or_request_enables_it(
-    start: Start, asked: bool | None, held: Start
+    start: Start, requested: bool | None, held: Start
 ) -> None:
-    assert constrained_start(start, asked) is held
+    assert constrained_start(start, requested) is held
 
 
 def test_reasoning_that_does_not_begin_at_once_cannot_begin_later() -> None:
@@ -318,11 +318,11 @@ def test_grammars_are_compiled_once_and_one_at_a_time(monkeypatch: pytest.Monkey
     entered, release, built = threading.Event(), threading.Event(), []
     build = compiler._new_matcher
 
-    def slow(asked: Source) -> Any:
-        built.append(asked)
+    def slow(requested: Source) -> Any:
+        built.append(requested)
         entered.set()
         assert release.wait(20)
-        return build(asked)
+        return build(requested)
 
     monkeypatch.setattr(compiler, "_new_matcher", slow)
     first = threading.Thread(target=compiler.compile, args=(source.json_object("p"),))

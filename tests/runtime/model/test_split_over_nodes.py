@@ -108,7 +108,7 @@ def requests(num: int, num_tokens: int) -> list[Request]:
 @pytest.mark.parametrize("num_nodes", [2, 4])
 def test_several_nodes_give_the_same_text_as_one_in_any_batch(model: GgufModel, isa: str, num_nodes: int) -> None:
     split, whole = Loaded(model, num_nodes, isa), Loaded(model, 1, isa)
-    asked = requests(8, 12)
+    requested = requests(8, 12)
     for loaded in (split, whole):
         loaded.texts(requests(8, 1), max_batch_size=8)
     np.testing.assert_allclose(
@@ -117,10 +117,10 @@ def test_several_nodes_give_the_same_text_as_one_in_any_batch(model: GgufModel, 
         rtol=0,
         atol=SUMS_ELSEWHERE * float(np.abs(whole.runner.seen[0]).max()),
     )
-    together = split.texts(asked, max_batch_size=8)
+    together = split.texts(requested, max_batch_size=8)
     assert len(set(together)) > 1
-    assert split.texts(asked, max_batch_size=3) == together
-    assert split.texts(asked, max_batch_size=1) == together
+    assert split.texts(requested, max_batch_size=3) == together
+    assert split.texts(requested, max_batch_size=1) == together
 
 
 def num_bytes(ranges: list[tuple[int, int]]) -> int:

@@ -23,10 +23,10 @@ from ballast.host.sizes import human
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.experts import pair_sums
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED
+from ballast.model.hybrid.graphs.decode_graphs import MAX_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
-from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN, SCORE_BYTES
+from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
@@ -252,7 +252,7 @@ def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
 
 def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: GgufModel) -> None:
     assert work.SCRATCH_BYTES == matmul.SCRATCH_BYTES
-    assert (pair_sums.FEWEST_PAIRS, pair_sums.DECODED_BYTES, pair_sums.HIDDEN_BYTES, pair_sums.SUMS) == (
+    assert (pair_sums.MIN_PAIRS, pair_sums.DECODED_BYTES, pair_sums.HIDDEN_BYTES, pair_sums.SUMS) == (
         work._FEWEST_PAIRS,
         work._DECODED_BYTES,
         work._HIDDEN_BYTES,
@@ -264,8 +264,8 @@ def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: 
     assert use(four, "CUDA graphs") < use(sixteen, "CUDA graphs") < 1 * GIB
     tiled, sliced = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (159, 160))
     assert use(sliced, "CUDA graphs") - use(tiled, "CUDA graphs") > matmul.SCRATCH_BYTES
-    assert device_plan._MOST_CAPTURED == MOST_CAPTURED
-    most, beyond = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=MOST_CAPTURED + more)) for more in (0, 50))
+    assert device_plan._MAX_CAPTURED == MAX_CAPTURED
+    most, beyond = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=MAX_CAPTURED + more)) for more in (0, 50))
     assert use(most, "CUDA graphs") == use(beyond, "CUDA graphs")
     assert most.gpus is not None
     assert beyond.gpus is not None
@@ -313,7 +313,7 @@ def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_siz
 
 
 @pytest.mark.parametrize(
-    ("vram", "stream_from_tokens", "pcie_share", "told", "untold"),
+    ("vram", "stream_from_tokens", "pcie_share", "reported", "untold"),
     [
         (80 * GIB, None, None, ["No expert is streamed: all are in the GPU's memory."], ["expert buffers", "PCIe"]),
         (80 * GIB, 1000, 1.0, ["No expert is streamed"], ["expert buffers", "PCIe", "stream_from_tokens"]),
@@ -345,7 +345,7 @@ def test_the_plan_shows_streaming_pcie_share_and_set_options(
     vram: int,
     stream_from_tokens: int | None,
     pcie_share: float | None,
-    told: list[str],
+    reported: list[str],
     untold: list[str],
 ) -> None:
     gguf = open_gguf(written().gguf)
@@ -356,7 +356,7 @@ def test_the_plan_shows_streaming_pcie_share_and_set_options(
     plan = plan_for(replace(config, machine=machine, scheduling=scheduling), gguf, read_spec(gguf))
     check_memory(plan)
     text = render(plan)
-    assert [part for part in told if part not in text] == []
+    assert [part for part in reported if part not in text] == []
     assert [part for part in untold if part in text] == []
     device = to_json(plan)["device"]
     assert (device["streaming"] is None) == ("expert_buffers" not in device["memory"])
@@ -445,7 +445,7 @@ def test_an_unsupported_model_is_reported_before_gpu_memory_is_queried(written: 
 def choosing_too_many(gguf: GgufModel) -> ModelSpec:
     """What a file says, but for a choice of one position more than a GPU's kernels take."""
     spec = read_spec(gguf)
-    chosen = replace(spec.choices[0], top_k=MOST_CHOSEN + 1)
+    chosen = replace(spec.choices[0], top_k=MAX_CHOSEN + 1)
     return changed(spec, index=chosen)
 
 

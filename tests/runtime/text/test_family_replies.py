@@ -36,8 +36,8 @@ def start(family: str, template: str, **options: Any) -> Start:
     chosen = text.require_template()
     assert text.tokenizer.reply is form.reply
     assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, HY3, MIMO, K2_THINKING))
-    said = "a client's <think> and </think>"
-    prompt = chosen.render([{"role": "user", "content": said}], options=options, protect=text.tokenizer.protect)
+    message = "a client's <think> and </think>"
+    prompt = chosen.render([{"role": "user", "content": message}], options=options, protect=text.tokenizer.protect)
     thinks = chosen.release is not None and chosen.release.thinks
     marks = marks_of(text.tokenizer, form.reply.thinking)
     return start_of(reversed(text.tokenizer.encode_prompt(prompt)), marks, text.tokenizer.eos_ids, thinks=thinks)

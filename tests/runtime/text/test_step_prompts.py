@@ -32,7 +32,7 @@ def call(name: str, arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "line"),
+    ("requested", "line"),
     [
         ("low", "Reasoning: low\n\n"),
         ("medium", "Reasoning: medium\n\n"),
@@ -42,8 +42,8 @@ def call(name: str, arguments: str) -> dict[str, Any]:
         (None, ""),
     ],
 )
-def test_step_3_7_writes_the_effort_in_the_first_line_of_the_system_turn(asked: str | None, line: str) -> None:
-    options = {} if asked is None else {"reasoning_effort": asked}
+def test_step_3_7_writes_the_effort_in_the_first_line_of_the_system_turn(requested: str | None, line: str) -> None:
+    options = {} if requested is None else {"reasoning_effort": requested}
     with_system = render("step-3.7-flash", SYSTEM, options=options)
     assert with_system == f"{BOS}<|im_start|>system\n{line}S<|im_end|>\n{OPEN}"
     alone = f"<|im_start|>system\n{line}<|im_end|>\n" if line else ""

@@ -185,8 +185,8 @@ def test_a_file_without_a_template_gets_v32s_if_the_vocabulary_matches() -> None
     text = load_text(None, byte_metadata(user_defined=tokens), "m.gguf")
     assert text.template_source == "deepseek-v3.2"
     assert text.require_template().has_thinking_switch
-    said = [{"role": "user", "content": "a client's ｜DSML｜ is text"}]
-    prompt = text.require_template().render(said, protect=text.tokenizer.protect)
+    output = [{"role": "user", "content": "a client's ｜DSML｜ is text"}]
+    prompt = text.require_template().render(output, protect=text.tokenizer.protect)
     assert text.tokenizer.id_of("｜DSML｜") not in text.tokenizer.encode_prompt(prompt)
     assert load_text(None, byte_metadata(user_defined=tokens[:4]), "m.gguf").template is None
 
@@ -360,13 +360,13 @@ def test_kimi_names_the_calls_of_another_server(name: str, break_: str, thought:
 
 
 def test_kimi_results_are_matched_by_call_id_or_order() -> None:
-    asked = {"role": "assistant", "content": None, "tool_calls": [call("f", {}), call("g", {})]}
+    requested = {"role": "assistant", "content": None, "tool_calls": [call("f", {}), call("g", {})]}
     results: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": "g", "content": "RG"},
         {"role": "tool", "content": "RF"},
         {"role": "tool", "name": "h", "content": "RH"},
     ]
-    prompt = kimi("kimi-k2").render([{"role": "system", "content": "S"}, asked, *results])
+    prompt = kimi("kimi-k2").render([{"role": "system", "content": "S"}, requested, *results])
     assert [piece.split("<")[0] for piece in prompt.split("## Return of ")[1:]] == [
         "functions.g:1\nRG",
         "functions.f:0\nRF",
@@ -509,13 +509,13 @@ def test_other_families_last_messages_are_continued(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "effort"),
+    ("requested", "effort"),
     [("none", "no_think"), ("minimal", "low"), ("low", "low"), ("medium", "high"), ("high", "high"), ("max", "high")],
 )
-def test_hunyuan_gets_the_nearest_of_its_levels_of_effort(asked: str, effort: str) -> None:
+def test_hunyuan_gets_the_nearest_of_its_levels_of_effort(requested: str, effort: str) -> None:
     for tools in (None, TOOLS):
         prompt = family("hy3").render(
-            [{"role": "user", "content": "U"}], tools=tools, options={"reasoning_effort": asked}
+            [{"role": "user", "content": "U"}], tools=tools, options={"reasoning_effort": requested}
         )
         assert f"<｜reasoning_mode:opensource｜>reasoning_effort:{effort}<｜hy_User:opensource｜>U" in prompt
 

@@ -133,7 +133,7 @@ def test_control_tokens_are_hidden_and_thinking_tags_are_not(v3: Tokenizer) -> N
 
 
 @pytest.mark.parametrize("spelling", [BOS, EOS, "<think>", "<｜User｜>", "<|EOT|>", "<｜tool▁sep｜>"])
-def test_spellings_of_added_tokens_are_plain_text_when_asked(v3: Tokenizer, spelling: str) -> None:
+def test_spellings_of_added_tokens_are_plain_text_on_request(v3: Tokenizer, spelling: str) -> None:
     added = v3.id_of(spelling)
     text = f"say {spelling} now"
     assert added in v3.encode(text)
@@ -247,7 +247,7 @@ def _raw(spelled: str) -> bytes:
 @pytest.mark.parametrize("add_bos", [True, False])
 @pytest.mark.parametrize("parse_special", [True, False])
 @pytest.mark.parametrize("starts_with_bos", [True, False])
-def test_bos_is_added_once_and_only_when_asked(add_bos: bool, parse_special: bool, starts_with_bos: bool) -> None:
+def test_bos_is_added_once_and_only_on_request(add_bos: bool, parse_special: bool, starts_with_bos: bool) -> None:
     tokenizer = byte_tokenizer()
     text = f"{BOS}hi" if starts_with_bos else "hi"
     ids = tokenizer.encode(text, parse_special=parse_special, add_bos=add_bos)

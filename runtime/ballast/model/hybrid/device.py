@@ -146,7 +146,7 @@ class Device:
         """Queue the copy of the count of numbers that were too large for the cache to the host."""
         self._num_saturated.copy_(self.pointwise.num_saturated, non_blocking=True)
 
-    def tell_saturated(self) -> None:
+    def report_saturated(self) -> None:
         """Log a warning once if numbers were too large for the cache. The copy of the count must be complete."""
         if not self._has_saturated and self._num_saturated:
             self._has_saturated = True

@@ -86,10 +86,10 @@ class Devices(Sequence[Device]):
         for device in self:
             device.fetch_num_saturated()
 
-    def tell_saturated(self) -> None:
-        """See `Device.tell_saturated`."""
+    def report_saturated(self) -> None:
+        """See `Device.report_saturated`."""
         for device in self:
-            device.tell_saturated()
+            device.report_saturated()
 
     def use_compiled(self) -> None:
         """Use the kernels that have been compiled since. No step that they compute may have begun."""

@@ -195,7 +195,7 @@ class HybridModel(Runner):
             self.devices.fetch_num_saturated()
             self._at_work.finish(alive)
             self.devices.wait()
-            self.devices.tell_saturated()
+            self.devices.report_saturated()
             rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted_rows]
         self._has_joint_step = False
         return rows
@@ -320,13 +320,13 @@ class HybridModel(Runner):
         if not self._has_prefill_lane and self.streamed is not None and num_tokens >= self.streamed.from_tokens:
             self._num_streamed_steps += 1
             return self._long_step_experts
-        if self._joint_experts is not None and self._prefill_pass is None and self._joint_pays(num_tokens):
+        if self._joint_experts is not None and self._prefill_pass is None and self._joint_is_faster(num_tokens):
             self._has_joint_step = True
             return self._joint_experts
         return self._experts
 
-    def _joint_pays(self, num_tokens: int) -> bool:
-        return self._joint is not None and self._joint.split.pays(num_tokens)
+    def _joint_is_faster(self, num_tokens: int) -> bool:
+        return self._joint is not None and self._joint.split.is_faster(num_tokens)
 
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
         """Queue a step in which a request has several tokens; returns its logits on the last device."""
@@ -339,7 +339,7 @@ class HybridModel(Runner):
             embedded = self._rows.whole(batch.token_ids)
         self._at_work.begin(len(embedded))
         pieces = self.layers.pieces(embedded, steps, self._at_work, is_prefill=is_long)
-        return drained(pieces, _now_and_then(alive))
+        return drained(pieces, _rate_limited(alive))
 
     def _prefill_pieces(self, batch: Batch, steps: Sequence[Step]) -> Pieces[torch.Tensor]:
         """A step of the prefill lane. Its tokens are also embedded in pieces, while the first experts are copied."""
@@ -349,7 +349,7 @@ class HybridModel(Runner):
         return (yield from self.layers.pieces(embedded, steps, experts, is_prefill=True))
 
 
-def _now_and_then(alive: Callable[[], None]) -> Callable[[], None]:
+def _rate_limited(alive: Callable[[], None]) -> Callable[[], None]:
     """Returns a function that calls `alive` at most once every ALIVE_EVERY_S seconds."""
     last_s = time.monotonic()
 

@@ -13,12 +13,12 @@ from ballast.model.layers.layer import Mixer
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.layers import Layers, Widths
-from ballast.model.metadata.positions import MOST_THETA
+from ballast.model.metadata.positions import MAX_THETA
 from ballast.model.metadata.settings import Settings
 from ballast.model.metadata.value_scale import read_value_scale
 from ballast.model.tensors import ROPE_FACTORS
 
-_MOST_INDEX_HEADS = 1024
+_MAX_INDEX_HEADS = 1024
 """Far above any model's. Bounds what a step allocates."""
 
 
@@ -97,8 +97,8 @@ def _read_index(keys: Keys, rope_dim: int, q_lora_rank: int | None) -> IndexSpec
             f"index keys of {key_dim} with {rope_dim} rotated dimensions; expected at most as many as a key has"
         )
     num_heads = keys.whole("attention.indexer.head_count")
-    if num_heads > _MOST_INDEX_HEADS:
-        raise keys.wrong("attention.indexer.head_count", f"a whole number, at least 1 and at most {_MOST_INDEX_HEADS}")
+    if num_heads > _MAX_INDEX_HEADS:
+        raise keys.wrong("attention.indexer.head_count", f"a whole number, at least 1 and at most {_MAX_INDEX_HEADS}")
     return IndexSpec(
         num_heads=num_heads,
         key_dim=key_dim,
@@ -195,7 +195,7 @@ def _rope(keys: Keys, window: int | None, head_dim: int, rope: RopeSpec) -> Rope
 def _theta(keys: Keys, window: int | None, theta: float) -> float:
     """The base of a layer's rotation. `theta`: that of layers without a window."""
     key = _own(keys, window, "rope.freq_base")
-    return keys.number(key, above=1.0, most=MOST_THETA) if key.endswith("_swa") else theta
+    return keys.number(key, above=1.0, most=MAX_THETA) if key.endswith("_swa") else theta
 
 
 def _fuses_qkv(keys: Keys, layer: int) -> bool:

@@ -32,7 +32,7 @@ _WINDOW_KEY = "attention.sliding_window"
 """Refused where the architecture has no windows."""
 _INDEXER_KEY = "attention.indexer.top_k"
 """Refused where the architecture's attention sees all positions."""
-_MOST_NAME_CHARS = 256
+_MAX_NAME_CHARS = 256
 
 _LOOK_ALIKES = {
     "deepseek": "DeepSeek MoE, the model before V2, without latent attention",
@@ -138,8 +138,8 @@ def _check_keys(keys: Keys) -> None:
 
 def _name(keys: Keys) -> str:
     name = keys.gguf.metadata.get("general.name", "")
-    if not isinstance(name, str) or len(name) > _MOST_NAME_CHARS:
-        raise keys.refuse(f"general.name={shown(name)}; expected a text of at most {_MOST_NAME_CHARS} characters")
+    if not isinstance(name, str) or len(name) > _MAX_NAME_CHARS:
+        raise keys.refuse(f"general.name={shown(name)}; expected a text of at most {_MAX_NAME_CHARS} characters")
     return name or keys.gguf.path.stem
 
 

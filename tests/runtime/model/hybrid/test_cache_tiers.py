@@ -226,12 +226,12 @@ def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
 def talk(core: EngineCore, *, together: bool = False) -> list[Generated]:
     """Run four turns of four conversations; the cache holds only two of them."""
     rng = random.Random(3)
-    said = [[rng.randrange(300) for _ in range(60)] for _ in range(4)]
+    text = [[rng.randrange(300) for _ in range(60)] for _ in range(4)]
     found: list[Generated] = []
     for _ in range(4):
-        requests = [Request("test", tuple(each), SamplingParams(max_tokens=8, temperature=0.0)) for each in said]
+        requests = [Request("test", tuple(each), SamplingParams(max_tokens=8, temperature=0.0)) for each in text]
         replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
-        for each, reply in zip(said, replies, strict=True):
+        for each, reply in zip(text, replies, strict=True):
             each += [*reply.token_ids, *(rng.randrange(300) for _ in range(20))]
         found += replies
     return found

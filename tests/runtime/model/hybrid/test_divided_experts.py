@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ballast._core import kernels
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
-from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, phase_of
+from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, phase_of
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.panels.stack import PanelStack
@@ -93,7 +93,7 @@ class Setting:
 def test_every_division_of_experts_gives_the_same_sum(gpu_experts: tuple[tuple[int, ...], ...], share: float) -> None:
     setting = Setting(gpu_experts, share)
     distinct = np.zeros(LAYERS, int)
-    for num_tokens, seed in ((1, 1), (4, 2), (3, 3), (MOST_SHARED_TOKENS, 5), (1, 4)):
+    for num_tokens, seed in ((1, 1), (4, 2), (3, 3), (MAX_SHARED_TOKENS, 5), (1, 4)):
         distinct += setting.run(num_tokens, seed)
     on_host = setting.experts.host_bytes_read
     across = setting.experts.pcie_bytes_read
@@ -108,7 +108,7 @@ def test_every_division_of_experts_gives_the_same_sum(gpu_experts: tuple[tuple[i
 
 def test_only_the_cpu_computes_long_steps() -> None:
     setting = Setting(NOBODY, 0.5)
-    setting.run(MOST_SHARED_TOKENS + 1, 0)
+    setting.run(MAX_SHARED_TOKENS + 1, 0)
     assert setting.experts.pcie_bytes_read == 0
 
 

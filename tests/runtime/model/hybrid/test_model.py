@@ -155,9 +155,9 @@ def nothing_falls_back(
     """On a GPU, the model must use all intended implementations: it logs a warning if one is switched off."""
     yield
     if request.node.get_closest_marker("gpu"):
-        told = [record for record in caplog.get_records("call") if record.name.startswith("ballast.model.hybrid")]
-        told = [record for record in told if record.levelno >= logging.WARNING]
-        assert [record.getMessage() for record in told] == expected_warnings, [vars(record) for record in told]
+        reported = [record for record in caplog.get_records("call") if record.name.startswith("ballast.model.hybrid")]
+        reported = [record for record in reported if record.levelno >= logging.WARNING]
+        assert [record.getMessage() for record in reported] == expected_warnings, [vars(record) for record in reported]
 
 
 def load(file: Path, device: torch.device, settings: EngineSettings = SETTINGS, **options: object) -> HybridModel:

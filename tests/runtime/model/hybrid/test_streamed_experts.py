@@ -214,9 +214,9 @@ def test_streaming_starts_at_the_measured_or_requested_size(layers) -> None:
     found = started(layers, from_tokens=None, warmup_sizes=sizes, off=off)
     assert found is None, "pageable experts are streamed only on request"
     assert off.reasons == {"streamed_experts": "the experts' memory is not pinned"}
-    asked = started(layers, from_tokens=7, warmup_sizes=sizes, off=off)
-    assert asked is not None
-    assert asked.from_tokens == 7
+    requested = started(layers, from_tokens=7, warmup_sizes=sizes, off=off)
+    assert requested is not None
+    assert requested.from_tokens == 7
     timings = calibration_of(layers).timings(100)
     assert [timing.tokens for timing in timings] in ([64], [64, 100])
     assert timings[-1].lead_s >= 0 or timings[-1].tokens == 100
@@ -232,14 +232,14 @@ def test_both_processors_are_timed_together_for_sizes_up_to_the_longest_step(lay
 
 
 @pytest.mark.parametrize(
-    ("asked_from", "joint_to", "from_tokens"), [(None, 80, 81), (None, 40, 50), (None, 100, 100), (50, 80, 50)]
+    ("requested_from", "joint_to", "from_tokens"), [(None, 80, 81), (None, 40, 50), (None, 100, 100), (50, 80, 50)]
 )
 def test_steps_are_streamed_fully_above_the_range_of_joint_steps(
-    layers, monkeypatch, asked_from, joint_to, from_tokens
+    layers, monkeypatch, requested_from, joint_to, from_tokens
 ) -> None:
     monkeypatch.setattr(start, "_measured", lambda calibration, taken: ([], 50))
     joint = JointSplit([(1, 0.5)], 10, joint_to)
-    streamed = started(layers, from_tokens=asked_from, pinned_bytes=1, joint=joint)
+    streamed = started(layers, from_tokens=requested_from, pinned_bytes=1, joint=joint)
     assert streamed is not None
     assert (streamed.from_tokens, streamed.joint_split) == (from_tokens, joint)
 

@@ -21,7 +21,7 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.pieces import Pieces
-from ballast.model.hybrid.prefill_pass import MOST_AHEAD, PrefillPass
+from ballast.model.hybrid.prefill_pass import MAX_AHEAD, PrefillPass
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
@@ -196,7 +196,7 @@ def test_the_lane_queues_enough_pieces_before_it_waits() -> None:
             return self.is_done
 
     def pieces() -> Pieces[torch.Tensor]:
-        for _ in range(MOST_AHEAD + 1):
+        for _ in range(MAX_AHEAD + 1):
             yield
         return torch.zeros(1)
 
@@ -207,21 +207,21 @@ def test_the_lane_queues_enough_pieces_before_it_waits() -> None:
         return events[-1]
 
     step = PrefillPass(pieces(), record)
-    for _ in range(MOST_AHEAD):
+    for _ in range(MAX_AHEAD):
         assert not step.is_ahead
         step.advance(lambda: None)
     assert step.is_ahead
     step.advance(lambda: None)
-    assert len(events) == MOST_AHEAD, "too many pieces are queued"
+    assert len(events) == MAX_AHEAD, "too many pieces are queued"
     events[0].is_done = True
     step.advance(lambda: None)
-    assert len(events) == MOST_AHEAD + 1
+    assert len(events) == MAX_AHEAD + 1
     step.is_cancelled = True
     for event in events:
         assert not step.advance(lambda: None)
         event.is_done = True
     assert step.advance(lambda: None)
-    assert len(events) == MOST_AHEAD + 1
+    assert len(events) == MAX_AHEAD + 1
 
 
 def test_lanes_use_separate_attention_plans_if_all_experts_are_on_the_device(

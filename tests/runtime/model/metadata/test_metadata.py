@@ -438,7 +438,7 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("general", "told"),
+    ("general", "reported"),
     [
         (
             {"architecture": "llama"},
@@ -472,10 +472,10 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
     ],
 )
 def test_a_file_of_another_architecture_is_rejected_with_its_name(
-    tmp_path: Path, general: dict[str, str], told: str
+    tmp_path: Path, general: dict[str, str], reported: str
 ) -> None:
     keys = {f"general.{key}": value for key, value in general.items()}
     gguf = open_gguf(write_model(tmp_path / "m.gguf", V3_SPEC))
     gguf = replace(gguf, metadata={**gguf.metadata, **keys})
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=reported):
         read_spec(gguf)

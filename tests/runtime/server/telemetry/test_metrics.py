@@ -271,10 +271,10 @@ def test_a_gpus_memory_is_shown_and_zero_without_one():
     def samples(probe):
         return {sample.name: sample.value for family in probe.collect() for sample in family.samples}
 
-    asked = []
+    requested = []
 
     def taken(device):
-        asked.append(device)
+        requested.append(device)
         return 3, 4
 
     assert samples(VramProbe(("cuda:1",), 5, taken)) == {
@@ -284,4 +284,4 @@ def test_a_gpus_memory_is_shown_and_zero_without_one():
     }
     assert set(samples(VramProbe((), None, taken)).values()) == {0}
     assert list(samples(VramProbe(("cuda:1", "cuda:1"), 5, taken)).values()) == [6, 8, 10]
-    assert asked == ["cuda:1"] * 3, "a server without a GPU does not load torch"
+    assert requested == ["cuda:1"] * 3, "a server without a GPU does not load torch"

@@ -471,6 +471,13 @@ def test_text_between_invoke_tags_takes_linear_time(begin: str) -> None:
     assert parse([begin, *(["abc <"] * 50_000), END_C], InvokeCalls) == parse([f"{begin}{text}{END_C}"], InvokeCalls)
 
 
+@pytest.mark.parametrize("begin", [C, f"{C}<function=f>", f"{C}<function=f>\n<parameter=list>\n1\n</parameter>\n"])
+def test_stray_text_in_spelled_out_calls_takes_linear_time(begin: str) -> None:
+    """Quadratic time would be many minutes."""
+    text = "abc <" * 200_000
+    assert parse([begin, *(["abc <"] * 200_000), END_C], TAGGED) == parse([f"{begin}{text}{END_C}"], TAGGED)
+
+
 @pytest.mark.parametrize(
     ("begin", "read"),
     [

@@ -23,9 +23,9 @@ from ballast.model.hybrid.step import RequestTable, Step
 
 HEAD_DIMS = (64, 128, 256)
 """Widths that flashinfer's kernels support, if keys and values have the same width."""
-FEWEST_TOKENS = 32
+MIN_TOKENS = 32
 """Minimum average number of new tokens per request of a step."""
-MOST_TILES = 16 << 10
+MAX_TILES = 16 << 10
 """Maximum tiles of 128 tokens and one head in a step: their tables take half of a plan's workspace."""
 _TILE_TOKENS = 128
 _FLOAT_WORKSPACE_BYTES = 1 << 20
@@ -151,7 +151,7 @@ def is_long(begins: NDArray[np.int32], num_heads: int) -> bool:
     """Whether flashinfer computes a step. `begins` [R + 1]: tokens of the step that precede each request."""
     added = np.diff(begins)
     num_tiles = int((-(-added // _TILE_TOKENS)).sum()) * num_heads
-    return float(added.mean()) >= FEWEST_TOKENS and num_tiles <= MOST_TILES
+    return float(added.mean()) >= MIN_TOKENS and num_tiles <= MAX_TILES
 
 
 def _plan_bytes(plan: list[int]) -> int:

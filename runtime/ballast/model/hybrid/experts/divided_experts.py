@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, Divide, phase_of
+from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, Divide, phase_of
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 
@@ -154,7 +154,7 @@ class DividedExperts:
         """As `submit`, one piece per advance of the iterator, so that other work can be queued in between."""
         device, index = self._layers[layer]
         own = device.layers[index]
-        shares = self.pcie_share > 0 and bool(own.across) and 0 < len(ids) <= MOST_SHARED_TOKENS
+        shares = self.pcie_share > 0 and bool(own.across) and 0 < len(ids) <= MAX_SHARED_TOKENS
         if own.slots is None and not shares:
             yield from self._host.pieces(self._host_index[layer], x, ids, weights)
             return

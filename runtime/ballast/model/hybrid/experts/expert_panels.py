@@ -45,7 +45,7 @@ class ExpertPanels:
         num_tokens, num_used = ids.shape
         x, ids, weights = x.contiguous(), ids.contiguous(), weights.contiguous()
         stacks = self._gate, self._up, self._down
-        if pair_sums.pays(num_tokens, num_used, self._gate.num_experts) and pair_sums.can_decode(*stacks):
+        if pair_sums.is_faster(num_tokens, num_used, self._gate.num_experts) and pair_sums.can_decode(*stacks):
             sums = PairSums(x, ids, weights, self._gate.num_experts)
             sums.add(0, *stacks, unit=self._unit)
             return sums.total

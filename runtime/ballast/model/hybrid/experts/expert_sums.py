@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.experts.pair_sums import PairSums, can_decode, pays
+from ballast.model.hybrid.experts.pair_sums import PairSums, can_decode, is_faster
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 
@@ -16,7 +16,7 @@ class ExpertSums:
     def __init__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
         """See `MakeSums`."""
         self._given = x, ids, weights
-        self._pairs = PairSums(x, ids, weights, num_experts) if pays(len(ids), ids.shape[1], num_experts) else None
+        self._pairs = PairSums(x, ids, weights, num_experts) if is_faster(len(ids), ids.shape[1], num_experts) else None
         self._others: torch.Tensor | None = None
 
     @property

@@ -18,13 +18,13 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 
-MOST_TOKENS = 128
+MAX_TOKENS = 128
 """Maximum tokens for which experts are multiplied by exact codes."""
-MOST_PAIRS = 1024
+MAX_PAIRS = 1024
 """Maximum pairs of token and expert: all pairs are compared with each other."""
 FEW_PAIRS = 128
 """Maximum pairs for the smaller of two comparing kernels."""
-_MOST_TOKENS_OF_SMALL_TILES = 64
+_MAX_TOKENS_OF_SMALL_TILES = 64
 _GROUPS = 4
 """Groups of 32 columns that a program processes at a time; the same number is being loaded from memory."""
 _WANTED_PROGRAMS = 2112
@@ -55,12 +55,12 @@ def can_multiply(gate: PanelStack, up: PanelStack, down: PanelStack, num_tokens:
 
 def is_few(num_tokens: int, num_used: int) -> bool:
     """Whether there are few enough tokens for `multiply`."""
-    return num_tokens <= MOST_TOKENS and num_tokens * num_used <= MOST_PAIRS
+    return num_tokens <= MAX_TOKENS and num_tokens * num_used <= MAX_PAIRS
 
 
 def tile_tokens(num_tokens: int) -> int:
     """Maximum tokens in an expert's tile; more of its tokens make another tile."""
-    return 4 if num_tokens <= _MOST_TOKENS_OF_SMALL_TILES else 8
+    return 4 if num_tokens <= _MAX_TOKENS_OF_SMALL_TILES else 8
 
 
 def multiply(
@@ -115,7 +115,7 @@ def group_and_split(
         num_experts,
         num_counters,
         cols,
-        PAIRS=FEW_PAIRS if num_pairs <= FEW_PAIRS else MOST_PAIRS,
+        PAIRS=FEW_PAIRS if num_pairs <= FEW_PAIRS else MAX_PAIRS,
         TILE=tile,
         num_warps=1,
     )

@@ -13,7 +13,7 @@ from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.slices import even_bounds
 
-FEWEST_PAIRS = 256
+MIN_PAIRS = 256
 """Minimum average number of tokens per expert for which decoding it to memory pays."""
 DECODED_BYTES = 640 << 20
 """Maximum memory for decoded experts, unless a single one needs more."""
@@ -30,9 +30,9 @@ _LINES = 32
 """Number of columns of a step that one code of each word covers; see `split_bf16`."""
 
 
-def pays(num_tokens: int, num_used: int, num_experts: int) -> bool:
+def is_faster(num_tokens: int, num_used: int, num_experts: int) -> bool:
     """Whether there are enough tokens to decode experts to memory. Each token uses `num_used` of `num_experts`."""
-    return num_tokens * num_used >= FEWEST_PAIRS * num_experts
+    return num_tokens * num_used >= MIN_PAIRS * num_experts
 
 
 def can_decode(*stacks: PanelStack) -> bool:

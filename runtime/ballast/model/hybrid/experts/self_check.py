@@ -18,13 +18,13 @@ from ballast.families.architecture import Unit
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
-from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
+from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import Feature, SwitchedOff
 
-_MOST_COMPARED_TOKENS = 32
+_MAX_COMPARED_TOKENS = 32
 """Maximum tokens that are compared; the CPU takes too long for more."""
 
 Role = Literal["gpu_experts", "across"]
@@ -56,7 +56,7 @@ def checked(
             for comparison in comparisons:
                 comparison.on_device()
         for comparison in comparisons:
-            if comparison.num_tokens <= _MOST_COMPARED_TOKENS:
+            if comparison.num_tokens <= _MAX_COMPARED_TOKENS:
                 comparison.compare()
             else:
                 comparison.on_device()
@@ -94,7 +94,7 @@ def _comparisons(
         _Comparison(layer, role, of_layer, pool, spec, count, device)
         for layer, role, of_layer in _kinds(layers, experts)
         for count in num_tokens
-        if role == "gpu_experts" or count <= MOST_SHARED_TOKENS
+        if role == "gpu_experts" or count <= MAX_SHARED_TOKENS
     ]
 
 

@@ -15,7 +15,7 @@ from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
-from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, kept_share, layers_to_measure, measured_share
+from ballast.model.hybrid.startup.pcie_share import MAX_TOKENS, kept_share, layers_to_measure, measured_share
 from ballast.model.hybrid.streaming.start import StreamingDevice, start_streaming
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -109,7 +109,7 @@ def measure_share(state: LoadState, report: Report) -> None:
 
     def best_share() -> float:
         backend, placed = device.backend, device.by_layer
-        few_host = _host_experts(state, [state.in_host[index] for index in measured], MOST_TOKENS)
+        few_host = _host_experts(state, [state.in_host[index] for index in measured], MAX_TOKENS)
         few_placed = DeviceExperts([placed[index] for index in measured], backend.divide, backend.device)
         few = DividedExperts(few_host, [few_placed])
         these = [state.routed_weights[index] for index in measured]

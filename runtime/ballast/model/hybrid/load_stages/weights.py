@@ -44,7 +44,7 @@ def load_weights(state: LoadState, report: Report) -> None:
         if pinning is not None:
             with state.times.phase("pinned"):
                 state.pinned = pinning.finish(lambda done: report(_LOADED + (1 - _LOADED) * done))
-    _tell_bounds(state.weights, state.options.kv_dtype)
+    _report_bounds(state.weights, state.options.kv_dtype)
 
 
 def _loader(state: LoadState, device: DeviceState, pinning: Pinning | None, stack: ExitStack) -> DeviceLoader:
@@ -93,7 +93,7 @@ def tune_products(state: LoadState, report: Report) -> None:
     }
 
 
-def _tell_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
+def _report_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
     """Log whether the cache can hold the numbers of all possible tokens. If not, larger numbers are clamped and
     counted."""
     holds = torch.finfo(kv_dtype).max

@@ -19,7 +19,7 @@ from ballast.model.hybrid.streaming.joint_split import JointTiming, balanced_fra
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.spec import ModelSpec
 
-FEWEST_TOKENS = 64
+MIN_TOKENS = 64
 JOINT_TOKENS = (64, 128, 256, 512, 1024)
 """Numbers of tokens for which both processors are timed together."""
 _JOINT_LAYERS = 2
@@ -52,7 +52,7 @@ class Calibration:
                 self.streamed.begin(num_tokens)
                 for index in range(max(firsts.values()) + 1):
                     self._submit(index, given)
-                    if index in firsts.values() and num_tokens <= FEWEST_TOKENS:
+                    if index in firsts.values() and num_tokens <= MIN_TOKENS:
                         expected = given.by_cpu(self.layers[index], self.pool)
                         found = self.streamed.result(index).cpu().numpy()
                         by = difference(found, expected)
@@ -69,7 +69,7 @@ class Calibration:
         """Times a layer on the CPU and streamed, for increasing numbers of tokens until streaming wins, at most
         `max_tokens`."""
         timings: list[Timing] = []
-        num_tokens = min(FEWEST_TOKENS, max_tokens)
+        num_tokens = min(MIN_TOKENS, max_tokens)
         while True:
             timings.append(self._timing(num_tokens))
             if timings[-1].lead_s >= 0 or num_tokens == max_tokens:

@@ -14,7 +14,7 @@ from ballast._core import kernels
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
 from ballast.model.hybrid.streaming.break_even import Timing, break_even
-from ballast.model.hybrid.streaming.calibration import FEWEST_TOKENS, Calibration
+from ballast.model.hybrid.streaming.calibration import MIN_TOKENS, Calibration
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit, JointTiming, joint_split
 from ballast.model.hybrid.streaming.kept_timings import dump_timings, load_joint_timings, load_timings
@@ -70,7 +70,7 @@ def start_streaming(
     record = record or Start()
     taken = _Taken(record.measurements, max_tokens, pinned.num_bytes)
     calibration = Calibration(spec, layers, pool, streamed)
-    few = min(FEWEST_TOKENS, max_tokens)
+    few = min(MIN_TOKENS, max_tokens)
     # Joint steps are shorter than fully streamed steps.
     tried = sorted({few, max_tokens, *(count for count in warmup_sizes if count >= min(from_tokens or few, few))})
     try:

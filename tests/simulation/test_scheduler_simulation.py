@@ -165,7 +165,7 @@ def test_steps_planned_ahead_leak_no_blocks() -> None:
 def test_two_lanes_leave_no_block_behind_either() -> None:
     # Short prompts are cheaper in steps with decoding requests, longer ones in steps of their own.
     costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
-    simulation = Simulation(seed=17, num_requests=times(1_000, 3_000), looks_ahead=True, **costs)
+    simulation = Simulation(seed=17, num_requests=times(1_500, 3_000), looks_ahead=True, **costs)
     simulation.run()
     totals = simulation.reference.totals
     assert simulation.reference.scheduler.stats().used_tokens == 0
@@ -293,7 +293,7 @@ def test_windows_leave_no_block_behind_either_and_are_found_again() -> None:
         assert stats.used_tokens == stats.window_used_tokens == 0
         assert totals.predicted > 100
         hits.append(totals.prefix_hit_tokens)
-        assert num_blocks > 48 or totals.preemptions > 50
+        assert num_blocks > 48 or totals.preemptions > times(10, 50)
     assert least < 100
     assert 1_000 < hits[1] < hits[2] < hits[3]
 

@@ -16,16 +16,18 @@ class FloatExperts:
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """See `GroupedExperts`."""
-        gate, up, down = map(self._floats, self._matrices)
         total = torch.zeros_like(x)
         for expert in range(self._matrices[0].num_experts):
             share = (weights * (ids == expert)).sum(1, keepdim=True)
-            hidden = torch.nn.functional.silu(x @ gate[expert].T) * (x @ up[expert].T)
-            total += share * (hidden @ down[expert].T)
+            if not share.any():
+                continue  # most experts of a small step
+            gate, up, down = (self._floats(each, expert) for each in self._matrices)
+            hidden = torch.nn.functional.silu(x @ gate.T) * (x @ up.T)
+            total += share * (hidden @ down.T)
         return total
 
     @staticmethod
-    def _floats(panels: PanelStack) -> torch.Tensor:
-        """[experts, rows, cols]; panels are [column][16 rows]."""
-        floats = panels.packed.view(torch.float32).view(panels.num_experts, -1, panels.cols, 16)
-        return floats.transpose(2, 3).flatten(1, 2)[:, : panels.rows]
+    def _floats(panels: PanelStack, expert: int) -> torch.Tensor:
+        """[rows, cols]; panels are [column][16 rows]."""
+        floats = panels.packed.view(torch.float32).view(panels.num_experts, -1, panels.cols, 16)[expert]
+        return floats.transpose(1, 2).flatten(0, 1)[: panels.rows]

@@ -10,9 +10,10 @@ import pytest
 
 from ballast import __version__, cli, process_exit
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
-from ballast.tiny import BUILT_IN, write_tiny_model
+from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import open_gguf
 from devkit.long import if_long
+from devkit.models.written import write_tiny_model
 from devkit.servers import command
 
 

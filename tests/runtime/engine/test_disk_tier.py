@@ -30,9 +30,9 @@ from ballast.engine.startup.step_costs import Cost
 from ballast.model.metadata import read_spec
 from ballast.model.tiers import disk_tier
 from ballast.model.tiers.block_file import BlockFile
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
+from devkit.models.written import write_tiny_model
 from devkit.tiers import tiers_of, until_written
 
 BLOCK_TOKENS = 16

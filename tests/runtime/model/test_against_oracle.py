@@ -29,7 +29,6 @@ from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.tiny import write_tiny_model
 from ballast.tiny.shape import V3
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
@@ -37,7 +36,7 @@ from devkit.kernels.isas import FAST_ISAS, isa_params
 from devkit.long import pairwise
 from devkit.models.mixed_types import with_all_types
 from devkit.models.random_blocks import FORMATS
-from devkit.models.written import MakeTiny
+from devkit.models.written import MakeTiny, write_tiny_model
 from devkit.oracles.hf_oracle import hf_logits, hf_model, near_ties
 
 if TYPE_CHECKING:

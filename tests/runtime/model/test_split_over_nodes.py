@@ -20,10 +20,10 @@ from ballast.host.numa import WeightMemory, read_report
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
 from devkit.long import pairwise
+from devkit.models.written import write_tiny_model
 
 FAST = kernels.usable_isas()[:-1]
 SUMS_ELSEWHERE = 1e-4

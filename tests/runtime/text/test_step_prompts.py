@@ -10,8 +10,8 @@ import pytest
 from ballast.families.registry import FAMILIES, RELEASES, release_of, source_of, without_template
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.loading import load_text
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
+from devkit.models.written import write_tiny_model
 
 BOS = "<bos>"
 USER = [{"role": "user", "content": "U"}]

@@ -57,14 +57,16 @@ cluster-binaries: setup ## build etcd, Kubernetes, helm, the health checks and s
 # Tests that share a control plane wait most of the time. `make test` runs them in processes of their own, beside all else,
 # which need not import what the others do.
 CLUSTERED   = tests/cluster tests/monitoring tests/chart
+# Three workers more than cores, if clusters are among them.
+WORKERS     = $(shell echo $$(($(CORES) + 3)))
 test-python: ## Python tests; those of clusters are a target of their own unless ARGS selects some
 	@$(BIN)/pytest $(if $(ARGS),$(ARGS),--quiet --numprocesses $(CORES) $(CLUSTERED:%=--ignore=%))
 
 test-clusters: ## Python tests on a real control plane
 	@$(BIN)/pytest --quiet --numprocesses 3 $(CLUSTERED)
 
-test-long: setup ## Python tests with all repetitions of each property, of which `make test` runs a selection; hours
-	@$(BIN)/pytest --quiet --long --numprocesses $(CORES) $(CLUSTERED:%=--ignore=%)
+test-long: setup browser prometheus cluster-binaries ## Python tests with all repetitions of each property, of which `make test` runs a selection
+	@$(BIN)/pytest --quiet --long --numprocesses $(WORKERS)
 
 e2e: setup ## tests on a real node: kubelet, containerd, the project's images; Linux and root, says what else is missing
 	@tools/e2e.sh
@@ -129,7 +131,8 @@ image: ## the images, with docker, podman or buildah; TAG, BASE_IMAGE and REQUIR
 sbom: ## what the images hold, as CycloneDX, in build/sbom
 	@tools/image.sh sbom
 
-release: setup ## a release in build/release/VERSION, with checksums; PARTS="notes chart wheel images sbom" for some
+release: setup ## a release in build/release/VERSION, with checksums, after `make test-long`; PARTS="notes chart wheel images sbom" for some
+	@$(if $(PARTS),,$(MAKE) --no-print-directory test-long)
 	@$(BIN)/python -m tools.release build $(PARTS)
 
 docs-reference: ## write docs/reference, the benchmarks page and the generated parts of the chart anew

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
+from devkit.long import times
 from devkit.models.call_forms import FORMS, tool
 
 STRING = {"type": "string"}
@@ -85,7 +86,7 @@ def can_be_written(form: str, call: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(12, 40), deadline=None)
 @given(call=values, strict=st.booleans())
 def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict[str, Any], strict: bool) -> None:
     assume(can_be_written(form, call))
@@ -99,7 +100,7 @@ def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=times(5, 10), deadline=None)
 @given(call=values)
 def test_a_call_truncated_anywhere_leaves_no_markup(form: str, call: dict[str, Any]) -> None:
     call = {key: value for key, value in call.items() if key not in ("note", "unit")}  # their text may become a string
@@ -168,7 +169,7 @@ def written(form: str, seed: int) -> str | None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=times(8, 25), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(seed=st.integers(0, 2**32))
 def test_calls_that_the_grammar_allows_parse_to_valid_arguments(form: str, seed: int) -> None:
     text = written(form, seed)

@@ -29,6 +29,7 @@ from ballast.wire.ollama import request as ollama
 from ballast.wire.openai.request import ChatCompletionRequest, CompletionRequest, parse_body
 from ballast.wire.parsing import StrictModel
 from ballast.wire.responses import request as responses
+from devkit.long import times
 from devkit.models.vocabulary import byte_metadata
 from devkit.servers.script_server import TAGS
 
@@ -174,7 +175,7 @@ def test_a_schema_rejects_exactly_what_the_server_rejects(path: str, validators:
 def test_several_fields_that_a_schema_forbids_are_refused(path: str, validators: dict[str, Any]) -> None:
     base = ROUTES[path][1]
 
-    @settings(max_examples=100, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=times(25, 100), deadline=None, derandomize=True, database=None)
     @given(st.dictionaries(st.sampled_from(fields_of(path)), st.sampled_from(VALUES), min_size=2, max_size=4))
     def agree(fields: dict[str, Any]) -> None:
         body = {**base, **fields}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ballast._core import sched
+from devkit.long import times
 from devkit.oracles.reference_scheduler import ReferenceScheduler
 
 # Few tokens and short blocks, so that prefixes are shared and blocks are short all the time.
@@ -224,5 +225,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.reference.scheduler.check()
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=times(75, 300), stateful_step_count=40, deadline=None)
 TestScheduler = SchedulerMachine.TestCase

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import resource
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,9 +30,9 @@ from ballast.engine.startup.step_costs import Cost
 from ballast.model.metadata import read_spec
 from ballast.model.tiers import disk_tier
 from ballast.model.tiers.block_file import BlockFile
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
+from devkit.models.written import write_tiny_model
 from devkit.tiers import tiers_of, until_written
 
 BLOCK_TOKENS = 16
@@ -411,14 +412,28 @@ FAULTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def stored(make_core: MakeCore, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A folder that holds a conversation, and its number of tokens."""
+    folder = tmp_path_factory.mktemp("stored")
+    core = make_core(folder)
+    talk(core)
+    num_tokens = core.stats().tiers[0].cached_tokens
+    core.close()
+    return folder, num_tokens
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_damage_on_disk_costs_time_but_changes_no_token(
-    make_core: MakeCore, plain: list[Generated], tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
+    make_core: MakeCore,
+    plain: list[Generated],
+    stored: tuple[Path, int],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
 ) -> None:
-    first = make_core(tmp_path)
-    talk(first)
-    num_stored = first.stats().tiers[0].cached_tokens
-    first.close()
+    folder, num_stored = stored
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     (path,) = tmp_path.iterdir()
     FAULTS[fault](path)
     second = make_core(tmp_path)

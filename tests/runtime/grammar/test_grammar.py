@@ -28,6 +28,7 @@ from ballast.grammar.source import Source
 from ballast.text.gguf_vocab import build_backend
 from ballast.text.marks import Start
 from ballast.text.tokenizer import Tokenizer
+from devkit.long import times
 from devkit.models.vocabulary import byte_metadata, byte_tokenizer
 
 EOS = 1
@@ -86,7 +87,7 @@ def is_person(value: Any) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=times(20, 60))
 @given(st.integers(0, 2**32))
 def test_a_completed_reply_matches_its_schema(seed: int) -> None:
     text, ended = speak(COMPILER.compile(source.json_schema(PERSON, "p", strict=True)), seed)
@@ -94,7 +95,7 @@ def test_a_completed_reply_matches_its_schema(seed: int) -> None:
     assert is_person(json.loads(text))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=times(15, 40))
 @given(st.integers(0, 2**32))
 def test_a_completed_reply_is_a_json_object(seed: int) -> None:
     text, ended = speak(COMPILER.compile(source.json_object("p")), seed)

@@ -29,8 +29,8 @@ from ballast.hub.naming import HUGGING_FACE, Choice, HubFile, HubName, choices, 
 from ballast.hub.progress import Progress
 from ballast.hub.pull import Found, check_room, find, print_plan, pull
 from ballast.hub.remote import Hub, UnreachableError
-from ballast.tiny import write_tiny_model
 from ballast.weights.header import is_whole
+from devkit.models.written import write_tiny_model
 from devkit.servers.command import ballast
 from devkit.stores.hub_server import COMMIT, HubServer, hub_server
 

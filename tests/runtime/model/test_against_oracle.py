@@ -1,6 +1,9 @@
 """Logits against Hugging Face transformers on the same dequantised weights: max relative error 1e-3 in float32.
 
-Everything goes through the real scheduler: chunks, decode steps, and a second pass served from the prefix cache.
+Everything goes through the real scheduler: chunks, decode steps, and a second pass served from the prefix cache. An
+instruction set's kernels, and their choice by the number of rows, know nothing of the architecture; its layers know
+nothing of instruction sets. Hence all pairs of architecture, chunk size and instruction set run, and all triples with
+`--long`.
 
 Fast kernels round activations, which changes the input of a router or an indexer by some 3e-5. If two experts' scores,
 or two positions', are closer, it may choose the other, which changes this token and later ones as much as an error
@@ -26,14 +29,14 @@ from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.tiny import write_tiny_model
 from ballast.tiny.shape import PRESETS, V3
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
+from devkit.long import pairwise
 from devkit.models.mixed_types import with_all_types
 from devkit.models.random_blocks import FORMATS
-from devkit.models.written import MakeTiny
+from devkit.models.written import MakeTiny, write_tiny_model
 from devkit.oracles.hf_oracle import hf_logits, hf_model, near_ties
 
 if TYPE_CHECKING:
@@ -60,6 +63,8 @@ WINDOWED = [  # whose prompts are five times their window
     if shape.heads is not None and shape.heads.window is not None
     for quant in OWN_QUANTS.get(arch, ("f32", "q4_k", "q8_0"))
 ]
+CHUNKS = [1, 7, 64, 256]
+ISAS = isa_params(*FAST_ISAS, "reference")
 QUANTS = [
     "f32",
     "f16",
@@ -196,27 +201,21 @@ def test_near_ties_between_experts_are_rare(subjects: Callable[..., Subject], ar
     assert len(near_ties(oracle, make_prompt(), 1.0, num_copies=2)) > PROMPT_TOKENS / 2
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
-@pytest.mark.parametrize(("arch", "mla"), VARIANTS)
+@pytest.mark.parametrize(("arch", "mla", "chunk_size", "isa"), pairwise(VARIANTS, CHUNKS, ISAS))
 def test_logits_agree_in_every_architecture_and_layout(
     subjects: Callable[..., Subject], arch: str, mla: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, mla, "q4_k"), chunk_size, isa)
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
-@pytest.mark.parametrize(("arch", "quant"), GROUPED)
+@pytest.mark.parametrize(("arch", "quant", "chunk_size", "isa"), pairwise(GROUPED, CHUNKS, ISAS))
 def test_logits_agree_where_heads_share_keys_and_values(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
-@pytest.mark.parametrize(("arch", "quant"), WINDOWED)
+@pytest.mark.parametrize(("arch", "quant", "chunk_size", "isa"), pairwise(WINDOWED, CHUNKS, ISAS))
 def test_logits_agree_where_attention_has_windows(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
@@ -236,23 +235,20 @@ def test_logits_agree_without_norms_of_heads(subjects: Callable[..., Subject], q
     compare(subjects("glm45air", "split", quant), 64, kernels.usable_isas()[0])
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
-@pytest.mark.parametrize("quant", ["f32", "q4_k"])
-@pytest.mark.parametrize("arch", SPARSE)
+@pytest.mark.parametrize(("arch", "quant", "chunk_size", "isa"), pairwise(SPARSE, ["f32", "q4_k"], CHUNKS, ISAS))
 def test_logits_agree_where_positions_are_chosen(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("quant", QUANTS)
 def test_logits_agree_in_every_quantisation(subjects: Callable[..., Subject], quant: str, isa: str):
     compare(subjects("v3", "split", quant), 256, isa)
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("isa", ISAS)
 def test_logits_agree_in_a_file_of_all_types(mixed: Subject, isa: str):
     compare(mixed, 256, isa)
     compare(mixed, 7, isa)

@@ -26,10 +26,10 @@ from ballast.plan import check_memory, render, to_json
 from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.written import write_tiny_model
 
 GIB = 1 << 30
 FAST = kernels.usable_isas()[0]

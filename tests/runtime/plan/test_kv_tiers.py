@@ -16,8 +16,8 @@ from ballast.plan.command import plan_for, planned
 from ballast.plan.described import Described
 from ballast.plan.kv_tiers import MAX_AUTO_BYTES, auto_host_bytes
 from ballast.plan.memory import MemoryPlan
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
+from devkit.models.written import write_tiny_model
 
 GIB = 1 << 30
 

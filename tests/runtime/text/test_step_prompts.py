@@ -11,9 +11,9 @@ from ballast.families.registry import FAMILIES, RELEASES, release_of, source_of,
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.gguf_vocab import TokenType, tokenizer_from_gguf
 from ballast.text.loading import load_text
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.models.vocabulary import byte_metadata
+from devkit.models.written import write_tiny_model
 
 BOS = "<bos>"
 USER = [{"role": "user", "content": "U"}]

@@ -11,9 +11,9 @@ from ballast.errors import ConfigError, RequestError
 from ballast.families.registry import RELEASES, fingerprint, release_of, source_of
 from ballast.text.chat_template import ChatTemplate, close_thinking, force_think
 from ballast.text.loading import load_text
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.models.vocabulary import BOS, EOS, byte_metadata
+from devkit.models.written import write_tiny_model
 from devkit.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
 
 PUBLISHED_V3 = json.loads((V3_DIRECTORY / "tokenizer_config.json").read_text())

@@ -20,6 +20,7 @@ from ballast.text import byte_alphabet
 from ballast.text.gguf_vocab import SPLITS, TokenType, build_backend, tokenizer_from_gguf
 from ballast.text.loading import load_text
 from ballast.text.tokenizer import LocalEncoder, Tokenizer
+from devkit.long import times
 from devkit.models.vocabulary import BOS, EOS, byte_metadata, byte_tokenizer
 from devkit.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
 from devkit.texts import mixed_texts
@@ -102,7 +103,7 @@ def test_ids_match_the_published_tokenizer(file: Path, pre: str) -> None:
 
 
 @given(text=st.text(max_size=60) | st.lists(st.sampled_from([*SAMPLES, *"aZ 9,.\n中ñ👍"]), max_size=12).map("".join))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=times(100, 400), deadline=None)
 def test_v3_agrees_with_the_published_one_on_any_text(
     v3: Tokenizer, v3_published: tokenizers.Tokenizer, text: str
 ) -> None:

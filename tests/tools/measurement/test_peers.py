@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ballast.tiny import write_tiny_model
+from devkit.models.written import write_tiny_model
 from devkit.peer_build import build_options
 
 ROOT = Path(__file__).resolve().parents[3]

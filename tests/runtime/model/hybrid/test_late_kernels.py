@@ -18,11 +18,10 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.model import HybridModel
-from ballast.tiny import write_tiny_model
 from devkit.models.cpu_backend import CpuBackend
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
-from devkit.models.written import MakeTiny
+from devkit.models.written import MakeTiny, write_tiny_model
 
 SETTINGS = EngineSettings(
     cache_lens=320, max_batch_size=4, max_new_tokens=40, chunk_size=24, prefill_chunk_size=48, max_queue=16

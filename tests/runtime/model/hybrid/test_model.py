@@ -56,6 +56,7 @@ from ballast.tiny.quant_mix import QUANTS, types_for
 from ballast.weights.gguf import open_gguf
 from devkit.generate import generate
 from devkit.kernels.attention_cases import attention_case
+from devkit.long import if_long
 from devkit.models.cpu_backend import copied
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -235,7 +236,8 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
         *((arch, mla, "q4_k") for arch in (*LATENT, *SCALED) for mla in ("split", "joint")),
         *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
         *((arch, mla, "nvfp4") for arch, mla in (("v2", "split"), ("v2lite", "joint"), ("glm45", "split"))),
-        *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q8_0", "q4_k")),
+        *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q4_k")),
+        *if_long(*((arch, "split", "q8_0") for arch in (*GROUPED, *SPARSE))),
         ("gptoss", "split", "mxfp4"),
     ],
 )

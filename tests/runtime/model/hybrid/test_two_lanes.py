@@ -25,6 +25,7 @@ from ballast.model.hybrid.prefill_pass import MAX_AHEAD, PrefillPass
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
+from devkit.long import times
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.written import MakeTiny
@@ -40,6 +41,7 @@ SETTINGS = EngineSettings(
     block_tokens=16,
 )
 PREFILL_FROM = 12
+NEW_TOKENS = times(12, 24)
 
 
 @pytest.fixture(scope="module", params=["v3"])
@@ -72,7 +74,7 @@ def texts(core: EngineCore, abort: Callable[[int, dict[int, list[int]]], int | N
             seq = len(found) + 1
             found[seq] = []
             prompt = tuple(rng.integers(0, 300, (5, 70, 11, 40, 130)[seq % 5]).tolist())
-            core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=24, seed=seq)), seq)
+            core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=NEW_TOKENS, seed=seq)), seq)
         if (aborted := abort(step, found)) is not None:
             core.abort(aborted)
         for event in core.step().events:
@@ -94,7 +96,7 @@ def one_lane(model: HybridModel) -> dict[int, list[int]]:
 def test_two_lanes_give_the_texts_of_one(model: HybridModel, one_lane: dict[int, list[int]]) -> None:
     assert texts(core_of(model, lanes=2), lambda *_: None) == one_lane
     assert model.device_counts.streamed_steps >= 8
-    assert {len(text) for text in one_lane.values()} == {24}
+    assert {len(text) for text in one_lane.values()} == {NEW_TOKENS}
 
 
 def test_aborts_in_either_lane_do_not_affect_other_requests(model: HybridModel, one_lane: dict[int, list[int]]) -> None:
@@ -113,7 +115,7 @@ def test_aborts_in_either_lane_do_not_affect_other_requests(model: HybridModel, 
     assert len(in_prefill) == 3
     for seq, text in found.items():
         assert text == one_lane[seq][: len(text)]
-    assert sum(len(text) == 24 for text in found.values()) >= 8
+    assert sum(len(text) == NEW_TOKENS for text in found.values()) >= 8
     assert all(found[seq] == [] for seq in in_prefill), "an aborted prompt must give no token"
 
 

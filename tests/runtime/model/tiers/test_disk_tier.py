@@ -18,9 +18,9 @@ from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.cache_blocks import DONE, Bytes
 from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.tier import Fetched
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.cluster.waiting import wait_for
+from devkit.models.written import write_tiny_model
 
 BLOCK_BYTES, BLOCK_TOKENS, NUM_BLOCKS = 4096, 4, 8
 

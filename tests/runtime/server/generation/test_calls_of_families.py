@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ballast.tiny import write_tiny_model
 from ballast.tiny.shape import PRESETS
+from devkit.models.written import write_tiny_model
 from devkit.servers.process import ServerProcess
 from devkit.servers.sdk_client import openai_client
 

@@ -23,6 +23,7 @@ from ballast.text.calls.tagged_calls import TaggedCalls
 from ballast.text.marks import Start
 from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import Message
+from devkit.long import times
 
 C, END_C, T, END_T = Mark.CALL, Mark.END_CALL, Mark.THINK, Mark.END_THINK
 K, END_K, V, END_V = Mark.KEY, Mark.END_KEY, Mark.VALUE, Mark.END_VALUE
@@ -648,7 +649,7 @@ PARTS: dict[str, tuple[ReadCalls, list[str]]] = {
 
 
 @pytest.mark.parametrize("form", PARTS)
-@settings(max_examples=500)
+@settings(max_examples=times(100, 500))
 @given(data=st.data())
 def test_no_word_of_a_reply_is_lost(form: str, data: st.DataObject) -> None:
     read, parts = PARTS[form]

@@ -98,12 +98,10 @@ def serve_config(argv: Sequence[str]) -> Config:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, commands = _parser()
-    if not argv:
-        parser.error(f"a command is missing; commands are {', '.join(commands.choices)}")
-    if not argv[0].startswith("-") and argv[0] not in commands.choices:
-        close = difflib.get_close_matches(argv[0], commands.choices, n=1)
+    if not (name := "".join(argv[:1])).startswith("-") and name not in commands.choices:
+        close = difflib.get_close_matches(name, commands.choices, n=1)
         hint = f"did you mean {close[0]}?" if close else f"commands are {', '.join(commands.choices)}"
-        parser.error(f"no command {argv[0]!r}; {hint}")
+        parser.error(f"no command {name!r}; {hint}" if name else f"a command is missing; {hint}")
     arguments, unknown = parser.parse_known_args(normalised(argv))
     if unknown:
         command = commands.choices[arguments.command]

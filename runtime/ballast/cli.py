@@ -375,11 +375,7 @@ def _add_batch(commands: _Commands) -> None:
         help='one per line: {"custom_id": …, "method": "POST", "url": …, "body": …}',
     )
     parser.add_argument("replies", type=Path, metavar="REPLIES", help="file to which the replies are appended")
-    counts = [
-        opt
-        for opt in OPTIONS
-        if opt.name not in QUEUE_OPTIONS and (opt.section != "server" or opt.name in _WITHOUT_HTTP)
-    ]
+    counts = [o for o in OPTIONS if o.name not in QUEUE_OPTIONS and (o.section != "server" or o.name in _WITHOUT_HTTP)]
     add_options(parser, counts)
     parser.set_defaults(run=_batch)
 

@@ -98,12 +98,10 @@ def serve_config(argv: Sequence[str]) -> Config:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, commands = _parser()
-    if not argv:
-        parser.error(f"a command is missing; commands are {', '.join(commands.choices)}")
-    if not argv[0].startswith("-") and argv[0] not in commands.choices:
-        close = difflib.get_close_matches(argv[0], commands.choices, n=1)
+    if not (name := "".join(argv[:1])).startswith("-") and name not in commands.choices:
+        close = difflib.get_close_matches(name, commands.choices, n=1)
         hint = f"did you mean {close[0]}?" if close else f"commands are {', '.join(commands.choices)}"
-        parser.error(f"no command {argv[0]!r}; {hint}")
+        parser.error(f"no command {name!r}; {hint}" if name else f"a command is missing; {hint}")
     arguments, unknown = parser.parse_known_args(normalised(argv))
     if unknown:
         command = commands.choices[arguments.command]
@@ -377,11 +375,7 @@ def _add_batch(commands: _Commands) -> None:
         help='one per line: {"custom_id": …, "method": "POST", "url": …, "body": …}',
     )
     parser.add_argument("replies", type=Path, metavar="REPLIES", help="file to which the replies are appended")
-    counts = [
-        opt
-        for opt in OPTIONS
-        if opt.name not in QUEUE_OPTIONS and (opt.section != "server" or opt.name in _WITHOUT_HTTP)
-    ]
+    counts = [o for o in OPTIONS if o.name not in QUEUE_OPTIONS and (o.section != "server" or o.name in _WITHOUT_HTTP)]
     add_options(parser, counts)
     parser.set_defaults(run=_batch)
 

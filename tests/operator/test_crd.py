@@ -220,7 +220,8 @@ def test_names_and_columns_match_the_contract():
     version = spec["versions"][0]
     columns = [(column["name"], column.get("priority", 0)) for column in version["additionalPrinterColumns"]]
     assert columns == [
-        ("Available", 0), ("Ready", 0), ("Reason", 0), ("NUMA", 0), ("Device", 0), ("Replicas", 0), ("Updated", 1),
+        ("Available", 0), ("Ready", 0), ("Reason", 0), ("NUMA", 0), ("Device", 0),
+        ("Ready-Pods", 0), ("Wanted", 0), ("Replicas", 1), ("Updated", 1),
         ("Images", 1), ("Age", 0), ("URL", 1), ("External-URL", 1), ("Node", 1), ("Message", 1),
     ]  # fmt: skip
     assert set(version["subresources"]) == {"status", "scale"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
+from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.spec import ModelSpec
 
@@ -17,6 +18,8 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
             "supports one kind of latent attention alone; the CPU supports all"
         )
     mixer = mixers[0]
+    if any(isinstance(each, GroupedSpec) and GATE in each.options and each.gate == "softplus" for each in mixers):
+        return "no GPU has been tested with its softplus gates of heads; the CPU serves it"
     if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MAX_CHOSEN:
         return None
     return (

@@ -20,6 +20,7 @@ from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, phase_of
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import ExpertUnit
 from ballast.model.hybrid.startup.pcie_share import best_share, layers_to_measure
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.switched_off import SwitchedOff
@@ -152,8 +153,8 @@ def test_experts_with_wrong_results_or_errors_stay_on_the_cpu(
     setting = Setting(NOBODY, 0.5)
 
     def after(change: Callable[[torch.Tensor], torch.Tensor], off: SwitchedOff) -> list[LayerOnDevice]:
-        def make(*stacks: PanelStack) -> GroupedExperts:
-            right = FloatExperts(*stacks)
+        def make(*stacks: PanelStack, unit: ExpertUnit) -> GroupedExperts:
+            right = FloatExperts(*stacks, unit=unit)
             return lambda *arguments: change(right(*arguments))
 
         placed = [place_experts(layer, ids, make, CPU, is_readable=is_readable) for layer in setting.layers]
@@ -191,6 +192,6 @@ def test_a_lost_device_ends_the_check() -> None:
     def lost(*_: torch.Tensor) -> torch.Tensor:
         raise torch.AcceleratorError("CUDA error: the device was lost on demand")
 
-    placed = [place_experts(layer, (0,), lambda *_: lost, CPU, is_readable=False) for layer in setting.layers]
+    placed = [place_experts(layer, (0,), lambda *_, unit: lost, CPU, is_readable=False) for layer in setting.layers]
     with pytest.raises(torch.AcceleratorError):
         checked(placed, setting.layers, setting.pool, SPEC, [1], CPU, nullcontext, SwitchedOff())

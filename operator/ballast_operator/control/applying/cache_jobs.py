@@ -67,7 +67,7 @@ async def forget(api: Api, copy: Copy) -> None:
             await delete_job(api, job)
 
 
-async def remove_finished_jobs(api: Api, copy: Copy) -> None:
+async def remove_finished_pods(api: Api, copy: Copy) -> None:
     """Delete the pods of a pull that is done: a claim cannot be deleted while one exists."""
     if copy.present:
         for pod in copy.pods:

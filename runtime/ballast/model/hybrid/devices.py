@@ -94,4 +94,5 @@ class Devices(Sequence[Device]):
     def use_compiled(self) -> None:
         """Use the kernels that have been compiled since. No step that they compute may have begun."""
         for device in self:
-            device.late.use_compiled()
+            with device.active():
+                device.late.use_compiled()

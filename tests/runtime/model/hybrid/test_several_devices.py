@@ -5,6 +5,7 @@ The devices are the CPU's memory, and an operation on tensors of two devices fai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.errors import EngineDeadError
 from ballast.model.batch import Batch, padding
 from ballast.model.hybrid import device as device_module
+from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
 from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
 from ballast.model.hybrid.forward_pass import check_ranges
@@ -31,6 +33,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import open_gguf
+from devkit.models.cpu_platform import CpuPlatform
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.simulated_devices import SimulatedDevices, owner_of
@@ -300,6 +303,28 @@ def test_blocks_of_all_devices_return_unchanged_from_host_memory(
     for tensor, expected in zip(model.kv_tensors, before, strict=True):
         assert torch.equal(tensor[16:64], expected)
         assert expected.any()
+
+
+def test_kernels_of_a_device_are_taken_into_use_while_it_is_active(
+    written: MakeTiny, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(written(arch="v3", mla="split", quant="f32").gguf, [2])
+    active: list[torch.device] = []
+    used: list[list[torch.device]] = []
+
+    @contextmanager
+    def recorded(platform: CpuPlatform) -> Iterator[None]:
+        active.append(platform.device)
+        yield
+        active.pop()
+
+    monkeypatch.setattr(CpuPlatform, "active", recorded)
+    for device in model.devices:
+        compiled = CompiledAside("some", lambda: None)
+        compiled.wait(60)
+        device.late.add(compiled, lambda: used.append(list(active)))
+    model.devices.use_compiled()
+    assert used == [[torch.device("cpu", 0)], [torch.device("cpu", 1)]]
 
 
 @pytest.mark.parametrize("full", [0, 1])

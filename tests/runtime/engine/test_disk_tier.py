@@ -84,18 +84,18 @@ class Talk:
 
     def turn(self, core: EngineCore, *, together: bool = False) -> list[Generated]:
         """Repeats each of them, one after another or concurrently."""
-        requests = [self._request(output) for output in self._sent]
+        requests = [self._request(sent) for sent in self._sent]
         replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
-        for output, reply in zip(self._sent, replies, strict=True):
-            output += [*reply.token_ids, *self._tokens(20)]
+        for sent, reply in zip(self._sent, replies, strict=True):
+            sent += [*reply.token_ids, *self._tokens(20)]
         return replies
 
     def _tokens(self, count: int) -> list[int]:
         return [self._random.randrange(300) for _ in range(count)]
 
     @staticmethod
-    def _request(output: Sequence[int]) -> Request:
-        return Request("test", tuple(output), SamplingParams(max_tokens=8, temperature=0.0))
+    def _request(sent: Sequence[int]) -> Request:
+        return Request("test", tuple(sent), SamplingParams(max_tokens=8, temperature=0.0))
 
 
 def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
@@ -186,9 +186,9 @@ def test_preempted_requests_are_restored_from_disk(
     core.close()
 
 
-def started(core: EngineCore, seq: int, output: Sequence[int]) -> None:
+def started(core: EngineCore, seq: int, sent: Sequence[int]) -> None:
     """Adds a request of which blocks come from disk, and waits until they are on their way."""
-    core.add(seq, Request("test", tuple(output), SamplingParams(max_tokens=4, temperature=0.0)), 0)
+    core.add(seq, Request("test", tuple(sent), SamplingParams(max_tokens=4, temperature=0.0)), 0)
     assert core.step() is BUSY
     assert {line[1] for line in core.describe(10)} == {"fetching"}
 

@@ -79,7 +79,7 @@ def test_a_gpu_supports_windows_sinks_gates_and_other_units(spec: ModelSpec) -> 
 
 @pytest.mark.parametrize("spec", [LAGUNA_XS_SPEC, LAGUNA_M1_SPEC], ids=lambda spec: spec.name)
 def test_a_gpu_refuses_gates_that_were_not_tested_on_one(spec: ModelSpec) -> None:
-    assert why_not_on_gpu(spec) == "no GPU has been tested with its softplus gates of heads; the CPU serves it"
+    assert why_not_on_gpu(spec) == "no GPU has been tested with its softplus gates; the CPU serves it"
 
 
 def test_a_gpu_supports_layers_that_share_an_indexer() -> None:

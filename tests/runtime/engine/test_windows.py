@@ -86,12 +86,12 @@ def conversations(core: EngineCore) -> list[Generated]:
     """Three turns of conversations with a common beginning, several windows long; each turn repeats the text so far."""
     rng = random.Random(5)
     beginning = tokens(rng, 90)
-    message = [beginning + tokens(rng, rng.randrange(5, 60)) for _ in range(6)]
+    prompts = [beginning + tokens(rng, rng.randrange(5, 60)) for _ in range(6)]
     replies = []
     for _ in range(3):
-        turn = generate(core, map(request_of, message))
+        turn = generate(core, map(request_of, prompts))
         replies += turn
-        for text, reply in zip(message, turn, strict=True):
+        for text, reply in zip(prompts, turn, strict=True):
             text += [*reply.token_ids, *tokens(rng, 15)]
     return replies
 

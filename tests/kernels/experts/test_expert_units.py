@@ -115,7 +115,7 @@ def test_few_tokens(rng, pool, device, kinds, unit) -> None:
 
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
 def test_many_tokens(rng, pool, device, monkeypatch, unit) -> None:
-    monkeypatch.setattr(grouped_int_gemm, "MOST_TOKENS", 4)
+    monkeypatch.setattr(grouped_int_gemm, "MAX_TOKENS", 4)
     case = Case(rng, pool, (T.MXFP4, T.MXFP4, T.MXFP4), unit, device)
     given = case.tokens(20)
     case.check(ExpertPanels(*case.stacks, unit=case.unit)(*case.sent(given)), given)
@@ -123,14 +123,14 @@ def test_many_tokens(rng, pool, device, monkeypatch, unit) -> None:
 
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
 def test_experts_that_are_decoded_for_all_their_tokens(rng, pool, device, monkeypatch, unit) -> None:
-    monkeypatch.setattr(pair_sums, "FEWEST_PAIRS", 1)
+    monkeypatch.setattr(pair_sums, "MIN_PAIRS", 1)
     case = Case(rng, pool, (T.MXFP4, T.MXFP4, T.MXFP4), unit, device)
     given = case.tokens(40)
     case.check(ExpertPanels(*case.stacks, unit=case.unit)(*case.sent(given)), given)
 
 
 def test_chunks_of_experts_have_their_own_biases(rng, pool, device, monkeypatch) -> None:
-    monkeypatch.setattr(pair_sums, "FEWEST_PAIRS", 1)
+    monkeypatch.setattr(pair_sums, "MIN_PAIRS", 1)
     case = Case(rng, pool, (T.MXFP4, T.MXFP4, T.MXFP4), UNITS["swiglu"], device)
     given = case.tokens(30)
     sums = ExpertSums(*case.sent(given), NUM_EXPERTS)

@@ -20,6 +20,8 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
     mixer = mixers[0]
     if any(isinstance(each, GroupedSpec) and GATE in each.options and each.gate == "softplus" for each in mixers):
         return "no GPU has been tested with its softplus gates; the CPU serves it"
+    if isinstance(mixer, LatentSpec) and mixer.rope.query_scale is not None:
+        return "no GPU has been tested with queries scaled by position; the CPU serves it"
     if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MAX_CHOSEN:
         return None
     return (

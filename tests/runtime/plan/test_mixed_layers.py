@@ -21,6 +21,7 @@ from devkit.models.specs.glm import GLM52_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
 from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC
+from devkit.models.specs.mistral import MISTRAL_LARGE3_SPEC, MISTRAL_SMALL4_SPEC
 from devkit.models.specs.qwen3 import QWEN3_30B_SPEC
 from devkit.models.specs.step import STEP35_FLASH_SPEC
 
@@ -77,9 +78,18 @@ def test_a_gpu_supports_windows_sinks_gates_and_other_units(spec: ModelSpec) -> 
     assert why_not_on_gpu(spec) is None
 
 
-@pytest.mark.parametrize("spec", [LAGUNA_XS_SPEC, LAGUNA_M1_SPEC], ids=lambda spec: spec.name)
-def test_a_gpu_refuses_gates_that_were_not_tested_on_one(spec: ModelSpec) -> None:
-    assert why_not_on_gpu(spec) == "no GPU has been tested with its softplus gates; the CPU serves it"
+@pytest.mark.parametrize(
+    ("spec", "feature"),
+    [
+        (LAGUNA_XS_SPEC, "its softplus gates"),
+        (LAGUNA_M1_SPEC, "its softplus gates"),
+        (MISTRAL_LARGE3_SPEC, "queries scaled by position"),
+        (MISTRAL_SMALL4_SPEC, "queries scaled by position"),
+    ],
+    ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
+)
+def test_a_gpu_refuses_what_was_not_tested_on_one(spec: ModelSpec, feature: str) -> None:
+    assert why_not_on_gpu(spec) == f"no GPU has been tested with {feature}; the CPU serves it"
 
 
 def test_a_gpu_supports_layers_that_share_an_indexer() -> None:

@@ -67,7 +67,7 @@ def driver(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 def step(x: torch.Tensor) -> None:
     for block in BLOCKS:
-        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=block)
+        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, 0.0, 0.0, UNIT=0, BLOCK=block)
 
 
 def test_the_cpu_quota_limits_compiling_threads(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +96,9 @@ def test_kernels_are_compiled_and_loaded_by_threads_before_launch(driver: Driver
 def test_a_kernel_that_cannot_be_compiled_fails_where_it_is_launched(driver: Driver) -> None:
     x = torch.zeros(2, 64)
     with parallel_compile(lambda: None, lambda share: None):
-        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=96)  # no power of two
+        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, 0.0, 0.0, UNIT=0, BLOCK=96)  # no power of two
     with pytest.raises(triton.CompilationError):
-        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=96)
+        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, 0.0, 0.0, UNIT=0, BLOCK=96)
     assert driver.num_launched == 0
 
 
@@ -154,9 +154,9 @@ def test_kernels_compiled_ahead_are_found_by_a_later_parallel_compile(driver: Dr
 def test_a_kernel_that_fails_to_compile_ahead_fails_at_its_launch(driver: Driver) -> None:
     x = torch.zeros(2, 64)
     with CompileAhead(lambda: None) as ahead, ahead.kernels():
-        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=96)  # no power of two
+        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, 0.0, 0.0, UNIT=0, BLOCK=96)  # no power of two
     with pytest.raises(triton.CompilationError):
-        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, BLOCK=96)
+        pointwise_kernels.gated[(2, 1)](x, x, x, 64, 64, 0.0, 0.0, UNIT=0, BLOCK=96)
     assert driver.num_launched == 0
 
 

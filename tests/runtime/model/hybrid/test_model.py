@@ -42,6 +42,7 @@ from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.load_stages import weights
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import ExpertUnit
 from ballast.model.hybrid.startup.pcie_share import SHARES, kept_share
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.joint_split import JointSplit
@@ -389,8 +390,8 @@ def test_the_host_keeps_no_copy_of_a_layer_that_the_device_computes_correctly(
     file = written(arch="v3", mla="split", quant="f32").gguf
     gpu_experts, seen = gpu_experts_of(file)["some"], []
 
-    def make(*stacks: PanelStack) -> GroupedExperts:
-        experts = FloatExperts(*stacks)
+    def make(*stacks: PanelStack, unit: ExpertUnit) -> GroupedExperts:
+        experts = FloatExperts(*stacks, unit=unit)
         return experts if is_right else lambda *arguments: 2 * experts(*arguments)
 
     class Watched(WholeLayers):

@@ -45,9 +45,9 @@ struct GroupedShape {
   int64_t v_dim;     // of a head's value
   int64_t rope_dim;  // of a head, its first entries; the others are not rotated
   float softmax_scale;
-  bool norms_all_heads;   // whether norms of queries and keys span all heads of a token, else each head
-  int64_t window = 0;     // positions that a token sees, its own the last; 0 for all
-  float value_scale = 1;  // factor of values
+  bool norms_all_heads;         // whether norms of queries and keys span all heads of a token, else each head
+  int64_t window = 0;           // positions that a token sees, its own the last; 0 for all
+  float value_scale = 1;        // factor of values
   bool softplus_gates = false;  // whether outputs are multiplied by the softplus of gates, else the sigmoid
   bool gates_entries = false;   // whether each entry of a head's output has a gate, else each head
 };

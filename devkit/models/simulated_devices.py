@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+_OWNER = "_simulated_owner"
+"""The attribute of a tensor that holds the number of its device."""
+
 CROSSING = (torch.Tensor.to, torch.Tensor.copy_, torch.Tensor.cpu)
 """The operations that may take a tensor of another device."""
 
@@ -59,12 +62,12 @@ class SimulatedDevices(TorchFunctionMode):
 
 def owner_of(tensor: torch.Tensor) -> int | None:
     """The index of a tensor's device; None: the tensor is in host memory."""
-    owner: int | None = getattr(tensor, "_simulated_owner", None)
+    owner: int | None = getattr(tensor, _OWNER, None)
     return owner
 
 
 def _set_owner(tensor: torch.Tensor, owner: int | None) -> None:
-    tensor._simulated_owner = owner  # type: ignore[attr-defined]
+    setattr(tensor, _OWNER, owner)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

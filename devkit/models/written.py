@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ballast.tiny import TinyModel, TinyShape, weights
 from ballast.tiny.model import rows_for, write_model
@@ -50,9 +51,9 @@ def tiny_model(
     return TinyModel(min(kept.glob("model*.gguf")), kept / "config")
 
 
-def write_tiny_model(directory: Path, **arguments: object) -> TinyModel:
+def write_tiny_model(directory: Path, **arguments: Any) -> TinyModel:
     """As `ballast.tiny`'s, except that an earlier model in `directory` is not removed."""
-    kept = tiny_model(**arguments).gguf  # type: ignore[arg-type]
+    kept = tiny_model(**arguments).gguf
     shutil.copytree(kept.parent, directory, dirs_exist_ok=True)
     return TinyModel(directory / kept.name, directory / "config")
 

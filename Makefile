@@ -13,7 +13,7 @@ CORES       = $(shell nproc)
 # The parts of `make lint`. .pre-commit-config.yaml runs the same; tests/tools/test_lint.py holds the two together.
 LINT        = lint-python lint-cpp lint-types lint-stubs lint-layers lint-generated
 
-.PHONY: help setup demo demo-stop e2e e2e-gpu-image numa browser prometheus wheel test fuzz cluster-binaries test-cpp test-older-cpus test-python test-clients exam lint $(LINT) docs docs-reference pictures dashboard-pictures image sbom release format bench sanitize lock clean
+.PHONY: help setup demo demo-stop e2e e2e-gpu-image numa browser prometheus wheel test fuzz cluster-binaries test-cpp test-older-cpus test-python test-clusters test-long test-clients exam lint $(LINT) docs docs-reference pictures dashboard-pictures image sbom release format bench sanitize lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -54,10 +54,19 @@ cluster-binaries: setup ## build etcd, Kubernetes, helm, the health checks and s
 	@tools/cluster-binaries.sh gitops > /dev/null
 	@tools/cluster-binaries.sh stores > /dev/null
 
-# Two workers more than cores: two of them wait for clusters. What ARGS selects runs in this process, for debuggers.
-WORKERS     = $(shell echo $$(($(CORES) + 2)))
-test-python: ## Python tests
-	@$(BIN)/pytest $(if $(ARGS),$(ARGS),--quiet --numprocesses $(WORKERS))
+# Tests that share a control plane wait most of the time. `make test` runs them in processes of their own, beside all else,
+# which need not import what the others do.
+CLUSTERED   = tests/cluster tests/monitoring tests/chart
+# Three workers more than cores, if clusters are among them.
+WORKERS     = $(shell echo $$(($(CORES) + 3)))
+test-python: ## Python tests; those of clusters are a target of their own unless ARGS selects some
+	@$(BIN)/pytest $(if $(ARGS),$(ARGS),--quiet --numprocesses $(CORES) $(CLUSTERED:%=--ignore=%))
+
+test-clusters: ## Python tests on a real control plane
+	@$(BIN)/pytest --quiet --numprocesses 3 $(CLUSTERED)
+
+test-long: setup browser prometheus cluster-binaries ## Python tests with all repetitions of each property, of which `make test` runs a selection
+	@$(BIN)/pytest --quiet --long --numprocesses $(WORKERS)
 
 e2e: setup ## tests on a real node: kubelet, containerd, the project's images; Linux and root, says what else is missing
 	@tools/e2e.sh
@@ -122,7 +131,8 @@ image: ## the images, with docker, podman or buildah; TAG, BASE_IMAGE and REQUIR
 sbom: ## what the images hold, as CycloneDX, in build/sbom
 	@tools/image.sh sbom
 
-release: setup ## a release in build/release/VERSION, with checksums; PARTS="notes chart wheel images sbom" for some
+release: setup ## a release in build/release/VERSION, with checksums, after `make test-long`; PARTS="notes chart wheel images sbom" for some
+	@$(if $(PARTS),,$(MAKE) --no-print-directory test-long)
 	@$(BIN)/python -m tools.release build $(PARTS)
 
 docs-reference: ## write docs/reference, the benchmarks page and the generated parts of the chart anew

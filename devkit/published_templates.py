@@ -29,7 +29,8 @@ class Published:
     """One published template."""
 
     file: str
-    """Its file in llama.cpp's folder models/templates, or its tokenizer package."""
+    """Its file in llama.cpp's folder models/templates, its tokenizer package, or the version of the tokenizer for which
+    mistral-common makes it."""
     family: str
     release: str | None = None
     """The release whose template takes its place; None: it is used as it is."""
@@ -52,6 +53,7 @@ _HARMONY: tuple[dict[str, Any], ...] = (
     *({"reasoning_effort": level} for level in ("low", "medium", "high")),
     {"model_identity": "You are a parrot."},
 )
+_LAGUNA: tuple[dict[str, Any], ...] = (*_ENABLED, *({"preserve_thinking": True, **each} for each in _ENABLED))
 _MIMO: tuple[dict[str, Any], ...] = (*_ENABLED, *({"keep_all_reasoning": each} for each in (True, False)))
 _THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": False})
 # V3's and R1's know one message of exactly two calls in a conversation, and list no tools.
@@ -150,6 +152,9 @@ PUBLISHED |= {
     "minimax-m2": Published("MiniMax-M2.jinja", "minimax", "minimax-m2"),
     "hy3": Published("tencent-Hy3.jinja", "hunyuan", "hy3", Shapes(switches=_EFFORTS)),
     "mimo-v2.5": Published("XiaomiMiMo-MiMo-V2.5.jinja", "mimo", "mimo-v2.5", Shapes(switches=_MIMO)),
+    "laguna-xs.2": Published("poolside-Laguna-XS.2.jinja", "laguna", "laguna-xs.2", Shapes(switches=_ENABLED)),
+    "laguna-xs-2.1": Published("poolside-Laguna-XS-2.1.jinja", "laguna", "laguna-xs-2.1", Shapes(switches=_ENABLED)),
+    "laguna-s-2.1": Published("poolside-Laguna-S-2.1.jinja", "laguna", "laguna-s-2.1", Shapes(switches=_LAGUNA)),
     "gpt-oss": Published(
         "openai-gpt-oss-120b.jinja", "gpt_oss", "gpt-oss", Shapes(null_beside_calls=True, switches=_HARMONY)
     ),
@@ -162,9 +167,19 @@ PUBLISHED |= {
 }
 
 PUBLISHED |= {
+    "mistral-large-3": Published("mistral-common v13", "mistral", "mistral-large-3"),
+    "mistral-small-4": Published(
+        "mistral-common v15",
+        "mistral",
+        "mistral-small-4",
+        Shapes(switches=({}, *({"reasoning_effort": level} for level in ("none", "high")))),
+    ),
+}
+
+PUBLISHED |= {
     f"{name}, reasoning in content": replace(each, shapes=replace(each.shapes, inline=True))
     for name, each in PUBLISHED.items()
-    if name.startswith(("qwen3", "glm")) and name != "qwen3-coder"
+    if name.startswith(("qwen3", "glm", "laguna-xs")) and name != "qwen3-coder"
 }
 
 

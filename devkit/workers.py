@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 CLUSTERS = {
     "an operator's cluster": ("tests/cluster/test_operator",),
-    "a cluster": ("tests/cluster", "tests/monitoring", "tests/chart"),
+    "a cluster of rollouts": ("tests/cluster/test_rollout", "tests/cluster/test_two_installs"),
+    "a cluster": ("tests/cluster/",),
 }
-"""Groups that share a control plane, by how their files' names begin; the first that fits."""
+"""Groups that share a control plane, by how their files' names begin; the first that fits. They take equally long."""
 
 
 def group_of(case: str) -> str:
@@ -27,10 +28,10 @@ def group_of(case: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)  # a hook of pytest-xdist, which may not be installed
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    """Whole groups go to workers in the order of the tree, in which those of clusters come early.
+    """Whole groups go to workers in the order of the tree, in which those of clusters come first.
 
     They take longest, waiting most of the time; by number of cases, as is usual, they would begin late and be waited
-    for. That they are two, with a control plane each, is because one of them would take longer than all other tests.
+    for. They are several, with a control plane each, because one of them would take longer than all other tests.
 
     With `--dist`, pytest-xdist divides them as it says.
     """

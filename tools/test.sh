@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs all tests that need no GPU, the parts of `make test`, and reports how long each part took.
-# Downloads and the Go builds for clusters run alongside the C++ tests. Their output is shown only if one of them fails.
+# Downloads, the Go builds for clusters, and the tests on clusters, which wait most of the time, run alongside the others.
+# Output of downloads and builds is shown only if one of them fails, that of tests on clusters when they have ended.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-parts="setup browser prometheus cluster-binaries test-cpp test-older-cpus test-python"
+parts="setup browser prometheus cluster-binaries test-clusters test-cpp test-older-cpus test-python"
 mkdir -p build
 results=$(mktemp -d build/test-parts.XXXXXX) # per part: its output if it ran alongside; its seconds and exit status
 running=()
@@ -12,7 +13,7 @@ running=()
 run() { # part
   local start=$SECONDS status=0
   make --no-print-directory "$1" || status=$?
-  echo "$((SECONDS - start)) $status" > "$results/$1.result"
+  echo "$((SECONDS - start)) $status" > "$results/$1.part" && mv "$results/$1.part" "$results/$1.result"
   return "$status"
 }
 
@@ -25,6 +26,16 @@ foreground() { # part
 
 alongside() { # parts, one after the other
   for part; do run "$part" > "$results/$part.log" 2>&1 || return; done
+}
+
+alongside_after() { # part, those that must have succeeded before
+  local part=$1 needed
+  shift
+  for needed; do
+    until [ -e "$results/$needed.result" ]; do sleep 0.2; done
+    [[ $(<"$results/$needed.result") == *" 0" ]] || return 0
+  done
+  alongside "$part"
 }
 
 wait_for() { # process of `alongside`, its parts
@@ -64,10 +75,13 @@ foreground setup
 set -m # a process group for each, so that all of it ends with this script
 alongside browser prometheus < /dev/null & downloads=$!
 alongside cluster-binaries < /dev/null & binaries=$!
+alongside_after test-clusters prometheus cluster-binaries < /dev/null & clusters=$!
 set +m
-running+=("$downloads" "$binaries")
+running+=("$downloads" "$binaries" "$clusters")
 foreground test-cpp
 wait_for "$downloads" browser prometheus # it installs packages, as the tests on older CPUs may do
 foreground test-older-cpus
 wait_for "$binaries" cluster-binaries
 foreground test-python
+wait_for "$clusters" test-clusters
+cat "$results/test-clusters.log"

@@ -95,11 +95,11 @@ def main() -> None:
     deadline = time.monotonic() + options.seconds
     shape, weights = read_weights(options.weights)
     device = torch.device(options.device)
-    ids, is_real, is_asked = (part.to(device) for part in documents(options.tokenizer, options.documents))
+    ids, is_real, is_requested = (part.to(device) for part in documents(options.tokenizer, options.documents))
     model = Model(shape, {name: torch.from_numpy(value).to(device) for name, value in weights.items()})
     meter = Meter()
-    exact = model.log_probabilities(ids, is_real, seen=meter)[is_asked[is_real]]
-    loss = -float(exact.gather(-1, torch.roll(ids, -1, 1)[is_asked][:, None]).mean())
+    exact = model.log_probabilities(ids, is_real, seen=meter)[is_requested[is_real]]
+    loss = -float(exact.gather(-1, torch.roll(ids, -1, 1)[is_requested][:, None]).mean())
     quantizer = with_ggml(options.ggml, meter.mean_squares()) if options.ggml else quantize_own
     for quant in options.types:
         if time.monotonic() > deadline:
@@ -113,19 +113,19 @@ def main() -> None:
             in_bytes = partial(as_in_file, in_bytes=True)
             bytewise.update(zip(codes, pool.map(in_bytes, codes, [weights[name] for name in codes]), strict=True))
         model = Model(shape, {name: torch.from_numpy(value).to(device) for name, value in rounded.items()})
-        own = model.log_probabilities(ids, is_real)[is_asked[is_real]]
+        own = model.log_probabilities(ids, is_real)[is_requested[is_real]]
         own_kl = divergence(exact, own)
         added: dict[str, float] = {}
         from_own: dict[str, float] = {}
         for bits, cols in ((bits, cols) for bits, cols in ROUNDINGS if bits in options.bits):
-            both = model.log_probabilities(ids, is_real, rounding=rounding_to(bits, cols))[is_asked[is_real]]
+            both = model.log_probabilities(ids, is_real, rounding=rounding_to(bits, cols))[is_requested[is_real]]
             added[f"{bits} bits / {cols}"] = significant(divergence(exact, both) - own_kl)
             from_own[f"{bits} bits / {cols}"] = significant(divergence(own, both))
         by_bytes: dict[str, float] = {}
         if codes:
             model = Model(shape, {name: torch.from_numpy(value).to(device) for name, value in bytewise.items()})
             for case, rounding in (("exact", None), ("8 bits / 256", rounding_to(8, 256))):
-                both = model.log_probabilities(ids, is_real, rounding=rounding)[is_asked[is_real]]
+                both = model.log_probabilities(ids, is_real, rounding=rounding)[is_requested[is_real]]
                 by_bytes[case] = significant(divergence(exact, both) - own_kl)
                 by_bytes[f"{case}, from type"] = significant(divergence(own, both))
         print(
@@ -133,7 +133,7 @@ def main() -> None:
                 "engine/activations",
                 f"{shape.name}: {quant}",
                 parameters=sum(value.size for value in weights.values()),
-                tokens=int(is_asked.sum()),
+                tokens=int(is_requested.sum()),
                 quantised_by="ggml" if options.ggml else "ballast.weights.quantize",
                 loss_of_floats=significant(loss),
                 kl_of_type=significant(own_kl),

@@ -25,7 +25,7 @@ import numpy as np
 from ballast._core import kernels
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.build import DeviceSettings, EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.host.filesystem import read_file_system
 from ballast.host.isa import chosen_isa
@@ -85,7 +85,7 @@ def measure(gguf_model: GgufModel, name: str, options: argparse.Namespace) -> No
         cpu_isa=chosen_isa(),
         activation_bytes=options.activation_bytes,
         packed_dir=options.packed_dir,
-        device=options.device,
+        devices=() if options.device == "cpu" else (DeviceSettings(options.device, range(spec.num_layers)),),
         pcie_share=options.pcie_share,
         stream_from_tokens=options.stream_from_tokens,
         gpu_experts=(tuple(range(spec.routing.num_experts)),) * len(spec.routed_layers) if options.all_on_gpu else (),

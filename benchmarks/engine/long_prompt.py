@@ -28,7 +28,7 @@ from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.plan import plan_for, planned
+from ballast.plan import device_settings, plan_for, planned
 from ballast.weights.gguf import open_gguf
 from devkit.bench_record import bench_record
 
@@ -56,9 +56,11 @@ def measure(options: argparse.Namespace, serve: list[str]) -> None:
     gguf = open_gguf(options.model)
     spec = read_spec(gguf, None)
     plan = plan_for(config, gguf, spec)
-    assert plan.device is not None
-    uses = {use.name: use.num_bytes for use in plan.device.uses}
-    settings = replace(engine_settings(planned(config, plan)), gpu_experts=plan.gpu_experts, vram=plan.device.limit)
+    [only] = plan.devices
+    uses = {use.name: use.num_bytes for use in only.uses}
+    settings = replace(
+        engine_settings(planned(config, plan)), gpu_experts=plan.gpu_experts, devices=device_settings(plan)
+    )
     begin = time.perf_counter()
     runner = load_runner(gguf, spec, spec.vocab_size, settings)
     load_s = time.perf_counter() - begin
@@ -82,7 +84,7 @@ def measure(options: argparse.Namespace, serve: list[str]) -> None:
                 plan_mib_work_buffers=round(uses["work buffers"] / MIB, 1),
                 peak_mib=round(torch.cuda.max_memory_allocated() / MIB, 1),
                 reserved_mib=round(torch.cuda.max_memory_reserved() / MIB, 1),
-                plan_mib=round(plan.device.needed_bytes / MIB, 1),
+                plan_mib=round(only.needed_bytes / MIB, 1),
                 plan_tokens=plan.numbers.step_tokens,
                 load_s=round(load_s, 1),
                 gpu=torch.cuda.get_device_name(),

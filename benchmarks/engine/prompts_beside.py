@@ -22,7 +22,7 @@ import numpy as np
 
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.build import DeviceSettings, EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
@@ -52,6 +52,8 @@ def main() -> None:
     )
     parser.add_argument("--alone_s", type=float, default=3.0, help="seconds of decoding without prompts")
     options = parser.parse_args()
+    gguf_model = open_gguf(options.model)
+    spec = read_spec(gguf_model, None)
     settings = EngineSettings(
         cache_lens=CACHE_LENS,
         max_batch_size=NUM_DECODERS + 3,
@@ -61,11 +63,9 @@ def main() -> None:
         max_queue=16,
         max_stall_s=None if options.max_stall_ms is None else options.max_stall_ms / 1e3,
         cpu_threads=options.threads,
-        device=options.device,
+        devices=() if options.device == "cpu" else (DeviceSettings(options.device, range(spec.num_layers)),),
         pcie_share=None,
     )
-    gguf_model = open_gguf(options.model)
-    spec = read_spec(gguf_model, None)
     runner = load_runner(gguf_model, spec, spec.vocab_size, settings)
     config = scheduler_config(settings)
     if not options.without_costs:

@@ -41,7 +41,7 @@ from ballast.host.machine import read_memory
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
-from ballast.plan import MemoryPlan, plan_for, planned
+from ballast.plan import MemoryPlan, device_settings, plan_for, planned
 from ballast.weights.gguf import GgufModel, block_of, open_gguf
 from devkit.bench_record import bench_record
 from devkit.timing import decode_times, median_decode_s
@@ -73,7 +73,7 @@ def main() -> None:
     settings = replace(
         engine_settings(planned(config, plan)),
         gpu_experts=plan.gpu_experts,
-        vram=None if plan.device is None else plan.device.limit,
+        devices=device_settings(plan),
     )
     pace = Pace()
     # messages about the progress of a start
@@ -138,7 +138,7 @@ def measure(
     serve: list[str],
 ) -> None:
     pool = kernels.ThreadPool(settings.cpu_threads)
-    pcie, gpu = gpu_figures(settings.device)
+    pcie, gpu = gpu_figures(settings.devices[0].name if settings.devices else "cpu")
     memory = kernels.measure_read_speed(pool, min(MOST_READ_BYTES, read_memory().available_bytes // SHARE_READ))
 
     def report(case: str, **figures: object) -> None:

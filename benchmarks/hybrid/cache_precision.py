@@ -75,7 +75,9 @@ class RoundedAttention:
     def prepare(self, step: Step) -> None:
         """There is nothing to do."""
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `Attention`; all steps belong to one request."""
         requests, sizes = step.requests, self._sizes
         slots = requests.blocks[0][:, None] * sizes.block_tokens + torch.arange(sizes.block_tokens)
@@ -94,11 +96,12 @@ class RoundedAttention:
 def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> HybridModel:
     hybrid = load_hybrid(file, torch.device("cpu"), SETTINGS, kv_dtype=dtype)
     if rounds_attention:
-        for layer in (hybrid.device.attention, hybrid.device.prefill_attention):
-            plain = layer._kind.attend
+        for layer in (hybrid.devices[0].attention, hybrid.devices[0].prefill_attention):
+            [kind] = layer.kinds
+            plain = kind.attend
             assert isinstance(plain, PlainAttention)
             assert isinstance(plain._sizes, LatentSizes)
-            layer._kind.attend = RoundedAttention(plain._sizes, dtype)
+            kind.attend = RoundedAttention(plain._sizes, dtype)
     return hybrid
 
 

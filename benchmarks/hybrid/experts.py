@@ -25,7 +25,7 @@ import torch
 
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.build import DeviceSettings, EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.model import HybridModel
@@ -60,7 +60,7 @@ def main() -> None:
         chunk_size=max(options.batch) * PROMPT_TOKENS,
         prefill_chunk_size=max(options.batch) * PROMPT_TOKENS,
         max_queue=max(options.batch),
-        device="cuda:0",
+        devices=(DeviceSettings("cuda:0", range(spec.num_layers)),),
         stream_from_tokens=0,
     )
     if "none" in options.gpu_experts:

@@ -103,26 +103,30 @@ def measure(
         draws = [rng.permuted(every_expert, axis=1)[:, : spec.routing.num_experts_used].copy() for _ in layers]
         scope: AbstractContextManager[None] = kernels.KeepAwake(pool) if is_kept_awake else nullcontext()
         with scope:
-            asked_at = []
+            requested_at = []
             pool.start_recording()
             for experts, ids in zip(layers, draws, strict=True):
                 begin = time.monotonic()
                 while time.monotonic() < begin + gap_s:
                     pass
-                asked = time.monotonic()
+                requested = time.monotonic()
                 experts.forward(pool, x, ids, shares, out)
-                asked_at.append((begin, asked, time.monotonic()))
+                requested_at.append((begin, requested, time.monotonic()))
             loops = pool.stop_recording()
         if turn < WARM_ROUNDS:
             continue
         per_layer = len(loops) // len(layers)
-        for index, (begin, asked, returned) in enumerate(asked_at):
+        for index, (begin, requested, returned) in enumerate(requested_at):
             # The last two loops. For a large batch, a loop before them rounds the activations.
             gate_up, down = loops[index * per_layer : (index + 1) * per_layer][-2:]
-            first, last = (at - asked if at else float("nan") for at in gate_up[1:3])
-            found.append(LayerTimes(asked - begin, first, last, gate_up[3] - asked, down[3] - asked, returned - asked))
+            first, last = (at - requested if at else float("nan") for at in gate_up[1:3])
+            found.append(
+                LayerTimes(
+                    requested - begin, first, last, gate_up[3] - requested, down[3] - requested, returned - requested
+                )
+            )
             size = np.unique(draws[index]).size * expert_bytes(layers[index])
-            rates.append(size / (returned - asked) / 1e9)
+            rates.append(size / (returned - requested) / 1e9)
     medians = np.nanmedian(np.array(found), axis=0) * 1e6
     return LayerTimes(*medians.tolist()), round(float(np.median(rates)), 1)
 

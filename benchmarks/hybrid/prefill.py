@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ballast.engine.startup.build import EngineSettings
+from ballast.engine.startup.build import DeviceSettings, EngineSettings
 from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
@@ -69,7 +69,7 @@ def measure(options: argparse.Namespace) -> Iterator[str]:
         max_queue=1,
         block_tokens=BLOCK_TOKENS,
         cpu_threads=options.threads,
-        device="cuda:0",
+        devices=(DeviceSettings("cuda:0", range(spec.num_layers)),),
         stream_from_tokens=1,
     )
     begin = time.perf_counter()

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch._C._autograd import DeviceType
 
-from ballast.engine.startup.build import EngineSettings
+from ballast.engine.startup.build import DeviceSettings, EngineSettings
 from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
@@ -69,7 +69,7 @@ def main() -> None:
         max_queue=most,
         block_tokens=BLOCK_TOKENS,
         cpu_threads=options.threads,
-        device="cuda:0",
+        devices=(DeviceSettings("cuda:0", range(spec.num_layers)),),
     )
     runner = load_runner(gguf, spec, spec.vocab_size, settings)
     for batch in options.batch:

@@ -28,7 +28,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import used_tensors
-from ballast.plan import MemoryPlan, plan_for, planned
+from ballast.plan import MemoryPlan, device_settings, plan_for, planned
 from ballast.plan.device import computes_on_gpu, hybrid_bytes
 from ballast.plan.hybrid import whole_modules
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -45,11 +45,11 @@ def main() -> None:
     gguf = open_gguf(Path(file))
     spec = read_spec(gguf, None)
     plan = plan_for(config, gguf, spec)
-    assert plan.device is not None
+    [only] = plan.devices
     figures: dict[str, object] = {
-        f"plan_mib_{use.name.replace(' ', '_').lower()}": mib(use.num_bytes) for use in plan.device.uses
+        f"plan_mib_{use.name.replace(' ', '_').lower()}": mib(use.num_bytes) for use in only.uses
     }
-    figures["plan_mib"] = mib(plan.device.needed_bytes)
+    figures["plan_mib"] = mib(only.needed_bytes)
     if why_unusable("cuda:0") is None:
         figures |= measure(config, plan, gguf, spec)
     else:
@@ -60,8 +60,7 @@ def main() -> None:
 def planned_layers(plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> list[int]:
     """Bytes of each layer that the plan puts on the device."""
     layers: Counter[int] = Counter()
-    assert plan.device is not None
-    tensors, whole = used_tensors(spec), whole_modules(spec, plan.device.gpu_experts)
+    tensors, whole = used_tensors(spec), whole_modules(spec, plan.gpu_experts)
     for name, _, num_bytes in hybrid_bytes(gguf, spec, "avx512", (1,)):
         module = tensors[name].module
         if name.startswith("blk.") and (computes_on_gpu(module) or module in whole):
@@ -69,17 +68,16 @@ def planned_layers(plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> list[i
     return [layers[index] for index in range(spec.num_layers)]
 
 
-def measure(asked: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> dict[str, object]:
+def measure(requested: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> dict[str, object]:
     import torch
 
-    config, on_paper = planned(asked, plan), planned_layers(plan, gguf, spec)
-    prefill_is_auto = asked.scheduling.prefill_chunk_size is None
-    assert plan.device is not None
+    config, on_paper = planned(requested, plan), planned_layers(plan, gguf, spec)
+    prefill_is_auto = requested.scheduling.prefill_chunk_size is None
     settings = replace(
         engine_settings(config),
         prefill_is_auto=prefill_is_auto,
         gpu_experts=plan.gpu_experts,
-        vram=plan.device.limit,
+        devices=device_settings(plan),
     )
 
     used_before = nvidia_smi_mib()

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from devkit.bench_record import bench_record
 from devkit.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE
 from devkit.cluster.nodes.installed import InstalledNode
-from devkit.cluster.nodes.pulled import asked, empty_claim, hub_of_the_node, pulled_service, wait_pulled
+from devkit.cluster.nodes.pulled import chat_reply, empty_claim, hub_of_the_node, pulled_service, wait_pulled
 from devkit.cluster.nodes.served import client_pod, served
 
 
@@ -63,7 +63,7 @@ def one_round(installed: InstalledNode, name: str, endpoint: str) -> dict[str, f
 
         with served(installed, pulled_service(name, endpoint), seen_pulled):
             ready_s = time.perf_counter() - begin
-            reply = asked(installed, "client", name, "What is 12 + 7?")
+            reply = chat_reply(installed, "client", name, "What is 12 + 7?")
             reply_s = time.perf_counter() - begin - ready_s
             content = reply["choices"][0]["message"]["content"]
             assert "19" in content, content

@@ -66,7 +66,7 @@ class Actor:
     clock: Path
     deeds: Counter[str] = field(default_factory=Counter)
     pods_deleted: Counter[str] = field(default_factory=Counter)
-    restarts_asked: Counter[str] = field(default_factory=Counter)
+    requested_restarts: Counter[str] = field(default_factory=Counter)
 
     def act(self) -> None:
         """Performs one action. A missing object is skipped."""
@@ -116,7 +116,7 @@ class Actor:
             spec: Object = {"podMetadata": {"labels": {"release": f"r{self.random.randrange(100)}"}}}
         else:
             spec = {"engine": {"chunkSize": 128 + self.random.randrange(1000)}}
-            self.restarts_asked[name] += 1
+            self.requested_restarts[name] += 1
         self.kube.merge("inferenceservices", name, {"spec": spec}, NAMESPACE)
 
     def _step(self, _: str) -> None:
@@ -151,8 +151,8 @@ def differing(kube: Kube, names: list[str]) -> list[str]:
     wrong = []
     for name in names:
         twin = f"new{name}"
-        asked = kube.get("inferenceservices", name, NAMESPACE)
-        kube.create("inferenceservices", {**body_of(twin), "spec": asked["spec"]}, NAMESPACE)
+        requested = kube.get("inferenceservices", name, NAMESPACE)
+        kube.create("inferenceservices", {**body_of(twin), "spec": requested["spec"]}, NAMESPACE)
         wait_ready(kube, NAMESPACE, twin)
         try:
             wait_for(name, partial(_are_alike, kube, name, twin), 20, 1)
@@ -176,8 +176,8 @@ def unexplained(calls: Sequence[Call], actor: Actor) -> dict[str, int]:
     )
     beyond = {}
     for name in actor.names:
-        causes = actor.pods_deleted[name] + actor.restarts_asked[name]
-        more = max(ended[name] - actor.restarts_asked[name], made[name] - 1 - causes)
+        causes = actor.pods_deleted[name] + actor.requested_restarts[name]
+        more = max(ended[name] - actor.requested_restarts[name], made[name] - 1 - causes)
         if more > 0:
             beyond[name] = more
     return beyond
@@ -252,7 +252,7 @@ def interfere(cluster: Cluster, operator: OperatorProcess, clock: Path, argument
         "api_kills": kills,
         "deeds": dict(actor.deeds),
         "pods_deleted_by_actor": sum(actor.pods_deleted.values()),
-        "restarts_asked": sum(actor.restarts_asked.values()),
+        "restarts_asked": sum(actor.requested_restarts.values()),
         "operator_writes": len(calls),
         "seconds_to_ready": round(to_ready_s, 1),
         "services_that_differ": len(wrong),

@@ -46,34 +46,41 @@ def main() -> None:
     parser.add_argument("--tokens", nargs="*", type=int, default=[1, 4, 16, 512])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    args = parser.parse_args()
-    ours: dict[int, list[float]] = defaultdict(list)
-    theirs: dict[tuple[str, int], list[float]] = defaultdict(list)
-    version = ""
-    for turn in range(args.rounds):
-        for tokens, ms in measure(args.threads, args.tokens).items():
-            ours[tokens].append(round(ms, 2))
-        for method in args.methods:
-            words = (args.threads, NUM_EXPERTS, CHOSEN, HIDDEN, WIDTH, int(GgmlType.Q4_K), *args.tokens)
-            lines = output_of([args.kt_python, LAYER, method, *words]).splitlines()
-            answer = json.loads(next(line for line in lines if line.startswith("{")))
-            version = answer["version"]
-            for tokens, ms in answer["ms"].items():
-                theirs[method, int(tokens)].append(round(ms, 2))
-        print(f"round {turn + 1} of {args.rounds} is done", file=sys.stderr)
-    for (method, tokens), their_ms in theirs.items():
-        figures = {
-            "ours_ms": ours[tokens],
-            "theirs_ms": their_ms,
-            "ratio_of_medians": round(median(their_ms) / median(ours[tokens]), 2),
-            "peer": f"kt-kernel {version}",
-            "threads": args.threads,
-        }
-        print(bench_record("peers/ktransformers", f"R1's shape, {method}: {tokens} tokens", **figures), flush=True)
+    options = parser.parse_args()
+    for method in options.methods:
+        ours: dict[int, list[float]] = defaultdict(list)
+        theirs: dict[int, list[float]] = defaultdict(list)
+        version = ""
+        for number in range(options.rounds):
+            for tokens, ms in measure(options.threads, options.tokens).items():
+                ours[tokens].append(round(ms, 2))
+            version, measured = measure_kt_kernel(options.kt_python, method, options.threads, options.tokens)
+            for tokens, ms in measured.items():
+                theirs[tokens].append(round(ms, 2))
+            print(f"{method}: round {number + 1} of {options.rounds} is done", file=sys.stderr)
+        for tokens in options.tokens:
+            figures = {
+                "ours_ms": ours[tokens],
+                "theirs_ms": theirs[tokens],
+                "ratio_of_medians": round(median(theirs[tokens]) / median(ours[tokens]), 2),
+                "peer": f"kt-kernel {version}",
+                "threads": options.threads,
+            }
+            print(bench_record("peers/ktransformers", f"R1's shape, {method}: {tokens} tokens", **figures), flush=True)
+
+
+def measure_kt_kernel(
+    python: Path, method: str, threads: int, numbers_of_tokens: list[int]
+) -> tuple[str, dict[int, float]]:
+    """The version of kt-kernel, and its milliseconds per call, by number of tokens."""
+    words = (threads, NUM_EXPERTS, CHOSEN, HIDDEN, WIDTH, int(GgmlType.Q4_K), *numbers_of_tokens)
+    lines = output_of([python, LAYER, method, *words]).splitlines()
+    answer = json.loads(next(line for line in lines if line.startswith("{")))
+    return answer["version"], {int(tokens): ms for tokens, ms in answer["ms"].items()}
 
 
 def measure(threads: int, numbers_of_tokens: list[int]) -> dict[int, float]:
-    """Milliseconds per call, by number of tokens."""
+    """Ballast's milliseconds per call, by number of tokens."""
     pool = kernels.ThreadPool(threads)
     tall, wide = (NUM_EXPERTS * WIDTH, HIDDEN), (NUM_EXPERTS * HIDDEN, WIDTH)
     gate, up, down = (matrix_of(GgmlType.Q4_K, *size, NUM_EXPERTS) for size in (tall, tall, wide))

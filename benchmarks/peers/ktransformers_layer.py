@@ -45,7 +45,8 @@ def main() -> None:
         config.down_type, config.hidden_type = down_type, BF16
         weights = [blocks(Q4_K, size), blocks(Q4_K, size), blocks(down_type, size)]
     else:
-        weights = [(torch.randn(size, dtype=torch.float32) * 0.02).to(torch.bfloat16) for _ in range(3)]
+        some = (torch.randn(hidden * width) * 0.02).to(torch.bfloat16)  # the time does not depend on the values
+        weights = [some.repeat(num_experts) for _ in range(3)]
     config.gate_proj, config.up_proj, config.down_proj = (tensor.data_ptr() for tensor in weights)
     experts = getattr(kt.moe, METHODS[method])(config)
     try:

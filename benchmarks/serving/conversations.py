@@ -103,14 +103,14 @@ def measure(options: argparse.Namespace, tier: str, folder: Path, rest: list[str
     found, digest = Measured(), hashlib.sha256()
     rng = random.Random(1)
     growth = max(1, (options.tokens - options.first) // options.turns - options.reply)
-    said: list[list[int]] = [[] for _ in range(options.conversations)]
+    message: list[list[int]] = [[] for _ in range(options.conversations)]
     with ServerProcess(*rest, *ways[tier]) as server:
         is_over = threading.Event()
         other = threading.Thread(target=decode_until, args=(server, is_over, found.between_tokens))
         other.start()
         try:
             for turn in range(options.turns):
-                for each in said:
+                for each in message:
                     new = growth if turn else growth + options.first
                     each += [rng.randrange(10, FIRST_TOKENS) for _ in range(new)]
                     begin = time.perf_counter()

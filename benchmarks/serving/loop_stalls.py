@@ -61,8 +61,8 @@ def main() -> None:
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
     ):
         pool.submit(int).result(TIMEOUT_S)
-        for name, asked in CASES.items():
-            waits, num_bytes = probed(f"{server.url}/livez", pool.submit(work, server.url, asked))
+        for name, requested in CASES.items():
+            waits, num_bytes = probed(f"{server.url}/livez", pool.submit(work, server.url, requested))
             print(
                 bench_record(
                     "serving/loop_stalls",
@@ -75,12 +75,12 @@ def main() -> None:
             )
 
 
-def work(url: str, asked: tuple[str, dict[str, Any]] | None) -> int:
+def work(url: str, requested: tuple[str, dict[str, Any]] | None) -> int:
     """Send the request and return the size of the reply in bytes."""
-    if asked is None:
+    if requested is None:
         time.sleep(2)
         return 0
-    path, body = asked
+    path, body = requested
     reply = httpx.post(url + path, json=body, timeout=TIMEOUT_S)
     assert reply.status_code in (200, 400), reply.text[:300]
     return len(reply.content)

@@ -113,7 +113,7 @@ async def warm_up(port: int) -> None:
 
 async def open_loop(port: int, rate: float, seconds: float, chance: random.Random) -> list[Outcome]:
     """Requests arrive as a Poisson process, independent of earlier ones."""
-    asked = []
+    requested = []
     at = begin = time.monotonic()
     while True:
         at += chance.expovariate(rate)
@@ -121,8 +121,8 @@ async def open_loop(port: int, rate: float, seconds: float, chance: random.Rando
             break
         words, max_tokens, name = chance.choice(PROMPT_WORDS), chance.choice(MAX_TOKENS), str(chance.random())
         await asyncio.sleep(max(0.0, at - time.monotonic()))
-        asked.append(asyncio.create_task(ask(port, at, words, max_tokens, name, whole=False)))
-    outcomes = await asyncio.gather(*asked)
+        requested.append(asyncio.create_task(ask(port, at, words, max_tokens, name, whole=False)))
+    outcomes = await asyncio.gather(*requested)
     return list(outcomes)
 
 

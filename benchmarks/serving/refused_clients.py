@@ -53,8 +53,8 @@ def main() -> None:
     for number in range(options.rounds):
         order = (IN_FLIGHT, NUM_REQUESTS) if number % 2 else (NUM_REQUESTS, IN_FLIGHT)
         with ServerProcess(*SERVER, *pace, module=module) as server:
-            asked = {at_once: asyncio.run(ask_all(server, at_once)) for at_once in order}
-        few, all_at_once = asked[IN_FLIGHT], asked[NUM_REQUESTS]
+            requested = {at_once: asyncio.run(ask_all(server, at_once)) for at_once in order}
+        few, all_at_once = requested[IN_FLIGHT], requested[NUM_REQUESTS]
         print(
             bench_record(
                 "serving/refused_clients",

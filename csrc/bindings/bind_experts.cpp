@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings/arrays.h"
@@ -118,6 +119,32 @@ ExpertsView with_clamped_silu(const ExpertsView& view, float limit) {
   return {view.owners, view.experts.with_unit(ClampedSilu{limit})};
 }
 
+// Biases of gate and up [E, I] and of down [E, D]; none without any.
+std::optional<std::tuple<py::array, py::array, py::array>> biases_of_experts(const ExpertsView& view) {
+  const ExpertBiases* biases = view.experts.biases();
+  if (biases == nullptr) return std::nullopt;
+  const auto copy = [&](const std::vector<float>& bias) -> py::array {
+    const int64_t num_experts = view.experts.num_experts();
+    return py::array_t<float>({num_experts, static_cast<int64_t>(bias.size()) / num_experts}, bias.data());
+  };
+  return std::tuple{copy(biases->gate), copy(biases->up), copy(biases->down)};
+}
+
+// The first row of gate and up of each part.
+std::vector<int64_t> first_rows_of_parts(const ExpertsView& view) {
+  std::vector<int64_t> rows;
+  for (const Experts::Part& part : view.experts.parts()) rows.push_back(part.first_row);
+  return rows;
+}
+
+// Alpha, which a clamped silu does not have, and limit of a clamped unit; none for silu.
+std::vector<std::optional<float>> clamped_unit(const ExpertsView& view) {
+  const std::optional<ClampedUnit>& unit = view.experts.unit();
+  if (!unit) return {};
+  if (const auto* swiglu = std::get_if<ClampedSwiglu>(&*unit)) return {swiglu->alpha, swiglu->limit};
+  return {std::nullopt, std::get<ClampedSilu>(*unit).limit};
+}
+
 void forward_experts(const ExpertsView& view, ThreadPool& pool, const py::array& x, const py::array& ids,
                      const py::array& weights, py::array out) {
   const int64_t width = view.experts.hidden_width();
@@ -170,6 +197,9 @@ void bind_experts(py::module_ m) {
       .def_property_readonly("num_experts",
                              [](const ExpertsView& view) { return view.experts.num_experts(); })
       .def_property_readonly("parts", &parts_of_experts)
+      .def_property_readonly("first_rows", &first_rows_of_parts)
+      .def_property_readonly("biases", &biases_of_experts)
+      .def_property_readonly("clamped_unit", &clamped_unit)
       .def("forward", &forward_experts, arg("pool"), arg("x"), arg("ids"), arg("weights"), arg("out"));
   bind_packing(m);
   m.def("experts_packed_nbytes", &experts_packed_nbytes, arg("types"), py::kw_only(), arg("num_experts"),

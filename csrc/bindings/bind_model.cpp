@@ -8,6 +8,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -81,14 +82,16 @@ LayerView make_layer(const MixerShape& mixer, const py::dict& tensors, size_t ro
   return layer;
 }
 
+// Cosines, sines and, if the rotation has them, factors of queries by position.
+using RopeArrays = std::tuple<py::array, py::array, std::optional<py::array>>;
+
 // The model with everything that it borrows.
 class ModelView {
  public:
   ModelView(ThreadPool& pool, const std::string& isa, const ModelShape& shape, const MatrixView& embedding,
             const std::vector<LayerView>& layers, const py::array& output_norm, const MatrixView& output,
-            const std::vector<std::pair<py::array, py::array>>& ropes,
-            std::vector<std::vector<py::array>> kv_layers, int64_t block_tokens,
-            std::vector<std::vector<py::array>> state_layers)
+            const std::vector<RopeArrays>& ropes, std::vector<std::vector<py::array>> kv_layers,
+            int64_t block_tokens, std::vector<std::vector<py::array>> state_layers)
       : block_tokens_(block_tokens),
         model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output), ropes, kv_layers,
                     state_layers)) {
@@ -176,18 +179,18 @@ class ModelView {
   }
 
   Transformer make(ThreadPool& pool, const std::string& isa, const ModelShape& shape, const ModelInput& input,
-                   const std::vector<std::pair<py::array, py::array>>& ropes,
-                   std::vector<std::vector<py::array>>& kv_layers,
+                   const std::vector<RopeArrays>& ropes, std::vector<std::vector<py::array>>& kv_layers,
                    std::vector<std::vector<py::array>>& state_layers) {
     ModelWeights weights(input, shape);
     std::vector<RopeTable> tables;
-    for (const auto& [cos, sin] : ropes) tables.push_back(read_table(cos, sin));
+    for (const auto& [cos, sin, query_scale] : ropes) tables.push_back(read_table(cos, sin, query_scale));
     KvCache cache = read_cache(weights, kv_layers);
     add_states(weights, state_layers, cache);
     return Transformer(pool, find_isa(isa), shape, std::move(weights), tables, cache);
   }
 
-  RopeTable read_table(const py::array& cos, const py::array& sin) {
+  RopeTable read_table(const py::array& cos, const py::array& sin,
+                       const std::optional<py::array>& query_scale) {
     const float* cosines = read<float>("cosines of ropes", cos, {{"positions"}, {"rope_dim / 2"}});
     const int64_t num_positions = cos.shape(0);
     const int64_t num_pairs = cos.shape(1);
@@ -195,7 +198,12 @@ class ModelView {
         read<float>("sines of ropes", sin, {{"positions", num_positions}, {"rope_dim / 2", num_pairs}});
     owners_.add(cos);
     owners_.add(sin);
-    return {cosines, sines, num_positions, 2 * num_pairs};
+    const float* scales = nullptr;
+    if (query_scale) {
+      scales = read<float>("query scales of ropes", *query_scale, {{"positions", num_positions}});
+      owners_.add(*query_scale);
+    }
+    return {cosines, sines, num_positions, 2 * num_pairs, scales};
   }
 
   KvCache read_cache(const ModelWeights& weights, std::vector<std::vector<py::array>>& kv_layers) {
@@ -289,13 +297,14 @@ void bind_model(py::module_ m) {
   py::class_<GroupedShape>(m, "GroupedShape")
       .def(py::init([](int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t v_dim,
                        int64_t rope_dim, float softmax_scale, bool norms_all_heads, int64_t window,
-                       float value_scale, bool gates_queries) {
-             return GroupedShape{num_heads,     num_kv_heads,    head_dim, v_dim,       rope_dim,
-                                 softmax_scale, norms_all_heads, window,   value_scale, gates_queries};
+                       float value_scale, bool softplus_gates, bool gates_entries, bool gates_queries) {
+             return GroupedShape{num_heads,     num_kv_heads,   head_dim,        v_dim,        rope_dim,
+                                 softmax_scale, norms_all_heads, window, value_scale, softplus_gates, gates_entries,
+                                 gates_queries};
            }),
            py::kw_only(), arg("num_heads"), arg("num_kv_heads"), arg("head_dim"), arg("v_dim"),
            arg("rope_dim"), arg("softmax_scale"), arg("norms_all_heads"), arg("window"), arg("value_scale"),
-           arg("gates_queries"));
+           arg("softplus_gates"), arg("gates_entries"), arg("gates_queries"));
   py::class_<DeltaNetShape>(m, "DeltaNetShape")
       .def(py::init([](int64_t num_heads, int64_t num_key_heads, int64_t key_dim, int64_t v_dim,
                        int64_t conv_taps, bool heads_alternate) {
@@ -313,8 +322,8 @@ void bind_model(py::module_ m) {
   py::class_<ModelView>(m, "Transformer")
       .def(py::init<ThreadPool&, const std::string&, const ModelShape&, const MatrixView&,
                     const std::vector<LayerView>&, const py::array&, const MatrixView&,
-                    const std::vector<std::pair<py::array, py::array>>&, std::vector<std::vector<py::array>>,
-                    int64_t, std::vector<std::vector<py::array>>>(),
+                    const std::vector<RopeArrays>&, std::vector<std::vector<py::array>>, int64_t,
+                    std::vector<std::vector<py::array>>>(),
            py::keep_alive<1, 2>(), arg("pool"), py::kw_only(), arg("isa"), arg("shape"), arg("embedding"),
            arg("layers"), arg("output_norm"), arg("output"), arg("ropes"), arg("kv_layers"),
            arg("block_tokens"), arg("state_layers") = std::vector<std::vector<py::array>>())

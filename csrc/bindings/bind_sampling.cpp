@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,22 +25,38 @@ std::vector<int32_t> copy_ids(const char* name, const py::array& array) {
   return {data, data + array.size()};
 }
 
-SequenceSampler make_sampler(double temperature, int64_t top_k, double top_p, double min_p,
-                             double presence_penalty, double frequency_penalty, double repetition_penalty,
-                             int64_t min_tokens, const py::array& stop_tokens,
+// Sets the numbers of `params`. Each must be in `given`, and no others may be.
+void set_numbers(SamplingParams& params, const py::kwargs& given) {
+  size_t num_set = 0;
+  visit_numbers(params, [&](const char* name, auto& number) {
+    if (!given.contains(name)) throw py::type_error(std::string("missing argument: ") + name);
+    using Number = std::decay_t<decltype(number)>;
+    try {
+      number = py::cast<Number>(given[name]);
+    } catch (const py::cast_error&) {
+      throw py::type_error(std::string(name) + " is " + std::string(py::repr(given[name])) + "; expected a " +
+                           (std::is_integral_v<Number> ? "whole number" : "number"));
+    }
+    ++num_set;
+  });
+  if (num_set == given.size()) return;
+  for (const auto& [name, value] : given) {
+    bool is_known = false;
+    const auto key = py::cast<std::string>(name);
+    visit_numbers(params, [&](const char* known, auto&) { is_known = is_known || key == known; });
+    if (!is_known) throw py::type_error("unknown argument: " + key);
+  }
+}
+
+SequenceSampler make_sampler(const py::array& stop_tokens,
                              const std::vector<std::pair<int32_t, double>>& logit_bias, uint64_t seed,
-                             const py::array& prompt) {
-  std::vector<TokenBias> biases;
-  for (const auto& [token, bias] : logit_bias) biases.push_back({token, bias});
-  return SequenceSampler({{temperature, top_k, top_p, min_p},
-                          presence_penalty,
-                          frequency_penalty,
-                          repetition_penalty,
-                          min_tokens,
-                          copy_ids("stop_tokens", stop_tokens),
-                          std::move(biases),
-                          seed},
-                         copy_ids("prompt", prompt));
+                             const py::array& prompt, const py::kwargs& numbers) {
+  SamplingParams params{};
+  set_numbers(params, numbers);
+  params.stop_tokens = copy_ids("stop_tokens", stop_tokens);
+  for (const auto& [token, bias] : logit_bias) params.biases.push_back({token, bias});
+  params.seed = seed;
+  return SequenceSampler(std::move(params), copy_ids("prompt", prompt));
 }
 
 // The logits of a step. Calls select rows of it.
@@ -169,9 +186,8 @@ class Sampler {
 void bind_sampling(py::module_ m) {
   using py::arg;
   py::class_<SequenceSampler>(m, "SequenceSampler")
-      .def(py::init(&make_sampler), py::kw_only(), arg("temperature"), arg("top_k"), arg("top_p"),
-           arg("min_p"), arg("presence_penalty"), arg("frequency_penalty"), arg("repetition_penalty"),
-           arg("min_tokens"), arg("stop_tokens"), arg("logit_bias"), arg("seed"), arg("prompt"));
+      .def(py::init(&make_sampler), py::kw_only(), arg("stop_tokens"), arg("logit_bias"), arg("seed"),
+           arg("prompt"));
   py::class_<Sampler>(m, "Sampler")
       .def(py::init<ThreadPool&, const std::string&>(), py::keep_alive<1, 2>(), arg("pool"), py::kw_only(),
            arg("isa"))

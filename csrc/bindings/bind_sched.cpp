@@ -163,14 +163,22 @@ void bind_sched(py::module_ m) {
   m.def(
       "num_window_blocks",
       [](int64_t window, int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
-         int64_t step_tokens, bool keeps_borders) {
+         int64_t step_tokens, bool keeps_borders, bool has_tiers) {
+        for (const auto& [name, value] : {std::pair{"window", window},
+                                          {"num_blocks", num_blocks},
+                                          {"block_tokens", block_tokens},
+                                          {"max_batch_size", max_batch_size},
+                                          {"step_tokens", step_tokens}}) {
+          if (value < 1) throw py::value_error(name + ("=" + std::to_string(value)) + "; expected 1 or more");
+        }
         return (keeps_borders ? ample_window_blocks : least_window_blocks)(
-            to_int32("window", window), to_int32("num_blocks", num_blocks),
-            to_int32("block_tokens", block_tokens), to_int32("max_batch_size", max_batch_size),
-            to_int32("step_tokens", step_tokens));
+            {to_int32("window", window), to_int32("num_blocks", num_blocks),
+             to_int32("block_tokens", block_tokens), to_int32("max_batch_size", max_batch_size),
+             to_int32("step_tokens", step_tokens), has_tiers});
       },
       py::kw_only(), py::arg("window"), py::arg("num_blocks"), py::arg("block_tokens"),
-      py::arg("max_batch_size"), py::arg("step_tokens"), py::arg("keeps_borders") = true);
+      py::arg("max_batch_size"), py::arg("step_tokens"), py::arg("keeps_borders") = true,
+      py::arg("has_tiers") = false);
 
   m.def(
       "num_state_slots",
@@ -265,6 +273,8 @@ void bind_sched(py::module_ m) {
       .def_property_readonly("tier_block",
                              [](const Transfer& self) { return static_cast<int32_t>(self.tier_block); })
       .def_property_readonly("block", [](const Transfer& self) { return static_cast<int32_t>(self.block); })
+      .def_property_readonly("window_block",
+                             [](const Transfer& self) { return static_cast<int32_t>(self.window_block); })
       .def_property_readonly("parent", [](const Transfer& self) { return static_cast<int32_t>(self.parent); })
       .def_property_readonly("seq", [](const Transfer& self) { return static_cast<int64_t>(self.seq); })
       .def_property_readonly("tokens", view_of(&Transfer::tokens))
@@ -396,12 +406,13 @@ void bind_sched(py::module_ m) {
       .def(
           "restore",
           [](Scheduler& self, int64_t tier, const Tokens& blocks, const Tokens& parents, const Tokens& tokens,
-             const Words& salts) {
+             const Words& salts, const std::vector<bool>& have_windows) {
             self.restore(to_int32("tier", tier), to_blocks(blocks, "blocks"), to_blocks(parents, "parents"),
-                         to_vector(tokens, "tokens"), to_salts(salts));
+                         to_vector(tokens, "tokens"), to_salts(salts), have_windows);
           },
           py::arg("tier"), py::arg("blocks").noconvert(), py::arg("parents").noconvert(),
-          py::arg("tokens").noconvert(), py::arg("salts").noconvert())
+          py::arg("tokens").noconvert(), py::arg("salts").noconvert(),
+          py::arg("have_windows") = std::vector<bool>{})
       .def(
           "cached_tokens", [](const Scheduler& self, int64_t seq) { return self.cached_tokens(SeqId{seq}); },
           py::arg("seq"))

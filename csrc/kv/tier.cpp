@@ -11,7 +11,8 @@ Tier::Tier(const TierConfig& config, int32_t block_tokens)
     : config_(config),
       block_tokens_(static_cast<size_t>(block_tokens)),
       blocks_(config.num_blocks, block_tokens, true),
-      is_stored_(static_cast<size_t>(config.num_blocks) + 1, false) {}
+      is_stored_(static_cast<size_t>(config.num_blocks) + 1, false),
+      has_window_(is_stored_.size(), false) {}
 
 bool Tier::extend(std::vector<BlockId>& table, const std::vector<int32_t>& tokens, const Salt& salt,
                   bool& is_sent) {
@@ -70,12 +71,13 @@ void Tier::release_from(std::vector<BlockId>& table, size_t begin) {
 }
 
 void Tier::restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-                   const std::vector<int32_t>& tokens, const std::vector<Salt>& salts) {
+                   const std::vector<int32_t>& tokens, const std::vector<Salt>& salts,
+                   const std::vector<bool>& have_windows) {
   if (num_known() != 0) throw std::invalid_argument("a tier that knows blocks already is restored");
   if (parents.size() != blocks.size() || tokens.size() != blocks.size() * block_tokens_ ||
-      salts.size() != blocks.size()) {
+      salts.size() != blocks.size() || (!have_windows.empty() && have_windows.size() != blocks.size())) {
     throw std::invalid_argument(
-        "restored blocks, their parents, their tokens and their salts differ in number");
+        "restored blocks, their parents, their tokens, their salts and their windows differ in number");
   }
   std::vector<bool> is_known(is_stored_.size(), false);
   is_known[index_of(kNullBlock)] = true;
@@ -96,6 +98,7 @@ void Tier::restore(const std::vector<BlockId>& blocks, const std::vector<BlockId
     }
     is_known[index_of(blocks[i])] = true;
     salt_of[index_of(blocks[i])] = salts[i];
+    note_window(blocks[i], !have_windows.empty() && have_windows[i]);
   }
   for (const BlockId block : blocks_.restore(blocks, parents, tokens, salts)) set_stored(block, true);
 }

@@ -30,6 +30,9 @@ class Tier {
   // Whether the maximum number of stores is pending: the tier accepts the next when one has arrived.
   bool is_busy() const { return takes_more_ && num_storing() == config_.most_storing; }
   bool is_stored(BlockId block) const { return is_stored_[index_of(block)]; }
+  // Whether a block also holds what layers with a window keep of its tokens.
+  bool has_window(BlockId block) const { return has_window_[index_of(block)]; }
+  void note_window(BlockId block, bool has_window) { has_window_[index_of(block)] = has_window; }
 
   // Adds the block of `tokens` that follows the blocks in `table`. Returns false if the tier cannot take one.
   // Sets `is_sent` if the block is new: the caller must then copy its content.
@@ -51,10 +54,12 @@ class Tier {
   BlockId first(const std::vector<int32_t>& tokens, const Salt& salt) const;
 
   // Adopts blocks that an earlier process has stored, in the order of eviction; children come before their
-  // parents. The tier must be empty. `tokens` [blocks, block_tokens], `salts` [blocks]. Throws
-  // std::invalid_argument where ids repeat, parents are missing or have another salt.
+  // parents. The tier must be empty. `tokens` [blocks, block_tokens], `salts` and `have_windows` [blocks], or
+  // none if no block has one; see has_window. Throws std::invalid_argument where ids repeat, parents are
+  // missing or have another salt.
   void restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-               const std::vector<int32_t>& tokens, const std::vector<Salt>& salts);
+               const std::vector<int32_t>& tokens, const std::vector<Salt>& salts,
+               const std::vector<bool>& have_windows = {});
 
   int32_t num_blocks() const { return config_.num_blocks; }
   int32_t num_known() const { return config_.num_blocks - blocks_.num_free(); }
@@ -82,9 +87,10 @@ class Tier {
   TierConfig config_;
   size_t block_tokens_;
   BlockManager blocks_;
-  std::vector<bool> is_stored_;  // by block id
-  int32_t num_stored_ = 0;       // of those
-  std::deque<Sent> storing_;     // on their way, first sent first
+  std::vector<bool> is_stored_;   // by block id
+  std::vector<bool> has_window_;  // by block id
+  int32_t num_stored_ = 0;        // of those
+  std::deque<Sent> storing_;      // on their way, first sent first
   bool takes_more_ = true;
 };
 

@@ -23,20 +23,20 @@ int64_t num_blocks_before(int32_t window, int32_t block_tokens) {
 }  // namespace
 
 // Of each request the blocks before the one of its next token, this one, and a further one that a step
-// begins; of a step, those that its tokens fill.
-int32_t least_window_blocks(int32_t window, int32_t num_blocks, int32_t block_tokens, int32_t max_batch_size,
-                            int32_t step_tokens) {
-  const int64_t of_request = num_blocks_before(window, block_tokens) + 2;
-  const int64_t least = max_batch_size * of_request + divided_up(step_tokens, block_tokens);
-  return static_cast<int32_t>(std::min<int64_t>(num_blocks, least));
+// begins; of a request that fetches, the blocks before the tokens that it has and before those that it
+// fetches; of a step, those that its tokens fill.
+int32_t least_window_blocks(const WindowNeeds& needs) {
+  const int64_t num_before = num_blocks_before(needs.window, needs.block_tokens);
+  const int64_t of_request = num_before + 2 + (needs.has_tiers ? 2 * num_before : 0);
+  const int64_t least = needs.max_batch_size * of_request + divided_up(needs.step_tokens, needs.block_tokens);
+  return static_cast<int32_t>(std::min<int64_t>(needs.num_blocks, least));
 }
 
-int32_t ample_window_blocks(int32_t window, int32_t num_blocks, int32_t block_tokens, int32_t max_batch_size,
-                            int32_t step_tokens) {
-  const int64_t least = least_window_blocks(window, num_blocks, block_tokens, max_batch_size, step_tokens);
-  const int64_t num_borders = divided_up(num_blocks, border_distance(window, block_tokens));
-  return static_cast<int32_t>(
-      std::min<int64_t>(num_blocks, least + num_borders * num_blocks_before(window, block_tokens)));
+int32_t ample_window_blocks(const WindowNeeds& needs) {
+  const int64_t least = least_window_blocks(needs);
+  const int64_t num_borders = divided_up(needs.num_blocks, border_distance(needs.window, needs.block_tokens));
+  const int64_t num_before = num_blocks_before(needs.window, needs.block_tokens);
+  return static_cast<int32_t>(std::min<int64_t>(needs.num_blocks, least + num_borders * num_before));
 }
 
 WindowBlocks::WindowBlocks(int32_t num_cache_blocks, int32_t block_tokens, const WindowConfig& config)
@@ -55,18 +55,6 @@ bool WindowBlocks::is_before_regular_border(int32_t index) const {
   const int64_t distance = border_distance(config_.tokens, block_tokens_);
   const int64_t next = (index / distance + 1) * distance;
   return next < static_cast<int64_t>(nodes_.size()) && is_before_border(index, static_cast<int32_t>(next));
-}
-
-size_t WindowBlocks::num_usable(const std::vector<BlockId>& blocks) const {
-  if (!is_used()) return blocks.size();
-  const auto is_there = [&](int32_t index) { return of(blocks[static_cast<size_t>(index)]) != kNullBlock; };
-  int32_t end = static_cast<int32_t>(blocks.size());
-  int32_t begin = end;  // the blocks from here to `end` are there
-  while (begin > first_seen(end * block_tokens_)) {
-    --begin;
-    if (!is_there(begin)) end = begin;  // every longer prefix would need it
-  }
-  return static_cast<size_t>(end);
 }
 
 BlockId WindowBlocks::allocate() {
@@ -105,6 +93,7 @@ void WindowBlocks::release(BlockId block, bool is_border) {
 void WindowBlocks::move(BlockId from, BlockId to) {
   if (!is_used()) return;
   Node& source = node(from);
+  if (source.num_needs == 0) return;  // what a request fetches and does not see
   BALLAST_CHECK(source.num_needs == 1);
   if (node(to).window == kNullBlock) {
     node(to) = source;

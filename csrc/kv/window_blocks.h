@@ -20,13 +20,19 @@ struct WindowConfig {
 // Distance of the borders that are kept within a long sequence, in windows.
 inline constexpr int32_t kBorderWindows = 16;
 
-// Blocks with which requests never lack one: those that `max_batch_size` requests see, and those that steps
-// of up to step_tokens write.
-int32_t least_window_blocks(int32_t window, int32_t num_blocks, int32_t block_tokens, int32_t max_batch_size,
-                            int32_t step_tokens);
+struct WindowNeeds {
+  int32_t window;
+  int32_t num_blocks;  // of the cache
+  int32_t block_tokens;
+  int32_t max_batch_size;
+  int32_t step_tokens;  // of all steps that can be outstanding at the same time
+  bool has_tiers;       // as many further requests may fetch from them
+};
+
+// Blocks with which requests never lack one: those that requests see, and those that steps write.
+int32_t least_window_blocks(const WindowNeeds& needs);
 // These, and some for the borders of cached prefixes; at most num_blocks.
-int32_t ample_window_blocks(int32_t window, int32_t num_blocks, int32_t block_tokens, int32_t max_batch_size,
-                            int32_t step_tokens);
+int32_t ample_window_blocks(const WindowNeeds& needs);
 
 // A window block belongs to the block of the cache with the same tokens, and has the same holders at most.
 // While a request needs it, it stays. Afterwards it is cached, until another one needs the memory or the
@@ -51,8 +57,23 @@ class WindowBlocks {
   }
   // As is_before_border, for the borders at regular distances.
   bool is_before_regular_border(int32_t index) const;
-  // The most leading blocks of a sequence after which a request can begin: what it sees is there.
-  size_t num_usable(const std::vector<BlockId>& blocks) const;
+  // The most leading blocks of a sequence of `num_blocks` after which a request can begin: what it sees is
+  // there. is_there(index): whether the keys of a block are.
+  template <typename IsThere>
+  size_t num_usable(size_t num_blocks, const IsThere& is_there) const {
+    if (!is_used()) return num_blocks;
+    int32_t end = static_cast<int32_t>(num_blocks);
+    int32_t begin = end;  // the blocks from here to `end` are there
+    while (begin > first_seen(end * block_tokens_)) {
+      --begin;
+      if (!is_there(static_cast<size_t>(begin))) end = begin;  // every longer prefix would need it
+    }
+    return static_cast<size_t>(end);
+  }
+  // As above, of blocks of the cache.
+  size_t num_usable(const std::vector<BlockId>& blocks) const {
+    return num_usable(blocks.size(), [&](size_t index) { return of(blocks[index]) != kNullBlock; });
+  }
 
   // The window block of a block of the cache, or kNullBlock.
   BlockId of(BlockId block) const { return nodes_.empty() ? kNullBlock : node(block).window; }
@@ -60,7 +81,8 @@ class WindowBlocks {
   void need(BlockId block);
   // A request no longer needs it; is_border: see above.
   void release(BlockId block, bool is_border);
-  // The one request that needs the window block of `from` takes `to` instead, which has the same tokens.
+  // A request takes the block `to` instead of `from`, which has the same tokens. If it needs the window block
+  // of `from`, no other request does.
   void move(BlockId from, BlockId to);
   // A block of the cache is freed; nobody needs its window block.
   void drop(BlockId block);

@@ -45,11 +45,13 @@ struct GroupedShape {
   int64_t v_dim;     // of a head's value
   int64_t rope_dim;  // of a head, its first entries; the others are not rotated
   float softmax_scale;
-  bool norms_all_heads;   // whether norms of queries and keys span all heads of a token, else each head
-  int64_t window = 0;     // positions that a token sees, its own the last; 0 for all
-  float value_scale = 1;  // factor of values
-  // Whether the matrix of queries gives each head's query and then its gate, whose sigmoid multiplies what
-  // the head gives; then v_dim is head_dim.
+  bool norms_all_heads;         // whether norms of queries and keys span all heads of a token, else each head
+  int64_t window = 0;           // positions that a token sees, its own the last; 0 for all
+  float value_scale = 1;        // factor of values
+  bool softplus_gates = false;  // whether outputs are multiplied by the softplus of gates, else the sigmoid
+  bool gates_entries = false;   // whether each entry of a head's output has a gate, else each head
+  // Whether the query matrix also computes the gates: the query of a head is followed by the gates of the entries of
+  // its output, and v_dim is head_dim.
   bool gates_queries = false;
 };
 

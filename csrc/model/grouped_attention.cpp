@@ -30,7 +30,7 @@ class GroupedAttention final : public Attention {
         output_(tensors.matrix("output", hidden, shape.num_heads * shape.v_dim)),
         output_bias_(tensors.optional_vector("output_bias", hidden)) {
     if (tensors.has("head_gate") && !shape.gates_queries)
-      gate_ = tensors.matrix("head_gate", shape.num_heads, hidden);
+      gate_ = tensors.matrix("head_gate", num_gates(), hidden);
   }
 
   std::vector<int64_t> plane_widths() const override { return {key_width(), value_width()}; }
@@ -58,6 +58,8 @@ class GroupedAttention final : public Attention {
   int64_t query_rows() const { return shape_.gates_queries ? 2 * query_width() : query_width(); }
   int64_t key_width() const { return shape_.num_kv_heads * shape_.head_dim; }
   int64_t value_width() const { return shape_.num_kv_heads * shape_.v_dim; }
+  bool gates_entries() const { return shape_.gates_entries || shape_.gates_queries; }
+  int64_t num_gates() const { return shape_.num_heads * (gates_entries() ? shape_.v_dim : 1); }
   // What one norm spans.
   int64_t norm_width(int64_t num_heads) const {
     return shape_.norms_all_heads ? num_heads * shape_.head_dim : shape_.head_dim;
@@ -79,7 +81,7 @@ class GroupedAttention final : public Attention {
   const std::vector<float> sinks_;  // [H]
   const Matrix output_;             // [D, H * v]
   const std::vector<float> output_bias_;
-  std::optional<Matrix> gate_;  // [H, D]
+  std::optional<Matrix> gate_;  // [H, D], or [H * v, D] with gates of entries
 };
 
 void reserve(AttentionMemory& memory, const GroupedShape& shape, int64_t num_tokens) {
@@ -124,7 +126,7 @@ void GroupedAttention::rotate_and_store(const AttentionCall& call, const LayerPl
   });
 }
 
-// Gates follow the query of each head.
+// The matrix of queries computes the query of a head and then the gates of its output.
 void GroupedAttention::project_queries(const AttentionCall& call, const float* normed) const {
   AttentionMemory& s = call.memory;
   const int64_t num_tokens = call.step.num_tokens();
@@ -147,26 +149,25 @@ void GroupedAttention::project_queries(const AttentionCall& call, const float* n
   });
 }
 
-// Multiplies what each head gives by the sigmoid of its gate, or each number of it by that of its own.
+// ln(1 + e^x), without overflow.
+float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
+
+// Multiplies the output of each head, or each of its entries, by the function of its gate.
 void GroupedAttention::apply_gates(const AttentionCall& call, const float* normed) const {
   const int64_t num_tokens = call.step.num_tokens();
   AttentionMemory& memory = call.memory;
-  if (shape_.gates_queries) {
-    for_tokens(call.pool, num_tokens, [&](int64_t token) {
-      const float* gates = memory.gates.data() + token * query_width();
-      float* values = memory.values.data() + token * query_width();
-      for (int64_t i = 0; i < query_width(); ++i) values[i] *= 1.0f / (1.0f + std::exp(-gates[i]));
-    });
-    return;
+  if (!shape_.gates_queries) {
+    grow(memory.gates, num_tokens, num_gates());
+    linear(call.pool, normed, num_tokens, *gate_, memory.gates.data());
   }
-  grow(memory.gates, num_tokens, shape_.num_heads);
-  linear(call.pool, normed, num_tokens, *gate_, memory.gates.data());
+  const int64_t width = gates_entries() ? 1 : shape_.v_dim;  // entries of one gate
   for_tokens(call.pool, num_tokens, [&](int64_t token) {
-    const float* gates = memory.gates.data() + token * shape_.num_heads;
+    const float* gates = memory.gates.data() + token * num_gates();
     float* values = memory.values.data() + token * shape_.num_heads * shape_.v_dim;
-    for (int64_t head = 0; head < shape_.num_heads; ++head, values += shape_.v_dim) {
-      const float share = 1.0f / (1.0f + std::exp(-gates[head]));
-      for (int64_t i = 0; i < shape_.v_dim; ++i) values[i] *= share;
+    for (int64_t gate = 0; gate < num_gates(); ++gate, values += width) {
+      const float factor =
+          shape_.softplus_gates ? softplus(gates[gate]) : 1.0f / (1.0f + std::exp(-gates[gate]));
+      for (int64_t i = 0; i < width; ++i) values[i] *= factor;
     }
   });
 }

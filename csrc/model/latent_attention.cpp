@@ -101,8 +101,8 @@ void LatentAttention::queries(const AttentionCall& call, const float* x) const {
   linear(call.pool, x, num_tokens, *query_up_, call.memory.query.data());
 }
 
-// Each token's latent is normed and its key rotated into the cache; its queries are rotated, and their other
-// part laid side by side.
+// Each token's latent is normed and its key rotated into the cache; its queries are scaled by their position
+// and rotated, and their other part laid side by side.
 void LatentAttention::rotate_and_store(const AttentionCall& call, float* cache) const {
   const LatentShape& shape = shape_;
   const int64_t rank = shape.kv_lora_rank;
@@ -116,9 +116,12 @@ void LatentAttention::rotate_and_store(const AttentionCall& call, float* cache) 
     rms_norm(latent, 1, rank, kv_a_norm_.data(), call.rms_eps, row);
     std::copy_n(latent + rank, shape.rope_dim, row + rank);
     rope_interleaved(row + rank, 1, 1, shape.rope_dim, cos, sin);
+    const float* scale =
+        call.rope.query_scale ? call.rope.query_scale + call.step.batch.positions[token] : nullptr;
     for (int64_t head = 0; head < shape.num_heads; ++head) {
       const int64_t index = token * shape.num_heads + head;
       float* query = memory.query.data() + index * shape.query_dim();
+      if (scale) std::transform(query, query + shape.query_dim(), query, [&](float x) { return x * *scale; });
       std::copy_n(query, shape.nope_dim, memory.query_nope.data() + index * shape.nope_dim);
       rope_interleaved(query + shape.nope_dim, 1, 1, shape.rope_dim, cos, sin);
     }

@@ -16,7 +16,8 @@ struct RopeTable {
   const float* cos;
   const float* sin;
   int64_t num_positions;
-  int64_t dim;  // entries of a head that are rotated
+  int64_t dim;                         // entries of a head that are rotated
+  const float* query_scale = nullptr;  // [positions] factor of a token's queries; null: 1
 };
 
 // A layer's part of the cache: its planes, each [num_slots, width]. The layer's attention defines them.

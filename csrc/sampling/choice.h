@@ -19,6 +19,15 @@ struct Selection {
   double min_p;
 };
 
+// Calls `visit(name, field)` for every field.
+template <class Visit>
+void visit_fields(Selection& selection, const Visit& visit) {
+  visit("temperature", selection.temperature);
+  visit("top_k", selection.top_k);
+  visit("top_p", selection.top_p);
+  visit("min_p", selection.min_p);
+}
+
 struct Choice {
   int32_t token;
   double highest;  // logit; if it is not finite, no token can be sampled, and `token` is one that has it

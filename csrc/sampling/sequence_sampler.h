@@ -24,6 +24,16 @@ struct SamplingParams {
   uint64_t seed;
 };
 
+// Calls `visit(name, field)` for every number except the seed.
+template <class Visit>
+void visit_numbers(SamplingParams& params, const Visit& visit) {
+  visit_fields(params.selection, visit);
+  visit("presence_penalty", params.presence_penalty);
+  visit("frequency_penalty", params.frequency_penalty);
+  visit("repetition_penalty", params.repetition_penalty);
+  visit("min_tokens", params.min_tokens);
+}
+
 // The n-th token depends only on the parameters, n, the earlier tokens and the logits.
 class SequenceSampler {
  public:

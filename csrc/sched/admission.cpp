@@ -71,6 +71,10 @@ void Admission::start(Request& request, StepDraft& draft) {
   }
   state_.running.insert(&request);
   state_.request_blocks.acquire(request, request.num_uncomputed());
+  if (!request.found.empty()) {
+    state_.request_blocks.acquire_fetched_windows(
+        request, request.num_published + static_cast<int32_t>(request.found.size()));
+  }
   state_.tiers.begin_fetch(request);
   if (request.is_fetching()) return;
   state_.running.acquire_slot(request);

@@ -35,6 +35,35 @@ void RequestBlocks::acquire_windows(Request& request, int32_t num_tokens) {
   }
 }
 
+void RequestBlocks::acquire_fetched_windows(Request& request, int32_t num_blocks) {
+  if (!blocks_.windows().is_used()) return;
+  request.fetched_end = num_blocks;
+  request.fetched_begin =
+      std::max(blocks_.windows().first_seen(num_blocks * block_tokens_), request.windows_end);
+  for (int32_t i = request.fetched_begin; i < request.fetched_end; ++i) {
+    blocks_.windows().need(request.blocks[static_cast<size_t>(i)]);
+  }
+}
+
+void RequestBlocks::end_fetch(Request& request, bool is_complete) {
+  const auto release = [&](int32_t begin, int32_t end, bool is_border) {
+    for (int32_t i = begin; i < end; ++i) {
+      blocks_.windows().release(request.blocks[static_cast<size_t>(i)], is_border);
+    }
+  };
+  if (is_complete) {
+    const int32_t first = blocks_.windows().first_seen(request.fetched_end * block_tokens_);
+    release(request.windows_begin, std::min(first, request.windows_end), /*is_border=*/true);
+    if (request.fetched_end > 0) {
+      request.windows_begin = first;
+      request.windows_end = request.fetched_end;
+    }
+  } else {
+    release(request.fetched_begin, request.fetched_end, /*is_border=*/false);
+  }
+  request.fetched_begin = request.fetched_end = 0;
+}
+
 // Where later requests are likely to begin: at the end of the prompt, where another prompt has branched off,
 // and at regular distances.
 bool RequestBlocks::is_before_border(const Request& request, int32_t index) const {

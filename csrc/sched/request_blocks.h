@@ -30,6 +30,11 @@ class RequestBlocks {
   void acquire(Request& request, int32_t num_tokens);
   // Allocates the window blocks that it lacks for a step with num_tokens.
   void acquire_windows(Request& request, int32_t num_tokens);
+  // Allocates the window blocks that it will need after its first num_blocks blocks, which it fetches.
+  void acquire_fetched_windows(Request& request, int32_t num_blocks);
+  // The fetch is over. If it is complete, the request needs the window blocks of these blocks; otherwise it
+  // needs those of the blocks that it had before.
+  void end_fetch(Request& request, bool is_complete);
   // Makes the request's computed blocks known to the prefix cache and sends them to the tiers. Releases the
   // window blocks that its next token does not see, nor a request that begins after the published blocks.
   void publish(Request& request);

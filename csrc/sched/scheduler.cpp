@@ -361,8 +361,12 @@ bool Scheduler::is_worth_fetching(SeqId seq) const {
 
 void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
   Request& request = fetching(seq);
-  const int32_t num_tokens =
-      state_.tiers.end_fetch(request, num_blocks, is_damaged) * state_.config.block_tokens;
+  const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
+  int32_t num_found = state_.tiers.end_fetch(request, num_blocks, is_damaged);
+  // Layers with a window have what follows the last block that was asked for alone.
+  if (state_.blocks.windows().is_used() && num_found < num_asked) num_found = 0;
+  state_.request_blocks.end_fetch(request, num_found > 0);
+  const int32_t num_tokens = num_found * state_.config.block_tokens;
   if (request.aborted) {
     state_.running.remove(&request);
     state_.request_blocks.release(request);
@@ -382,8 +386,9 @@ void Scheduler::stored(int32_t tier, bool is_whole) {
 }
 
 void Scheduler::restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-                        const std::vector<int32_t>& tokens, const std::vector<Salt>& salts) {
-  state_.tiers.restore(tier, blocks, parents, tokens, salts);
+                        const std::vector<int32_t>& tokens, const std::vector<Salt>& salts,
+                        const std::vector<bool>& have_windows) {
+  state_.tiers.restore(tier, blocks, parents, tokens, salts, have_windows);
 }
 
 int32_t Scheduler::cached_tokens(SeqId seq) const {

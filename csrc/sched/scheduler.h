@@ -97,7 +97,8 @@ class Scheduler {
   // Registers blocks that an earlier process left in a tier, see Tier::restore; call it before the first
   // step.
   void restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-               const std::vector<int32_t>& tokens, const std::vector<Salt>& salts);
+               const std::vector<int32_t>& tokens, const std::vector<Salt>& salts,
+               const std::vector<bool>& have_windows);
 
   int32_t cached_tokens(SeqId seq) const;
   Stats stats() const;

@@ -80,6 +80,10 @@ void Scheduler::check() const {
     for (int32_t i = request->windows_begin; i < request->windows_end; ++i) {
       ++needs[index_of(request->blocks[static_cast<size_t>(i)])];
     }
+    BALLAST_CHECK(request->is_fetching() || request->fetched_end == 0);
+    for (int32_t i = request->fetched_begin; i < request->fetched_end; ++i) {
+      ++needs[index_of(request->blocks[static_cast<size_t>(i)])];
+    }
   }
   for (const Request* request : state_.queue) {
     check_live(*request);

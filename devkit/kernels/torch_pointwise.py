@@ -7,9 +7,11 @@ import math
 import torch
 import torch.nn.functional as F
 
+from ballast.families.architecture import Unit
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
+from devkit.kernels.torch_unit import unit_of
 
 
 class TorchPointwise:
@@ -22,6 +24,7 @@ class TorchPointwise:
         self._rms_eps = rms_eps
         self._cos = torch.from_numpy(rope.cos).to(device)
         self._sin = torch.from_numpy(rope.sin).to(device)
+        self._scales = None if rope.query_scale is None else torch.from_numpy(rope.query_scale).to(device)
         self._rope_dim = 2 * rope.cos.shape[1]
 
     def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
@@ -49,7 +52,7 @@ class TorchPointwise:
         row = torch.cat([self.norm(latents[:, :rank], weight), key], -1)
         cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
         query = torch.cat([nope, self._rotated(heads[..., -self._rope_dim :], step)], -1)
-        return self._bounded(query, self._largest_query)
+        return self._bounded(self._scaled(query, step), self._largest_query)
 
     def cache_rows(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
         """See `Pointwise`."""
@@ -60,7 +63,7 @@ class TorchPointwise:
         """See `Pointwise`."""
         turned = self._rotated(heads[..., -self._rope_dim :], step)
         query = torch.cat([heads[..., : -self._rope_dim], turned], -1)
-        out.copy_(self._bounded(query, self._largest_query) * scale)
+        out.copy_(self._bounded(self._scaled(query, step), self._largest_query) * scale)
 
     def heads_and_cache(
         self,
@@ -81,7 +84,7 @@ class TorchPointwise:
             if norm is not None:
                 normed = self.norm(normed.reshape(len(heads), -1, norm.numel()), norm).view(heads.shape)
             turned.append(self._halves_rotated(normed, step))
-        row = torch.cat([turned[1].flatten(1), _biased(value, weights.value_bias).flatten(1)], 1)
+        row = torch.cat([turned[1].flatten(1), self._values(value, weights).flatten(1)], 1)
         cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
         return self._bounded(turned[0], self._largest_query)
 
@@ -101,13 +104,21 @@ class TorchPointwise:
         keys[step.slots] = self._bounded(turned[1][:, 0], largest).to(keys.dtype)
         return self._bounded(turned[0], largest).to(keys.dtype)
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """See `Pointwise`."""
-        return F.silu(gate) * up
+        return unit_of(gate, up, unit)
+
+    @staticmethod
+    def _values(value: torch.Tensor, weights: HeadWeights) -> torch.Tensor:
+        return _biased(value, weights.value_bias) * weights.value_scale
 
     def _bounded(self, values: torch.Tensor, largest: float) -> torch.Tensor:
         self.num_saturated += (values.abs() > largest).sum()
         return values.clamp(-largest, largest)
+
+    def _scaled(self, query: torch.Tensor, step: Step) -> torch.Tensor:
+        """`query` [T, heads, …] times the factor of each token's position."""
+        return query if self._scales is None else query * self._scales[step.positions, None, None]
 
     def _rotated(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """Pairs (2i, 2i + 1) of [T, heads, rope_dim]."""

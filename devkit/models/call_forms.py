@@ -122,6 +122,8 @@ class CallForm:
                 return f"\n\n<{D}function_calls>\n{inner}\n</{D}function_calls>"
             case "json":
                 return f'{C}\n{{"name": "{name}", "arguments": {arguments}}}\n{END_C}'
+            case "named":
+                return f"{C}{name}{Mark.SEPARATOR}{arguments}"
             case "numbered":
                 inner = f"functions.{name}:0{Mark.SEPARATOR}{arguments}"
             case "fenced":
@@ -136,10 +138,12 @@ FORMS: Mapping[str, CallForm] = {
     "Qwen3": CallForm("qwen3", "json"),
     "Step": CallForm("step", "tagged"),
     "GLM": CallForm("glm", "keyed"),
+    "Laguna": CallForm("laguna", "keyed"),
     "Hunyuan 3": CallForm("hunyuan", "keyed"),
     "MiniMax-M2": CallForm("minimax", "invoke"),
     "MiMo-V2": CallForm("mimo", "function"),
     "Kimi": CallForm("kimi", "numbered"),
+    "Mistral": CallForm("mistral", "named"),
     "DeepSeek V3": CallForm("deepseek", "fenced"),
     "DeepSeek V3.1": CallForm("deepseek", "plain"),
     "DeepSeek V3.2": CallForm("deepseek32", "dsml"),

@@ -37,13 +37,6 @@ from devkit.models.float_experts import FloatExperts
 from devkit.models.sums_of_calls import sums_of_calls
 
 
-def float_linear(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
-    """The matrix as float32."""
-    weight = torch.from_numpy(kernels.unpack(matrix))
-    assert weight.shape[1:] == (rows, cols)
-    return FloatLinear(weight * float(matrix.scales[0]) if matrix.scales.size else weight)
-
-
 def copied(host: torch.Tensor, out: torch.Tensor) -> None:
     """A `SmallCopy`."""
     out.copy_(host)
@@ -54,7 +47,6 @@ class CpuBackend:
 
     compiles = False
     captures_graphs = False
-    make_linear = staticmethod(float_linear)
     hand_off = staticmethod(cpu_hand_off)
 
     def __init__(self, device: torch.device, make_experts: MakeExperts | None = None) -> None:
@@ -95,6 +87,12 @@ class CpuBackend:
     def router(self, rule: RoutingSpec, bias: torch.Tensor | None) -> Choose:
         """See `Backend`."""
         return Router(rule, bias)
+
+    def make_linear(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+        """See `Backend`. The matrix becomes float32."""
+        weight = torch.from_numpy(kernels.unpack(matrix))
+        assert weight.shape[1:] == (rows, cols)
+        return FloatLinear((weight * float(matrix.scales[0]) if matrix.scales.size else weight).to(self.device))
 
     def reads_host(self, pinned: PinnedMemory) -> bool:
         """See `Backend`."""

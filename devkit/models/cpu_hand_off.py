@@ -27,7 +27,10 @@ def by_copies() -> tuple[Send, Fetch]:
         for place, values in ((mailbox.inputs, x), (mailbox.ids, ids), (mailbox.weights, weights)):
             place[: len(x)].copy_(values)
 
-    return send, lambda mailbox, num_tokens: mailbox.results[:num_tokens].clone()
+    def fetch(mailbox: Mailbox, num_tokens: int, device: torch.device) -> torch.Tensor:
+        return mailbox.results[:num_tokens].clone()
+
+    return send, fetch
 
 
 class HostSignals:
@@ -48,7 +51,7 @@ class HostSignals:
             time.sleep(0)
         view[index] = 0
 
-    def check(self) -> None:
+    def check(self, device: torch.device) -> None:
         pass  # errors are raised by the operations themselves
 
 

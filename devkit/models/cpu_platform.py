@@ -58,6 +58,10 @@ class CpuPlatform:
         """See `Platform`."""
         return HostStream()
 
+    def active(self) -> AbstractContextManager[object]:
+        """See `Platform`."""
+        return nullcontext()
+
     def on(self, stream: object) -> AbstractContextManager[object]:
         """See `Platform`."""
         return nullcontext()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,16 @@ from ballast.engine.startup.build import EngineSettings
 from ballast.model.hybrid.backends import MAKERS
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.load import load_hybrid_model
-from ballast.model.hybrid.load_options import HybridOptions
+from ballast.model.hybrid.load_options import DeviceOptions, HybridOptions
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts
-from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.kv_pool import num_kv_blocks, num_window_blocks, outstanding_tokens
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing
 from ballast.weights.gguf import open_gguf
 from devkit.models.cpu_backend import CpuBackend
+
+CPU = torch.device("cpu")
 
 
 def load_hybrid(
@@ -31,17 +35,32 @@ def load_hybrid(
     *,
     ahead: PinnedAhead | None = None,
     make_experts: MakeExperts | None = None,
+    split: Sequence[int] = (),
+    keeps_windows: bool = False,
     **options: Any,
 ) -> HybridModel:
-    """One thread computes the CPU's experts. `make_experts`: `CpuBackend`'s. `options` are `HybridOptions`'s and
-    override the settings."""
+    """One thread computes the CPU's experts. `make_experts`: `CpuBackend`'s. `split`: the layers at which another
+    simulated device begins (`SimulatedDevices`), or another part of the same GPU. `keeps_windows`: whether layers with
+    a window keep nothing else. `options` are `HybridOptions`'s and override the settings."""
     assert make_experts is None or device.type == "cpu", "a GPU has experts of its own"
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
+    ends = [*split, spec.num_layers]
+    devices = [
+        DeviceOptions(torch.device("cpu", number) if split and device == CPU else device, range(begin, end))
+        for number, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
+    ]
+    steps = outstanding_tokens(settings.chunk_size, settings.prefill_chunk_size, has_lanes=True)
+    num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
+    window = spec.window if keeps_windows else None
+    window_blocks = num_window_blocks(
+        window, num_blocks, settings.block_tokens, settings.max_batch_size, steps, has_tiers=True
+    )
     hybrid_options = HybridOptions(
-        device=device,
+        devices=devices,
         num_sampled_ids=spec.vocab_size,
-        num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
+        num_blocks=num_blocks,
+        num_window_blocks=window_blocks,
         block_tokens=settings.block_tokens,
         max_step_tokens=settings.prefill_chunk_size,
         max_batch_size=settings.max_batch_size,
@@ -52,4 +71,6 @@ def load_hybrid(
         if make_experts is not None:
             patch.setitem(MAKERS, "cpu", partial(CpuBackend, make_experts=make_experts))
         hybrid, _ = load_hybrid_model(gguf_model, spec, packing, hybrid_options, ahead=ahead)
+    if window is not None and window_blocks is not None:
+        hybrid.window = window, window_blocks
     return hybrid

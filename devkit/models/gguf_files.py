@@ -44,12 +44,14 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         keys |= _grouped_keys(spec) | _delta_net_keys(spec)
     else:
         keys |= _latent_keys(mixer) | _index_keys(spec)
-    if spec.architecture.name in ("hy_v3", "qwen3next", "qwen35moe"):
+    if spec.architecture.has_limits:
+        keys |= _limits(spec)
+    if spec.architecture.name in ("hy_v3", "step35", "laguna", "qwen3next", "qwen35moe"):
         keys["expert_shared_feed_forward_length"] = experts.shared_width
-    elif spec.architecture.name == "step35":
-        keys |= _step_keys(spec)
     elif spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss", "mimo2"):
-        keys |= {"leading_dense_block_count": spec.routed_layers[0], "expert_shared_count": experts.num_shared}
+        keys["expert_shared_count"] = experts.num_shared
+    if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "minimax-m2", "gpt-oss", "mimo2", "hy_v3"):
+        keys["leading_dense_block_count"] = spec.routed_layers[0]
     if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "dots1", "gpt-oss", "mimo2"):
         keys["expert_gating_func"] = 2 if routing.gating == "sigmoid" else 1
     if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "minimax-m2", "gpt-oss", "mimo2"):
@@ -65,19 +67,24 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
             "rope.scaling.factor": rope.yarn.factor,
             "rope.scaling.original_context_length": rope.yarn.original_context,
         }
+    if rope.yarn is not None and spec.architecture.name == "laguna":
+        keys["rope.scaling.yarn_attn_factor"] = rope.yarn.attention_factor
+    elif rope.yarn is not None and spec.architecture.name != "gpt-oss":
+        keys["rope.scaling.yarn_log_multiplier"] = 0.1 * rope.yarn.mscale_all_dim
     if rope.yarn is not None and spec.architecture.name != "gpt-oss":
         keys |= {
-            "rope.scaling.yarn_log_multiplier": 0.1 * rope.yarn.mscale_all_dim,
             "rope.scaling.yarn_beta_fast": rope.yarn.beta_fast,
             "rope.scaling.yarn_beta_slow": rope.yarn.beta_slow,
         }
+    if rope.query_scale is not None:
+        keys["attention.temperature_scale"] = rope.query_scale.beta
+        keys["attention.temperature_length"] = rope.query_scale.length
     named = {"general.architecture": spec.architecture.name, "general.name": spec.name}
     return named | {f"{spec.architecture.name}.{key}": value for key, value in keys.items()}
 
 
-def _step_keys(spec: ModelSpec) -> dict[str, Any]:
-    grouped = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, GroupedSpec)]
-    full, windowed = ([each for each in grouped if (each.window is None) == is_full] for is_full in (True, False))
+def _limits(spec: ModelSpec) -> dict[str, Any]:
+    """The limits of units by layer; 0 for none."""
     units = [
         (layer.feed_forward.unit, None) if layer.experts is None else (layer.experts.shared_unit, layer.experts.unit)
         for layer in spec.layers
@@ -85,36 +92,32 @@ def _step_keys(spec: ModelSpec) -> dict[str, Any]:
     shared, experts = (
         [unit.limit if isinstance(unit, ClampedSilu) else 0.0 for unit in each] for each in zip(*units, strict=True)
     )
-    return {
-        "leading_dense_block_count": spec.routed_layers[0],
-        "expert_shared_feed_forward_length": spec.widest_shared,
-        "attention.head_count": [each.num_heads for each in grouped],
-        "attention.head_count_kv": [each.num_kv_heads for each in grouped],
-        "attention.sliding_window": windowed[0].window,
-        "attention.sliding_window_pattern": [each.window is not None for each in grouped],
-        "rope.dimension_count": 2 * full[0].rope.dim,
-        "rope.freq_base_swa": windowed[0].rope.theta,
-        "swiglu_clamp_exp": experts,
-        "swiglu_clamp_shexp": shared,
-    }
+    return {"swiglu_clamp_exp": experts, "swiglu_clamp_shexp": shared}
 
 
 def _grouped_keys(spec: ModelSpec) -> dict[str, Any]:
+    """One number where all layers have the same, else a list."""
+    architecture = spec.architecture
     mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, GroupedSpec)]
-    first, counts = mixers[0], [mixer.num_kv_heads for mixer in mixers]
-    windowed = next((mixer for mixer in mixers if mixer.window is not None), None)
-    keys = {
-        "attention.sliding_window": None if windowed is None else windowed.window,
-        "attention.head_count_kv": counts if len(set(counts)) > 1 else first.num_kv_heads,
+    first, windowed = mixers[0], next((mixer for mixer in mixers if mixer.window is not None), None)
+    full = next((mixer for mixer in mixers if mixer.window is None), first)
+    keys: dict[str, Any] = {
+        "attention.head_count": _of_layers([mixer.num_heads for mixer in mixers]),
+        "attention.head_count_kv": _of_layers([mixer.num_kv_heads for mixer in mixers]),
         "attention.key_length": first.head_dim,
         "attention.value_length": first.v_dim,
+        "rope.dimension_count": full.rope.dim * (2 if architecture.halves_full_rope else 1),
     }
-    if spec.architecture.name != "mimo2" or windowed is None:
+    if architecture.scales_values:
+        keys["attention.value_scale"] = first.value_scale
+    if windowed is None:
         return keys
+    names_layers = architecture.windows is not None and architecture.windows.period is None
     return keys | {
-        "attention.sliding_window_pattern": [mixer.window is not None for mixer in mixers],
-        "attention.value_scale": first.value_scale,
-        "rope.freq_base_swa": windowed.rope.theta,
+        "attention.sliding_window": windowed.window,
+        "attention.sliding_window_pattern": [mixer.window is not None for mixer in mixers] if names_layers else None,
+        "rope.freq_base_swa": windowed.rope.theta if windowed.rope.theta != full.rope.theta else None,
+        "rope.dimension_count_swa": windowed.rope.dim if windowed.rope.dim != keys["rope.dimension_count"] else None,
     }
 
 
@@ -133,6 +136,10 @@ def _delta_net_keys(spec: ModelSpec) -> dict[str, Any]:
         "ssm.state_size": mixer.key_dim,
         "ssm.time_step_rank": mixer.num_heads,
     }
+
+
+def _of_layers(values: list[int]) -> int | list[int]:
+    return values if len(set(values)) > 1 else values[0]
 
 
 def _latent_keys(latent: LatentSpec) -> dict[str, Any]:

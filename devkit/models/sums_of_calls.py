@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
 
 
@@ -17,10 +18,10 @@ class SumsOfCalls:
         self._make_experts = make_experts
         self._given = x, ids, weights
 
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """See `LayerSums`."""
         x, ids, weights = self._given
-        self.total += self._make_experts(gate, up, down)(x, ids - first, weights)
+        self.total += self._make_experts(gate, up, down, unit=unit)(x, ids - first, weights)
 
 
 def sums_of_calls(make_experts: MakeExperts) -> MakeSums:

@@ -34,12 +34,13 @@ class ForcedPositions:
         spec = leader._spec
         num_indexers = sum(isinstance(layer.mixer, LatentSpec) and layer.mixer.has_indexer for layer in spec.layers)
         shape = num_indexers, most_tokens, spec.choices[0].top_k
-        self._chosen = torch.zeros(shape, dtype=torch.int32, device=leader.device.torch_device)
+        self._chosen = torch.zeros(shape, dtype=torch.int32, device=leader.devices[0].torch_device)
         for model, make in ((leader, self._noted), (follower, self._forced)):
-            keys = [layer.index_keys for layer in model.device.kv.layers if layer.index_keys is not None]
+            layers = [layer for device in model.devices for layer in device.kv.layers]
+            keys = [layer.index_keys for layer in layers if layer.index_keys is not None]
             of_layer = {of.data_ptr(): number for number, of in enumerate(keys)}
-            for lane in (model.device.attention, model.device.prefill_attention):
-                attend = lane._kind.attend
+            for lane in (lane for device in model.devices for lane in (device.attention, device.prefill_attention)):
+                attend = lane.kinds[0].attend
                 assert isinstance(attend, SparseAttention)
                 attend._choose = make(of_layer, attend._choose)
 

@@ -37,9 +37,9 @@ class ForcedRouting:
         """Of them, those that it has made otherwise, for no near tie explains the leader's."""
         spec = leader._spec
         shape = len(spec.routed_layers), most_tokens
-        self._logits = torch.zeros((*shape, spec.routing.num_experts), device=leader.device.torch_device)
+        self._logits = torch.zeros((*shape, spec.routing.num_experts), device=leader.devices[0].torch_device)
         self._chosen = torch.zeros(
-            (*shape, spec.routing.num_experts_used), dtype=torch.int32, device=leader.device.torch_device
+            (*shape, spec.routing.num_experts_used), dtype=torch.int32, device=leader.devices[0].torch_device
         )
         _rechoose(leader, self._noted)
         _rechoose(follower, self._forced)

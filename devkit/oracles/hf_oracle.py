@@ -143,10 +143,10 @@ def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64
     def look(router: Any, seen: tuple[torch.Tensor, ...], result: tuple[torch.Tensor, ...]) -> None:
         states = seen[0].reshape(-1, seen[0].shape[-1])
         chosen = result[-1].reshape(len(states), -1).sort(dim=-1).values
-        for _ in range(num_copies):
-            moved = states * (1 + noise * torch.randn(states.shape, generator=random))
-            others = router.forward(moved, *seen[1:])[-1].reshape(len(states), -1).sort(dim=-1).values
-            positions.update(torch.nonzero((others != chosen).any(dim=-1)).flatten().tolist())
+        moved = states * (1 + noise * torch.randn((num_copies, *states.shape), generator=random))
+        others = router.forward(moved.flatten(0, 1), *seen[1:])[-1].reshape(num_copies, len(states), -1)
+        changed = (others.sort(dim=-1).values != chosen).any(dim=-1).any(dim=0)
+        positions.update(torch.nonzero(changed).flatten().tolist())
 
     def look_at_index(indexer: Any, seen: tuple[torch.Tensor, ...], result: torch.Tensor) -> None:
         states, queries, *others = seen

@@ -174,6 +174,7 @@ class Record:
     """Number of the store."""
     parent_store: int
     """That of the parent's."""
+    has_window: bool = False
     is_dropped: bool = False
 
 
@@ -182,7 +183,7 @@ class Tier:
     """A stand-in for a tier's content, which arrives some time after it was sent."""
 
     kv: NDArray[np.int64]
-    """[blocks + 1, block_tokens] the prefix hash of each token."""
+    """[blocks + 1, 2, block_tokens] the prefix hash of each token, and again in layers with a window, or WRONG."""
     storing: list[tuple[int, int, NDArray[np.int64]]] = field(default_factory=list)
     """On their way: which block, the number of the store, and what the block will hold."""
     records: dict[int, Record] = field(default_factory=dict)
@@ -285,10 +286,11 @@ class ReferenceScheduler:
         # The same of layers with a window.
         self._window, num_window_blocks = self.config.window or (0, 0)
         self._window_kv = np.zeros((num_window_blocks + 1) * self.config.block_tokens, dtype=np.int64)
+        self._window_blocks = self._window_kv.reshape(-1, self.config.block_tokens)
         # The same of recurrent state: each slot holds the prefix hash of the last token before it.
         self._states = np.full(self.config.state_slots + 1, WRONG, dtype=np.int64)
         self.tiers = [
-            Tier(np.zeros((blocks + 1, self.config.block_tokens), np.int64)) for blocks, _ in self.config.tiers
+            Tier(np.zeros((blocks + 1, 2, self.config.block_tokens), np.int64)) for blocks, _ in self.config.tiers
         ]
         self.fetches: dict[int, Fetch] = {}
         """By sequence id, in the order in which they were asked for."""
@@ -519,12 +521,17 @@ class ReferenceScheduler:
             tier = self.tiers[each.tier]
             assert each.tier_block >= 1
             if each.move == sched.Move.STORE:
-                content = self._blocks[each.block].copy()
-                assert WRONG not in content, "what a failed step wrote is stored"
-                assert _hash_of_first(each, tier) == content[0], "a block is stored under other tokens"
+                content = np.stack([self._blocks[each.block], np.full(self.config.block_tokens, WRONG)])
+                if each.window_block:
+                    content[1] = self._window_blocks[each.window_block]
+                assert WRONG not in content[: 2 if each.window_block else 1], "what a failed step wrote is stored"
+                assert _hash_of_first(each, tier) == content[0, 0], "a block is stored under other tokens"
                 self._num_stores += 1
                 parent_store = tier.records[each.parent].store if each.parent else 0
-                record = Record(each.parent, tuple(each.tokens.tolist()), each.salt, self._num_stores, parent_store)
+                has_window = each.window_block != 0
+                record = Record(
+                    each.parent, tuple(each.tokens.tolist()), each.salt, self._num_stores, parent_store, has_window
+                )
                 tier.begin_store(each.tier_block, record, content)
             elif each.move == sched.Move.DROP:
                 tier.drop(each.tier_block)
@@ -542,12 +549,14 @@ class ReferenceScheduler:
                 size = self.config.block_tokens
                 end = request.num_computed + len(self.fetches[each.seq].transfers) * size
                 assert end < len(request.tokens), "a token is left to compute"
-                assert tier.kv[each.tier_block].tolist() == request.prefix_hashes[end - size : end], (
-                    "what is fetched is not there, or something else"
-                )
+                for own in tier.kv[each.tier_block][: 2 if each.window_block else 1]:
+                    assert own.tolist() == request.prefix_hashes[end - size : end], (
+                        "what is fetched is not there, or something else"
+                    )
         for seq, num_blocks in kept.items():
             num_found = self.live[seq].num_computed // self.config.block_tokens + len(self.fetches[seq].transfers)
-            is_less_allowed = self._is_measured and num_found < num_blocks
+            # Of layers with a window, tiers may lack what a longer prefix needs.
+            is_less_allowed = (self._is_measured or self._window > 0) and num_found < num_blocks
             assert is_less_allowed or num_found == num_blocks, "tiers have more of a prefix than is fetched, or less"
 
     def _num_kept(self, request: Expected) -> int:
@@ -578,10 +587,12 @@ class ReferenceScheduler:
         size = self.config.block_tokens
         num_blocks = len(fetch.transfers) if num_blocks is None else min(num_blocks, len(fetch.transfers))
         for index, each in enumerate(fetch.transfers):
-            whole = self.tiers[each.tier].kv[each.tier_block]
+            whole, in_window = self.tiers[each.tier].kv[each.tier_block]
             begin = request.num_computed + index * size
             assert whole.tolist() == request.prefix_hashes[begin : begin + size], "it was lost on its way"
             self._blocks[each.block] = whole if index < num_blocks else WRONG
+            if each.window_block:
+                self._window_blocks[each.window_block] = in_window if index < num_blocks else WRONG
         is_damaged = is_damaged and num_blocks < len(fetch.transfers)
         self.scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
         self.totals.damaged_blocks += is_damaged
@@ -595,7 +606,8 @@ class ReferenceScheduler:
             (computed,) = (line[3] for line in self.scheduler.describe() if line[0] == seq)
             num_tokens = computed - request.num_computed
             # It is computed instead where it may be wrong.
-            allowed = {0} if fetch.is_forgotten else {num_blocks * size}
+            is_useless = self._window > 0 and num_blocks < len(fetch.transfers)
+            allowed = {0} if fetch.is_forgotten or is_useless else {num_blocks * size}
             assert num_tokens in (allowed | {0} if self.totals.damaged_blocks else allowed)
             request.num_computed = computed
             self.totals.fetched_blocks += num_tokens // size
@@ -654,6 +666,7 @@ class ReferenceScheduler:
             np.array([kept.records[block].parent for block in order], np.int32),
             np.array([kept.records[block].tokens for block in order], np.int32).reshape(-1),
             np.array([kept.records[block].salt for block in order], np.uint64).reshape(-1, 2),
+            [kept.records[block].has_window for block in order],
         )
         self.totals.restored_blocks = len(order)
         self._check_between_steps()
@@ -1020,6 +1033,7 @@ class ReferenceScheduler:
                     most = max([most, *(row.end + 1 for row in outstanding.rows if row.request is request)])
                 end = -(-most // size) * size
                 tokens += min(end, seen + end - request.num_computed // size * size)
+                tokens += seen if request.is_fetching else 0
         return tokens
 
 

@@ -76,13 +76,13 @@ def reply(prompt: str) -> str:
     """The next reply. Raises ValueError if a tool has not returned the result that the task needs."""
     fenced = _FENCED in prompt
     thinks = fenced or prompt.endswith("<think>")
-    said: str = OTHERWISE
+    message: str = OTHERWISE
     calls: tuple[Call, ...] = ()
     tasks = list(_TASK.finditer(prompt))
     tools = _tools(prompt[: prompt.index(_USER)]) if _USER in prompt else None
     if tasks and tools is not None:
-        said, calls = _step(tools, tasks[-1][1], _OUTPUT.findall(prompt, tasks[-1].end()))
-    return (f"{THOUGHT}</think>" if thinks else "") + said + _written(calls, fenced=fenced)
+        message, calls = _step(tools, tasks[-1][1], _OUTPUT.findall(prompt, tasks[-1].end()))
+    return (f"{THOUGHT}</think>" if thinks else "") + message + _written(calls, fenced=fenced)
 
 
 def _tools(head: str) -> Tools | None:

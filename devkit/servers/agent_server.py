@@ -63,11 +63,11 @@ class AgentModel(Runner):
     def _reply(self, slots: NDArray[np.int64]) -> list[int]:
         prompt = self._tokenizer.decode(self._tokens[slots].tolist())
         try:
-            said = reply(prompt)
+            message = reply(prompt)
         except ValueError as error:
             log.warning("the script cannot continue", extra={"error": str(error)})
-            said = f"The script cannot continue: {error}"
-        return [*self._tokenizer.encode(said), self._end]
+            message = f"The script cannot continue: {error}"
+        return [*self._tokenizer.encode(message), self._end]
 
     @property
     def _end(self) -> int:

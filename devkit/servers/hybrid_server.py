@@ -18,7 +18,7 @@ import torch
 
 from ballast import cli, prepared_model
 from ballast.engine.startup import loading
-from ballast.engine.startup.build import EngineSettings
+from ballast.engine.startup.build import DeviceSettings, EngineSettings
 from ballast.model.hybrid import backends
 from ballast.model.hybrid.handoff import host_experts
 from ballast.model.hybrid.model import HybridModel
@@ -48,10 +48,11 @@ def main(argv: Sequence[str]) -> int:
     def load_with_fault(
         gguf_model: GgufModel, spec: ModelSpec, num_sampled_ids: int, settings: EngineSettings, *hooks: Any
     ) -> Runner:
-        if settings.device == "cpu":
+        if not settings.devices:
             torch.set_num_threads(1)
             backends.MAKERS["cpu"] = cpu_backend.CpuBackend
-            settings = replace(settings, device="cpu:0")  # torch's name of it
+            on_cpu = DeviceSettings("cpu:0", range(spec.num_layers))  # torch's name of it
+            settings = replace(settings, devices=(on_cpu,))
         if faults.fault == "load":
             backends.MAKERS["cpu"] = FullDevice
         runner = loading.load_runner(gguf_model, spec, num_sampled_ids, settings, *hooks)
@@ -78,7 +79,7 @@ class FullDevice(cpu_backend.CpuBackend):
 def inject(model: HybridModel, fault: Fault, once: Path, at_layer: int) -> None:
     """Let `fault` happen in the first step that finds the file `once`. Steps are queued layer by layer then: a captured
     one cannot be tampered with."""
-    model.device.graphs = None
+    model.devices[0].graphs = None
     hand_off = model._experts._host
     begin, submit = hand_off.begin, hand_off.submit
     is_due = False

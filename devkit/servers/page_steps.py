@@ -20,7 +20,7 @@ def chunk(**delta: Any) -> str:
     return "data: " + json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) + "\n\n"
 
 
-def says(page: Page, *texts: str) -> None:
+def shows(page: Page, *texts: str) -> None:
     """Have the page's next replies be these, since the fake model writes letters alone."""
     bodies = iter([chunk(content=text) + "data: [DONE]\n\n" for text in texts])
     page.route("**/v1/chat/completions", lambda route: route.fulfill(body=next(bodies)))

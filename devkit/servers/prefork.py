@@ -184,9 +184,9 @@ def _keep(ended: socket.socket) -> None:
         os.close(fd)
     ended.sendall(pid.to_bytes(4, "big"))
     _, status, used = os.wait4(pid, 0)
-    said = json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime]).encode()
+    text = json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime]).encode()
     with contextlib.suppress(OSError):  # the client may have disconnected
-        ended.sendall(said)
+        ended.sendall(text)
     os._exit(0)
 
 

@@ -77,8 +77,14 @@ SCRIPTS: Mapping[str, str] = {
     "channel_call": "<|channel|>analysis<|message|>Where?<|end|>"
     "<|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
     f"<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{PARIS}<|call|>",
+    "named_thought": "[THINK]Let me see.[/THINK]It is 4.",
+    "named_call": f"[THINK]Where?[/THINK]I look.[TOOL_CALLS]weather[ARGS]{PARIS}",
     "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
 }
+
+
+_OTHERS = {"gpt-oss": ("gpt_oss", "gpt-4o"), "mistral-small-4": ("mistral", "tekken")}
+"""Template → its family, and how its vocabulary splits text."""
 
 
 class ScriptModel(Runner):
@@ -110,17 +116,18 @@ class ScriptModel(Runner):
     def _next_token(self, sequence: list[int]) -> int:
         names = re.findall(r"say (\w+)", self._tokenizer.decode(sequence))
         script = self._scripts[next((name for name in reversed(names) if name in self._scripts), "hello")]
-        said = next(n for n in reversed(range(len(script))) if sequence[len(sequence) - n :] == script[:n])
-        return script[said]
+        message = next(n for n in reversed(range(len(script))) if sequence[len(sequence) - n :] == script[:n])
+        return script[message]
 
 
 def serve(config: Config, make_model: Callable[[Tokenizer, Config], Runner], context_length: int) -> int:
     """Serve a model that writes what its vocabulary of bytes and DeepSeek's marks can spell, until told to stop."""
     configure_logging(config.log)
     metadata = byte_metadata(user_defined=(*DEFAULT_FORM.spellings.values(), *TAGS))
-    if config.model.chat_template == "gpt-oss":
-        family = FAMILIES["gpt_oss"]
-        metadata = byte_metadata("gpt-4o", user_defined=(*family.reply.spellings.values(), *family.ends))
+    if (other := _OTHERS.get(config.model.chat_template or "")) is not None:
+        family = FAMILIES[other[0]]
+        tokens = dict.fromkeys((*family.reply.spellings.values(), *family.ends, *family.vocabulary))
+        metadata = byte_metadata(other[1], user_defined=tuple(tokens))
     text = load_text(None, metadata, "bytes.gguf", config.model.chat_template)
 
     def load(_report: Callable[[float], None]) -> Runner:

@@ -52,7 +52,7 @@ class HubServer:
         """What a transfer makes of a file."""
         self.ranges: list[tuple[str, int]] = []
         """Path and first byte of every body."""
-        self.asked_bytes = 0
+        self.requested_bytes = 0
         """Of all bodies together."""
         self.hold_at: int | None = None
         """Byte of a file before which every transfer waits, for `let_go`, and ends."""
@@ -147,14 +147,16 @@ def hub_server(
 
         def _body(self, name: str) -> None:
             body = hub.change(hub.files[unquote(name)])
-            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            requested = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
             begin, end = (
-                (int(asked[1]), min(int(asked[2]) + 1, len(body))) if asked and hub.takes_ranges else (0, len(body))
+                (int(requested[1]), min(int(requested[2]) + 1, len(body)))
+                if requested and hub.takes_ranges
+                else (0, len(body))
             )
             hub.ranges.append((name, begin))
-            hub.asked_bytes += end - begin
-            self.send_response(hub.range_status if asked and hub.takes_ranges else 200)
-            if asked and hub.takes_ranges:
+            hub.requested_bytes += end - begin
+            self.send_response(hub.range_status if requested and hub.takes_ranges else 200)
+            if requested and hub.takes_ranges:
                 self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(body)}")
             self.send_header("Content-Length", str(end - begin))
             self.end_headers()

@@ -45,7 +45,7 @@ class TokenService:
 
     url: str = ""
     identity_token: str = field(default_factory=lambda: secrets.token_hex(16))
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     anonymous_may: bool = False
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
 
@@ -115,7 +115,7 @@ def oci_registry(folder: Path, auth: Literal["none", "basic", "token"] = "none")
         tokens = stack.enter_context(_token_service())
         (folder / "jwks.json").write_text(tokens.jwks())
         (folder / "htpasswd").write_text(_HTPASSWD)
-        asked = {
+        requested = {
             "none": {},
             "basic": {"htpasswd": {"realm": "tests", "path": str(folder / "htpasswd")}},
             "token": {
@@ -132,7 +132,7 @@ def oci_registry(folder: Path, auth: Literal["none", "basic", "token"] = "none")
             "version": 0.1,
             "storage": {"filesystem": {"rootdirectory": str(folder)}},
             "http": {"addr": f"127.0.0.1:{port}", "secret": "tests"},
-            **({"auth": asked} if asked else {}),
+            **({"auth": requested} if requested else {}),
         }
         (folder / "config.json").write_text(json.dumps(config))  # which is YAML as well
         environment = {"OTEL_TRACES_EXPORTER": "none"}
@@ -166,7 +166,7 @@ def _token_service() -> Iterator[TokenService]:
 
         def _answer(self, fields: Mapping[str, list[str]], may: bool) -> None:
             [scope] = fields["scope"]
-            service.asked.append(scope)
+            service.requested.append(scope)
             _, repo, actions = scope.split(":")
             body = json.dumps({"access_token": service.token(repo, *actions.split(","))} if may else {}).encode()
             self.send_response(200 if may else 401)

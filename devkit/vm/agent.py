@@ -19,9 +19,9 @@ from typing import Any
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        asked = json.loads(self._body())
-        env = {**os.environ, **asked.get("env", {})}
-        self._answer(json.dumps(run(asked, env) if self.path == "/run" else start(asked, env)).encode())
+        requested = json.loads(self._body())
+        env = {**os.environ, **requested.get("env", {})}
+        self._answer(json.dumps(run(requested, env) if self.path == "/run" else start(requested, env)).encode())
 
     def do_PUT(self) -> None:
         path = Path(self.path)
@@ -49,15 +49,15 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def run(asked: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
+def run(requested: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            asked["argv"],
+            requested["argv"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=env,
-            timeout=asked["timeout_s"],
+            timeout=requested["timeout_s"],
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -65,10 +65,10 @@ def run(asked: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     return {"code": done.returncode, "output": done.stdout.decode(errors="replace")}
 
 
-def start(asked: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
-    with Path(f"/var/log/{asked['name']}.log").open("ab") as log:
+def start(requested: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
+    with Path(f"/var/log/{requested['name']}.log").open("ab") as log:
         child = subprocess.Popen(
-            asked["argv"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+            requested["argv"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
         )
     return {"pid": child.pid}
 

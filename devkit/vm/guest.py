@@ -46,16 +46,16 @@ class Guest:
 
     def run(self, *argv: str, timeout_s: float = 300, check: bool = True, env: Mapping[str, str] | None = None) -> str:
         """Runs a command and returns its output. RuntimeError if it fails, unless `check` is false."""
-        asked = {"argv": argv, "timeout_s": timeout_s, "env": {**PYTHON_ENV, **(env or {})}}
-        done = json.loads(self._http("POST", "/run", json.dumps(asked).encode(), timeout_s + 30))
+        requested = {"argv": argv, "timeout_s": timeout_s, "env": {**PYTHON_ENV, **(env or {})}}
+        done = json.loads(self._http("POST", "/run", json.dumps(requested).encode(), timeout_s + 30))
         if check and done["code"]:
             raise RuntimeError(f"in the guest, {' '.join(argv)} ended with {done['code']}:\n{done['output']}")
         return str(done["output"])
 
     def start_process(self, name: str, argv: Sequence[str]) -> int:
         """Starts a program in the background. Its output is in `log(name)`. Returns its process id in the guest."""
-        asked = {"name": name, "argv": argv, "env": PYTHON_ENV}
-        return int(json.loads(self._http("POST", "/start", json.dumps(asked).encode()))["pid"])
+        requested = {"name": name, "argv": argv, "env": PYTHON_ENV}
+        return int(json.loads(self._http("POST", "/start", json.dumps(requested).encode()))["pid"])
 
     def is_running(self, pid: int) -> bool:
         return bool(self.run("sh", "-c", f"grep -s '^State:.[^Z]' /proc/{pid}/status || true"))

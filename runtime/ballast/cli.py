@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ballast.config.arguments import add_options, normalised, suggestion
-from ballast.config.options import OF_A_QUEUE, OPTIONS, Config, LogConfig, read_config
+from ballast.config.options import OPTIONS, QUEUE_OPTIONS, Config, LogConfig, read_config
 from ballast.config.sources import CONFIG_VARIABLE, options_in_environment, options_in_file, unknown_variables
 from ballast.errors import BallastError, ConfigError, first_line, how_to_install
 from ballast.log import configure_logging
@@ -98,10 +98,10 @@ def serve_config(argv: Sequence[str]) -> Config:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser, commands = _parser()
-    if argv and not argv[0].startswith("-") and argv[0] not in commands.choices:
-        close = difflib.get_close_matches(argv[0], commands.choices, n=1)
+    if not (name := "".join(argv[:1])).startswith("-") and name not in commands.choices:
+        close = difflib.get_close_matches(name, commands.choices, n=1)
         hint = f"did you mean {close[0]}?" if close else f"commands are {', '.join(commands.choices)}"
-        parser.error(f"no command {argv[0]!r}; {hint}")
+        parser.error(f"no command {name!r}; {hint}" if name else f"a command is missing; {hint}")
     arguments, unknown = parser.parse_known_args(normalised(argv))
     if unknown:
         command = commands.choices[arguments.command]
@@ -375,9 +375,7 @@ def _add_batch(commands: _Commands) -> None:
         help='one per line: {"custom_id": …, "method": "POST", "url": …, "body": …}',
     )
     parser.add_argument("replies", type=Path, metavar="REPLIES", help="file to which the replies are appended")
-    counts = [
-        opt for opt in OPTIONS if opt.name not in OF_A_QUEUE and (opt.section != "server" or opt.name in _WITHOUT_HTTP)
-    ]
+    counts = [o for o in OPTIONS if o.name not in QUEUE_OPTIONS and (o.section != "server" or o.name in _WITHOUT_HTTP)]
     add_options(parser, counts)
     parser.set_defaults(run=_batch)
 
@@ -462,8 +460,9 @@ def _add_tiny_model(commands: _Commands) -> None:
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="where model.gguf and config/ are written")
     archs = (
-        *("ballast", "v2lite", "v2", "v3", "v32", "k2", "k25", "qwen3", "qwen3next", "qwen35", "glm45"),
-        *("glm45air", "glm47flash", "glm5", "minimaxm2", "hy3", "dots1", "gptoss", "step35", "mimov2"),
+        *("ballast", "v2lite", "v2", "v3", "v32", "k2", "k25", "qwen3", "qwen3next", "qwen35", "glm45", "glm45air"),
+        *("glm47flash", "glm5", "minimaxm2", "hy3", "dots1", "gptoss", "step35", "mimov2", "laguna", "lagunam1"),
+        *("mistral4", "mistrallarge3"),
     )
     parser.add_argument("--arch", choices=archs, default="ballast", help="default: %(default)s")
     parser.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")

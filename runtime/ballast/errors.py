@@ -13,7 +13,7 @@ from pathlib import Path
 RETRY_AFTER_S = 5
 """Default of Retry-After, in seconds, if no measurement is available."""
 
-_MOST_CHARS = 400
+_MAX_CHARS = 400
 """Most characters of a value in a message. A value from a hostile file may have millions."""
 
 
@@ -28,9 +28,9 @@ class ConfigError(BallastError):
 
     exit_code = 2
 
-    def __init__(self, key: str, value: object, way_out: str) -> None:
-        super().__init__(f"{key}={shown(value, _MOST_CHARS)}: {way_out}")
-        self.key, self.value, self.way_out = key, value, way_out
+    def __init__(self, key: str, value: object, advice: str) -> None:
+        super().__init__(f"{key}={shown(value, _MAX_CHARS)}: {advice}")
+        self.key, self.value, self.advice = key, value, advice
 
 
 class ModelError(BallastError):
@@ -60,10 +60,10 @@ class RequestError(BallastError):
 class ContextLengthError(RequestError):
     """A request that is longer than the model's context."""
 
-    def __init__(self, limit: int, excess: str, *, param: str, way_out: str = "Shorten the prompt.") -> None:
+    def __init__(self, limit: int, excess: str, *, param: str, advice: str = "Shorten the prompt.") -> None:
         """`limit` is in tokens; `excess` is a clause such as "your request needs 9 tokens"."""
         super().__init__(
-            f"This model's maximum context length is {limit} tokens. However, {excess}. {way_out}",
+            f"This model's maximum context length is {limit} tokens. However, {excess}. {advice}",
             param=param,
             code="context_length_exceeded",
         )

@@ -17,7 +17,7 @@ from ballast.host.numa import WeightMemory
 from ballast.model.facts import ModelFacts, facts_of
 from ballast.model.runner import Runner
 from ballast.model.tensors import expected_tensors
-from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, rule_lines, settle
+from ballast.plan import MemoryPlan, check_memory, device_settings, load_checked_text, open_checked, rule_lines, settle
 from ballast.plan.report import sums
 from ballast.text.loading import Text
 
@@ -47,7 +47,8 @@ class PreparedModel:
 def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None] = lambda *_: None) -> PreparedModel:
     """Check everything that can be checked before the weights are read. `config` is resolved. `on_placed` is called
     as by `load_runner`. Raises BallastError."""
-    check_device(config.machine.device)
+    for name in config.machine.gpus:
+        check_device(name)
     log.info("kernels", extra={"isa": chosen_isa(), "threads": config.machine.cpu_threads})
     _log_quota(config.machine.cpu_threads)
     gguf, spec = open_checked(config.model)
@@ -77,7 +78,7 @@ def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None]
             engine_settings(config),
             prefill_is_auto=prefill_is_auto,
             gpu_experts=plan.gpu_experts,
-            vram=None if plan.device is None else plan.device.limit,
+            devices=device_settings(plan),
             finishes_later=True,
         )
         return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, on_placed)
@@ -112,9 +113,9 @@ def _log_lengths(plan: MemoryPlan) -> None:
 
 def _log_streaming(plan: MemoryPlan) -> None:
     """Warn of slow prompts if a smaller cache would make them fast."""
-    if plan.device is None or not plan.device.streaming_cache_lens:
+    if plan.gpus is None or not plan.gpus.streaming_cache_lens:
         return
     log.warning(
         "prompts will be slow: the GPU has no memory left through which their experts could be streamed",
-        extra={"cache_lens": plan.numbers.cache_lens, "fast_with_cache_lens": plan.device.streaming_cache_lens},
+        extra={"cache_lens": plan.numbers.cache_lens, "fast_with_cache_lens": plan.gpus.streaming_cache_lens},
     )

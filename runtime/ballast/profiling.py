@@ -24,7 +24,7 @@ from ballast.host.gpu import check_device
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.moe.profile import ExpertProfile, check_can_write, fingerprint, write_profile
-from ballast.plan import check_memory, load_checked_text, open_checked, settle
+from ballast.plan import check_memory, device_settings, load_checked_text, open_checked, settle
 from ballast.text.loading import Text
 
 _REPLY_TOKENS = 64
@@ -36,18 +36,18 @@ _EXPECTED = '{"prompt": "a text"} or {"token_ids": [1, 2]}'
 def run(config: Config, prompts: Path, file: Path, out: TextIO | None = None) -> int:
     """Serve `prompts` with a resolved configuration and write the profile to `file`. All experts are computed by the
     CPU, which counts them. Raises BallastError."""
-    check_device(config.machine.device)
+    for name in config.machine.gpus:
+        check_device(name)
     check_can_write(file)
     machine = replace(config.machine, gpu_experts=0, expert_profile=None, pcie_share=0.0)
-    if machine.device != "cpu":
+    if machine.gpus:
         machine = replace(machine, stream_from_tokens=0)
     config = replace(config, machine=machine)
     gguf, spec = open_checked(config.model)
     config, plan = settle(config, gguf, spec)
     check_memory(plan)
     text = load_checked_text(config.model, gguf, spec)
-    limit = None if plan.device is None else plan.device.limit
-    settings = replace(engine_settings(config), vram=limit, kv_host_bytes=0, kv_disk_dir=None)
+    settings = replace(engine_settings(config), devices=device_settings(plan), kv_host_bytes=0, kv_disk_dir=None)
     requests = read_requests(prompts, text, spec, settings.max_new_tokens, settings.cache_lens)
     runner = load_runner(gguf, spec, text.tokenizer.vocab_size, settings)
     profile = ExpertProfile(spec.name, fingerprint(gguf), *count_uses(runner, spec, settings, requests))

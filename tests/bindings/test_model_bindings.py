@@ -77,7 +77,7 @@ def make(**changes) -> model.Transformer:
             "layers": [layer()],
             "output_norm": f32(HIDDEN),
             "output": matrix(VOCABULARY, HIDDEN),
-            "ropes": [(f32(9, ROPE // 2), f32(9, ROPE // 2))],
+            "ropes": [(f32(9, ROPE // 2), f32(9, ROPE // 2), None)],
             "kv_layers": [[np.full((SLOTS, RANK + ROPE), np.nan, np.float32)]],
             "block_tokens": 3,
             **changes,
@@ -125,8 +125,15 @@ def test_all_tokens_or_none_can_be_sampled():
         ({"output_norm": np.zeros(8)}, r"output_norm is float64 \[8\]; expected float32"),
         ({"embedding": matrix(VOCABULARY, 5)}, r"embedding is \[7, 5\]; expected hidden = 8 columns"),
         ({"output": matrix(VOCABULARY, 5)}, r"output is \[7, 5\]; expected \[7, 8\]"),
-        ({"ropes": [(f32(9, 1), f32(9, 2))]}, r"sines of ropes is float32 \[9, 2\]; expected .* rope_dim / 2 = 1\]"),
-        ({"ropes": [(f32(9, 1), f32(8, 1))]}, r"sines of ropes is float32 \[8, 1\]; expected float32 \[positions = 9"),
+        (
+            {"ropes": [(f32(9, 1), f32(9, 2), None)]},
+            r"sines of ropes is float32 \[9, 2\]; expected .* rope_dim / 2 = 1\]",
+        ),
+        (
+            {"ropes": [(f32(9, 1), f32(8, 1), None)]},
+            r"sines of ropes is float32 \[8, 1\]; expected float32 \[positions = 9",
+        ),
+        ({"ropes": [(f32(9, 1), f32(9, 1), f32(8))]}, r"query scales of ropes is float32 \[8\]; expected .* = 9\]"),
         ({"ropes": []}, r"layers\[0\] has rotation 0; expected one of 0"),
         ({"kv_layers": []}, "the cache has 0 layers; expected 1"),
         (
@@ -135,7 +142,7 @@ def test_all_tokens_or_none_can_be_sampled():
         ),
         ({"kv_layers": [[]]}, "the cache has 0 planes in layer 0; expected 1"),
         (
-            {"ropes": [(f32(9, 2), f32(9, 2))]},
+            {"ropes": [(f32(9, 2), f32(9, 2), None)]},
             r"layers\[0\] rotates 2 entries; expected 4",
         ),
         ({"block_tokens": 0}, "block_tokens is 0; expected 1 or more"),

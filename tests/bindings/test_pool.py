@@ -22,10 +22,12 @@ def test_loop_times_are_seconds_of_the_monotonic_clock() -> None:
     end = time.monotonic()
     np.testing.assert_array_equal(out, 64.0)
     assert len(loops) == 2
-    told = [moment for opened, first, last, over in loops for moment in (opened, first or opened, last or opened, over)]
-    assert begin <= told[0]
-    assert told[-1] <= end
-    assert told == sorted(told)
+    reported = [
+        moment for opened, first, last, over in loops for moment in (opened, first or opened, last or opened, over)
+    ]
+    assert begin <= reported[0]
+    assert reported[-1] <= end
+    assert reported == sorted(reported)
     kernels.linear(pool, x, weight, out)
     assert pool.stop_recording() == []
 

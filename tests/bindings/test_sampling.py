@@ -4,6 +4,7 @@ threads and any other rows in the batch."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -217,7 +218,7 @@ def sampler_of(**fields: Any) -> sampling.SequenceSampler:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "error", "text"),
     [
         ({"logits": np.zeros((2, 9), np.float64)}, ValueError, "logits is float64"),
         ({"logits": np.zeros((2, 0), np.float32)}, ValueError, "expected V to be 1 or more"),
@@ -229,7 +230,7 @@ def sampler_of(**fields: Any) -> sampling.SequenceSampler:
         ({"sequences": [sampler_of(logit_bias={9: 1.0})]}, IndexError, "logit_bias has token 9; the model has 9"),
     ],
 )
-def test_mismatched_arguments_are_rejected_by_name(change: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_mismatched_arguments_are_rejected_by_name(change: dict[str, Any], error: type[Exception], text: str) -> None:
     sampler = sampling.Sampler(kernels.ThreadPool(1), isa="reference")
     given: dict[str, Any] = {
         "logits": np.zeros((2, 9), np.float32),
@@ -238,7 +239,7 @@ def test_mismatched_arguments_are_rejected_by_name(change: dict[str, Any], error
         "allowed": [None],
     }
     assert sampler.sample(**given)[0].shape == (1,)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=text):
         sampler.sample(**(given | change))
 
 
@@ -258,3 +259,30 @@ def test_scores_of_tokens_outside_the_vocabulary_are_rejected() -> None:
     none = np.zeros(1, np.int32)
     with pytest.raises(IndexError, match="token_ids has 9; the vocabulary has 9"):
         sampler.score(np.zeros((1, 9), np.float32), rows=none, token_ids=np.array([9], np.int32), num_top=none)
+
+
+NUMBERS = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_tokens": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (NUMBERS | {"top_a": 0.1}, "unknown argument: top_a"),
+        ({name: NUMBERS[name] for name in NUMBERS if name != "min_p"}, "missing argument: min_p"),
+        (NUMBERS | {"top_k": 1.5}, "top_k is 1.5; expected a whole number"),
+        (NUMBERS | {"top_p": "1"}, "top_p is '1'; expected a number"),
+    ],
+)
+def test_a_sequence_needs_every_number_and_refuses_others(numbers: dict[str, Any], message: str) -> None:
+    ids = np.zeros(0, np.int32)
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        sampling.SequenceSampler(stop_tokens=ids, logit_bias=[], seed=0, prompt=ids, **numbers)

@@ -231,15 +231,22 @@ def test_a_chunk_smaller_than_the_batch_is_rejected_with_both_values() -> None:
     ("changes", "problem"),
     [
         ({"window": (-1, 9)}, "window=-1: "),
-        ({"window": (9, 31)}, "window blocks=31: expected 32 to num_blocks=64"),
+        ({"window": (9, 31)}, "window blocks=31: expected 32 to num_blocks=64; take .* steps of 64 tokens"),
         ({"window": (9, 65)}, "window blocks=65: "),
-        ({"window": (9, 40), "tiers": [(9, 1)]}, "tiers=1: tiers keep whole blocks"),
-        ({"window": (9, 40), "prefill_costs": [(1, 1.0)]}, "window=9: a prefill lane keeps all"),
+        ({"window": (9, 47), "tiers": [(9, 1)]}, "window blocks=47: expected 48 .* steps of 64 tokens and tiers"),
+        ({"window": (9, 47), "prefill_costs": [(1, 1.0)]}, "window blocks=47: expected 48 .* steps of 128 tokens"),
     ],
 )
 def test_a_window_that_cannot_work_is_named(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         new_scheduler(**changes)
+
+
+@pytest.mark.parametrize("name", ["window", "num_blocks", "block_tokens", "max_batch_size", "step_tokens"])
+def test_window_blocks_are_not_counted_for_nothing(name: str) -> None:
+    numbers = dict.fromkeys(("window", "num_blocks", "block_tokens", "max_batch_size", "step_tokens"), 4)
+    with pytest.raises(ValueError, match=f"{name}=0; expected 1 or more"):
+        sched.num_window_blocks(**numbers | {name: 0})
 
 
 def test_layers_with_a_window_read_and_write_blocks_of_their_own() -> None:
@@ -529,7 +536,7 @@ def test_earlier_queued_fetches_count_when_a_fetch_is_reconsidered() -> None:
     scheduler.check()
 
 
-def asked(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
+def with_request(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
     """A scheduler that has answered a prompt of this many tokens with one token. Two blocks are being stored in its
     tier."""
     scheduler = new_scheduler(**{"chunk_size": 64, "prefill_chunk_size": 64, "tiers": [(64, 2)], **changes})
@@ -540,7 +547,7 @@ def asked(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
 
 
 def test_blocks_without_room_in_a_tier_are_sent_after_the_request_ends() -> None:
-    scheduler = asked(1, 42)
+    scheduler = with_request(1, 42)
     sent = []
     while transfers := scheduler.take_transfers():
         sent += [each.tokens.tolist() for each in transfers]
@@ -554,7 +561,7 @@ def test_blocks_without_room_in_a_tier_are_sent_after_the_request_ends() -> None
 
 
 def test_blocks_evicted_before_they_were_sent_are_counted() -> None:
-    scheduler = asked(1, 42, num_blocks=16)
+    scheduler = with_request(1, 42, num_blocks=16)
     scheduler.add(2, ids(*range(100, 140)), 1, ids())  # leaves the cache six of the blocks
     step(scheduler)
     while scheduler.take_transfers():
@@ -566,7 +573,7 @@ def test_blocks_evicted_before_they_were_sent_are_counted() -> None:
 
 
 def test_shared_blocks_are_counted_once_when_evicted() -> None:
-    scheduler = asked(1, 42, num_blocks=16)
+    scheduler = with_request(1, 42, num_blocks=16)
     for _ in range(2):
         scheduler.stored(0, is_whole=False)  # nothing more is taken
     for seq in range(2, 6):
@@ -580,7 +587,7 @@ def test_shared_blocks_are_counted_once_when_evicted() -> None:
 
 
 def test_few_requests_wait_for_a_tier_without_progress() -> None:
-    scheduler = asked(1, 42, num_blocks=2000)
+    scheduler = with_request(1, 42, num_blocks=2000)
     for seq in range(2, 100):
         scheduler.add(seq, ids(*range(1000 * seq, 1000 * seq + 9)), 1, ids())
         step(scheduler)
@@ -588,7 +595,7 @@ def test_few_requests_wait_for_a_tier_without_progress() -> None:
 
 
 def test_a_tier_holds_arrived_blocks() -> None:
-    scheduler = asked(1, 42)
+    scheduler = with_request(1, 42)
     assert scheduler.stats().tiers[0].cached_tokens == 0
     scheduler.stored(0, is_whole=True)
     assert scheduler.stats().tiers[0].cached_tokens == 4

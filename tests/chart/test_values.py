@@ -338,8 +338,8 @@ def test_the_next_commands_stay_where_the_operator_looks(
     assert f"kubectl wait{first} --for=condition=Ready" in notes
     selections = [f" -n {namespace}" for namespace in namespaces] or [" -A"]
     for command in ("kubectl get bisvc", "kubectl delete bisvc,modelcaches --all"):
-        said = [line.strip() for line in notes.splitlines() if line.strip().startswith(command)]
-        assert said == [command + selection for selection in selections]
+        message = [line.strip() for line in notes.splitlines() if line.strip().startswith(command)]
+        assert message == [command + selection for selection in selections]
 
 
 def test_monitoring_is_made_where_its_kinds_are_known(helm: Helm) -> None:

@@ -22,8 +22,8 @@ def edited(key, *options):
     with contextlib.chdir(HOME.name), contextlib.redirect_stdout(io.StringIO()) as shown:
         wall = Path("wall.py")
         wall.write_text('colour = "green"\n')
-        asked = (*MODEL, *QUIET, *options, "--openai-api-base", SCRIPTED + "/v1", "--openai-api-key", key)
-        main([*asked, "--message", "say edit", str(wall)])
+        requested = (*MODEL, *QUIET, *options, "--openai-api-base", SCRIPTED + "/v1", "--openai-api-key", key)
+        main([*requested, "--message", "say edit", str(wall)])
         return shown.getvalue(), wall.read_text()
 
 

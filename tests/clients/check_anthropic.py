@@ -10,11 +10,11 @@ free = anthropic.Anthropic(base_url=BUILT_IN, api_key="none", max_retries=0)
 scripted = anthropic.Anthropic(base_url=SCRIPTED, api_key=KEY, max_retries=0)
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"name": "paint", "description": "paints", "input_schema": SCHEMA}
-ASKED = {"model": "m", "messages": HELLO, "max_tokens": 16, "extra_body": {"temperature": 0}}
+REQUESTED = {"model": "m", "messages": HELLO, "max_tokens": 16, "extra_body": {"temperature": 0}}
 
 
 def check_messages():
-    reply = free.messages.create(**ASKED)
+    reply = free.messages.create(**REQUESTED)
     assert reply.usage.output_tokens == 16, reply
     assert reply.stop_reason == "max_tokens"
     blocks = [{"type": "text", "text": "say painted", "cache_control": {"type": "ephemeral"}}]
@@ -23,12 +23,12 @@ def check_messages():
 
 
 def check_stream():
-    whole = free.messages.create(**ASKED).content[0].text
-    with free.messages.stream(**ASKED) as stream:
+    whole = free.messages.create(**REQUESTED).content[0].text
+    with free.messages.stream(**REQUESTED) as stream:
         assert "".join(stream.text_stream) == whole
         final = stream.get_final_message()
     assert final.usage.output_tokens == 16
-    events = [event.type for event in free.messages.create(**ASKED, stream=True)]
+    events = [event.type for event in free.messages.create(**REQUESTED, stream=True)]
     assert (events[0], events[-1]) == ("message_start", "message_stop")
 
 
@@ -66,12 +66,12 @@ def check_count_tokens():
 
 def check_errors():
     with Raises(anthropic.BadRequestError) as raised:
-        free.messages.create(**ASKED | {"extra_body": {"temperature": 9}})
+        free.messages.create(**REQUESTED | {"extra_body": {"temperature": 9}})
     assert raised.error.body["error"]["type"] == "invalid_request_error"
     assert raised.error.request_id
     with Raises(anthropic.BadRequestError):
-        free.messages.create(**ASKED | {"messages": [{"role": "user", "content": TOO_LONG}]})
+        free.messages.create(**REQUESTED | {"messages": [{"role": "user", "content": TOO_LONG}]})
     with Raises(anthropic.AuthenticationError):
-        scripted.with_options(api_key="another").messages.create(**ASKED)
+        scripted.with_options(api_key="another").messages.create(**REQUESTED)
     with Raises(anthropic.NotFoundError):
         free.models.retrieve("no-such-model")

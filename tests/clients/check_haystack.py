@@ -20,8 +20,8 @@ HELLO = [ChatMessage.from_user("hello")]
 
 
 def generator(api, url=BUILT_IN, key="none", **settings):
-    asked = {"model": "m", "api_base_url": url + "/v1", "api_key": Secret.from_token(key), "max_retries": 0}
-    return GENERATORS[api](**asked, generation_kwargs=settings)
+    requested = {"model": "m", "api_base_url": url + "/v1", "api_key": Secret.from_token(key), "max_retries": 0}
+    return GENERATORS[api](**requested, generation_kwargs=settings)
 
 
 def check_stream(api):
@@ -38,15 +38,15 @@ def check_tools(api):
         tools = [Tool("paint", "paints", SCHEMA, paint)]
         agent = Agent(chat_generator=generator(api, SCRIPTED, KEY), tools=tools, max_agent_steps=3)
         callback = None if pieces is None else lambda piece, pieces=pieces: pieces.append(piece.content)
-        asked = [ChatMessage.from_user("say paint")]
-        assert agent.run(asked, streaming_callback=callback)["last_message"].text == PAINTED
+        requested = [ChatMessage.from_user("say paint")]
+        assert agent.run(requested, streaming_callback=callback)["last_message"].text == PAINTED
         assert calls == [PAINT]
         assert pieces is None or PAINTED in "".join(pieces)
 
 
 def check_structured_output(api):
-    asked = {FORMATS[api]: Painting, LENGTHS[api]: 900}
-    (reply,) = generator(api, **asked).run(HELLO)["replies"]
+    requested = {FORMATS[api]: Painting, LENGTHS[api]: 900}
+    (reply,) = generator(api, **requested).run(HELLO)["replies"]
     Painting.model_validate_json(reply.text)
 
 

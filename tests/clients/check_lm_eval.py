@@ -69,7 +69,7 @@ def check_log_likelihoods():
 
 
 def check_generation():
-    asked = Instance("generate_until", {}, ("Once upon a time", {"until": ["."], "max_gen_toks": 16}), 0)
-    (text,) = client().generate_until([asked])
+    requested = Instance("generate_until", {}, ("Once upon a time", {"until": ["."], "max_gen_toks": 16}), 0)
+    (text,) = client().generate_until([requested])
     (choice,) = post("/v1/completions", prompt=ids("Once upon a time"), stop=["."], max_tokens=16)["choices"]
     assert text == choice["text"], (text, choice)

@@ -45,8 +45,8 @@ def check_tools():
         (call,) = [call for part in parts for call in part.message.tool_calls or ()]
         assert (call.function.name, call.function.arguments) == ("paint", PAINT)
         result = paint(**call.function.arguments)
-        said = {"role": "assistant", "tool_calls": [call]}
-        results = [said, {"role": "tool", "tool_name": "paint", "content": result}]
+        text = {"role": "assistant", "tool_calls": [call]}
+        results = [text, {"role": "tool", "tool_name": "paint", "content": result}]
         final = scripted.chat(model="m", messages=[*messages, *results], tools=[paint])
         assert final.message.content == PAINTED, final
     assert calls == [PAINT, PAINT]

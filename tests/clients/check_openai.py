@@ -24,7 +24,7 @@ APIS = ("/v1/chat/completions",)
 
 client = openai.OpenAI(base_url=BUILT_IN + "/v1", api_key="none", max_retries=0)
 scripted = openai.OpenAI(base_url=SCRIPTED + "/v1", api_key=KEY, max_retries=0)
-ASKED = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "seed": 3}
+REQUESTED = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "seed": 3}
 
 
 def check_models():
@@ -32,12 +32,12 @@ def check_models():
 
 
 def check_stream():
-    whole = client.chat.completions.create(**ASKED, temperature=0, max_tokens=16)
+    whole = client.chat.completions.create(**REQUESTED, temperature=0, max_tokens=16)
     assert whole.usage.completion_tokens == 16, whole
     assert whole.choices[0].finish_reason == "length"
     chunks = list(
         client.chat.completions.create(
-            **ASKED, temperature=0, max_tokens=16, stream=True, stream_options={"include_usage": True}
+            **REQUESTED, temperature=0, max_tokens=16, stream=True, stream_options={"include_usage": True}
         )
     )
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == (
@@ -54,11 +54,11 @@ def check_text_completions():
 
 def check_tools():
     forced = {"tools": [FUNCTION], "tool_choice": CHOICE, "max_tokens": 900}
-    (call,) = client.chat.completions.create(**ASKED, **forced).choices[0].message.tool_calls
+    (call,) = client.chat.completions.create(**REQUESTED, **forced).choices[0].message.tool_calls
     assert call.function.name == "paint"
     assert_painted(call.function.arguments)
     names, arguments = [], ""
-    for chunk in client.chat.completions.create(**ASKED, **forced, stream=True):
+    for chunk in client.chat.completions.create(**REQUESTED, **forced, stream=True):
         for part in chunk.choices[0].delta.tool_calls or ():
             assert part.index == 0
             names += [part.function.name] if part.function.name else []
@@ -73,7 +73,7 @@ def check_tools():
 
 
 def check_structured_output():
-    reply = client.chat.completions.create(**ASKED, response_format=SHAPE, max_tokens=900)
+    reply = client.chat.completions.create(**REQUESTED, response_format=SHAPE, max_tokens=900)
     assert_painted(reply.choices[0].message.content)
 
 
@@ -84,7 +84,7 @@ def check_errors():
         {"extra_body": {"stop_regex": "a+"}},
     ):
         with Raises(openai.BadRequestError) as raised:
-            client.chat.completions.create(**(ASKED | fields))
+            client.chat.completions.create(**(REQUESTED | fields))
         assert raised.error.status_code == 400
         assert raised.error.request_id
         assert raised.error.body["message"]
@@ -92,11 +92,11 @@ def check_errors():
         client.models.retrieve("no-such-model")
     assert raised.error.code == "model_not_found"
     with Raises(openai.AuthenticationError):
-        scripted.with_options(api_key="another").chat.completions.create(**ASKED)
+        scripted.with_options(api_key="another").chat.completions.create(**REQUESTED)
 
 
 def check_ignored_fields():
-    raw = client.chat.completions.with_raw_response.create(**ASKED, max_tokens=1, extra_body={"no_such_field": 1})
+    raw = client.chat.completions.with_raw_response.create(**REQUESTED, max_tokens=1, extra_body={"no_such_field": 1})
     assert raw.headers["x-ballast-ignored"] == "no_such_field"
 
 

@@ -8,7 +8,7 @@ from shared import BUILT_IN, KEY, PAINT, PAINTED, SCRIPTED, SHAPE, TOO_LONG, Rai
 from smolagents import CodeAgent, LogLevel, OpenAIModel, ToolCallingAgent, tool
 
 APIS = ("/v1/chat/completions",)
-ASKED = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+REQUESTED = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
 STRICTLY_ONCE = {"max_retries": 0}
 
 
@@ -22,9 +22,9 @@ def free(**settings):
 
 def check_stream():
     greedy = free(temperature=0, max_tokens=16)
-    whole = greedy.generate(ASKED)
+    whole = greedy.generate(REQUESTED)
     assert whole.token_usage.output_tokens == 16
-    assert "".join(delta.content or "" for delta in greedy.generate_stream(ASKED)) == whole.content
+    assert "".join(delta.content or "" for delta in greedy.generate_stream(REQUESTED)) == whole.content
 
 
 def check_tools():
@@ -45,13 +45,13 @@ def check_code_agent():
 
 
 def check_structured_output():
-    assert_painted(free(max_tokens=900).generate(ASKED, response_format=SHAPE).content)
+    assert_painted(free(max_tokens=900).generate(REQUESTED, response_format=SHAPE).content)
 
 
 def check_errors():
     with Raises(openai.BadRequestError):
-        free(temperature=9).generate(ASKED)
+        free(temperature=9).generate(REQUESTED)
     with Raises(openai.BadRequestError):
         free().generate([{"role": "user", "content": [{"type": "text", "text": TOO_LONG}]}])
     with Raises(openai.AuthenticationError):
-        model(SCRIPTED, "another").generate(ASKED)
+        model(SCRIPTED, "another").generate(REQUESTED)

@@ -30,7 +30,7 @@ class MetricsApi(ServerThread):
 
     def __init__(self, kube: Kube, certificate: tuple[Path, Path]) -> None:
         self.waiting = 0
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         """Label selectors, in order."""
         self._kube = kube
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -46,7 +46,7 @@ class MetricsApi(ServerThread):
         namespace = parts.path.split("/namespaces/")[1].partition("/")[0]
         assert parts.path.endswith(f"/{METRIC}"), parts.path
         (selector,) = parse_qs(parts.query)["labelSelector"]
-        self.asked.append(selector)
+        self.requested.append(selector)
         pods = self._kube.list("pods", namespace, dict(term.split("=") for term in selector.split(",")))
         return {
             "kind": "MetricValueList",
@@ -121,7 +121,7 @@ def test_the_autoscaler_adds_replicas_while_requests_wait_and_no_pod_restarts(
     metrics.waiting = 4
     wait_ready(kube, namespace, "autoscaled")
     status = kube.get("inferenceservices", "autoscaled", namespace)["status"]
-    assert status["selector"] in metrics.asked
+    assert status["selector"] in metrics.requested
     uids = {pod["metadata"]["uid"] for pod in kube.list("pods", namespace)}
     assert len(uids) == 3
     assert first["metadata"]["uid"] in uids

@@ -78,13 +78,13 @@ def test_a_cluster_without_the_gateway_api_serves_and_the_condition_names_the_ki
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"canary": {"service": "new", "percent": 101}}, "percent"),
         ({"canary": {}}, "service"),
         ({"gateways": []}, "gateways"),
     ],
 )
-def test_an_impossible_route_is_rejected(kube: Kube, namespace: str, change: Object, said: str) -> None:
-    with pytest.raises(ApiError, match=said):
+def test_an_impossible_route_is_rejected(kube: Kube, namespace: str, change: Object, message: str) -> None:
+    with pytest.raises(ApiError, match=message):
         kube.create("inferenceservices", service("old", endpoint={"route": {**route(0), **change}}), namespace)

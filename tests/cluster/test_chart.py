@@ -134,8 +134,8 @@ def test_models_serve_through_install_upgrade_and_uninstall(
 ) -> None:
     where = ("--namespace", namespace, "--wait", "--timeout", "2m")
     first = values_file(tmp_path, "first", **WITH_MODEL)
-    said = helm("install", RELEASE, CHART, *where, "--values", first)
-    assert "kubectl get bisvc" in said
+    message = helm("install", RELEASE, CHART, *where, "--values", first)
+    assert "kubectl get bisvc" in message
     assert kube.find("clusterroles", f"{namespace}:{ACCOUNT}") is not None
     with operator_of(cluster, namespace, answers, "chart-first"):
         wait_ready(kube, namespace, "comes-along")

@@ -15,7 +15,7 @@ from devkit.cluster.helm import CHART, Helm
 from devkit.cluster.kube import Kube
 from devkit.cluster.service.caching import finish, model, model_cache, wait_cache
 from devkit.cluster.service.pod_answers import PodAnswers
-from devkit.cluster.service.pulling import make_claim, pulled, pulling_pod, said, set_status
+from devkit.cluster.service.pulling import make_claim, pulled, pulling_pod, set_status, terminated
 from devkit.cluster.service.specs import service, wait_condition, wait_ready
 from devkit.cluster.waiting import wait_for
 
@@ -77,7 +77,7 @@ def granted(kube: Kube, namespace: str) -> set[Permission]:
     return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
 
 
-def asked(audit: AuditLog, namespace: str) -> set[Permission]:
+def requested(audit: AuditLog, namespace: str) -> set[Permission]:
     """Permissions that the operator's account used; asserts that none was denied outside of ending namespaces."""
     user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
     calls = audit.new_calls(lambda call: call.user == user and call.namespace in ("", namespace))
@@ -115,7 +115,7 @@ def pull_a_model(kube: Kube, namespace: str) -> None:
     """A Job made, done and put away."""
     make_claim(kube, namespace)
     kube.apply("inferenceservices", pulled("hub"), namespace)
-    set_status(kube, pulling_pod(kube, namespace), phase="Succeeded", state=said(0, "Pulled", "org/tiny at 1234"))
+    set_status(kube, pulling_pod(kube, namespace), phase="Succeeded", state=terminated(0, "Pulled", "org/tiny at 1234"))
     wait_ready(kube, namespace, "hub")
     kube.delete("inferenceservices", "hub", namespace)
 
@@ -154,7 +154,7 @@ def test_every_permission_is_needed_and_none_is_missing(
             be_refused(kube, namespace)
         given = granted(kube, namespace)
         assert BY_CHANCE.keys() <= given
-        assert given - asked(audit, namespace) - BY_CHANCE.keys() == EXPLAINED.keys()
+        assert given - requested(audit, namespace) - BY_CHANCE.keys() == EXPLAINED.keys()
         assert kube.list("podmonitors", namespace, {"app.kubernetes.io/name": "ballast-operator"})
         assert kube.list("prometheusrules", namespace)
     finally:
@@ -172,7 +172,7 @@ def test_within_one_namespace_no_permission_is_missing(
         audit = cluster.audit()
         with operator_of(cluster, namespace, answers, "scoped"):
             live_a_life(kube, namespace)
-        asked(audit, namespace)
+        requested(audit, namespace)
         assert "status" not in kube.get("inferenceservices", "unseen", elsewhere)
     finally:
         helm("uninstall", RELEASE, "--namespace", namespace)

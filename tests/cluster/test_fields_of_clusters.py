@@ -24,8 +24,8 @@ def test_changing_the_service_type_and_back_keeps_the_address_and_restarts_nothi
     wait_ready(kube, namespace, "outside")
     (pod,) = pods(kube, namespace, "outside")
     address = kube.get("services", "outside", namespace)["spec"]["clusterIP"]
-    asked = {"type": "NodePort", "annotations": {"cloud.example/scheme": "internal"}}
-    kube.merge("inferenceservices", "outside", {"spec": {"endpoint": {"service": asked}}}, namespace)
+    requested = {"type": "NodePort", "annotations": {"cloud.example/scheme": "internal"}}
+    kube.merge("inferenceservices", "outside", {"spec": {"endpoint": {"service": requested}}}, namespace)
     made = wait_for("a node port", lambda: _of_type(kube, namespace, "outside", "NodePort"))
     assert made["spec"]["ports"][0]["nodePort"]
     assert made["metadata"]["annotations"]["cloud.example/scheme"] == "internal"
@@ -81,11 +81,11 @@ def test_a_gpu_is_allocated_by_the_pods_own_resource_claim(kube: Kube, namespace
 
 
 def test_user_ids_and_probe_settings_apply_under_the_restricted_standard(kube: Kube, namespace: str) -> None:
-    asked = {
+    requested = {
         "securityContext": {"runAsUser": 1_000_660_000, "fsGroup": 1_000_660_000, "supplementalGroups": [5]},
         "probes": {"liveness": {"timeoutSeconds": 30}},
     }
-    kube.apply("inferenceservices", service("ranged", **asked), namespace)
+    kube.apply("inferenceservices", service("ranged", **requested), namespace)
     wait_ready(kube, namespace, "ranged")
     (pod,) = pods(kube, namespace, "ranged")
     assert pod["spec"]["securityContext"]["runAsUser"] == 1_000_660_000

@@ -21,7 +21,7 @@ from devkit.cluster.service.caching import (
     wait_cache,
 )
 from devkit.cluster.service.operator import OperatorProcess
-from devkit.cluster.service.pulling import make_claim, said, set_status
+from devkit.cluster.service.pulling import make_claim, set_status, terminated
 from devkit.cluster.service.specs import service, wait_condition, wait_ready
 from devkit.cluster.waiting import wait_for
 
@@ -200,7 +200,9 @@ def test_a_cache_reports_why_it_cannot_pull(kube: Kube, namespace: str, free: st
     kube.create("inferenceservices", service("none", model=cached_source("nowhere", "tiny")), free)
     pod = running_pod(kube, free, "tiny", "keeper-a")
     waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}, "running": None}
-    set_status(kube, pod, state=waits, container={"lastState": said(4, "VolumeFull", "no room"), "restartCount": 1})
+    set_status(
+        kube, pod, state=waits, container={"lastState": terminated(4, "VolumeFull", "no room"), "restartCount": 1}
+    )
     assert "no room" in wait_cache(kube, free, "models", "False", "VolumeFull")["message"]
     wait_condition(kube, free, "uses", "Ready", "False", "CacheFailed")
     assert "tiny" in wait_condition(kube, free, "other", "Ready", "False", "NotCached")["message"]

@@ -7,7 +7,7 @@ import pytest
 from devkit.cluster.kube import Kube
 from devkit.cluster.nodes.made_up import BEHAVIOUR
 from devkit.cluster.service.pod_answers import PodAnswers
-from devkit.cluster.service.pulling import PULL, make_claim, pulled, pulling_pod, said, set_status
+from devkit.cluster.service.pulling import PULL, make_claim, pulled, pulling_pod, set_status, terminated
 from devkit.cluster.service.specs import condition, wait_condition, wait_ready
 from devkit.cluster.waiting import wait_for
 
@@ -36,7 +36,7 @@ def test_services_share_a_pull_until_the_claim_is_deleted(kube: Kube, namespace:
         assert names == {pod["metadata"]["name"]}, "no engine starts before, and one Job pulls for both"
     finally:
         answers.pages["/readyz"] = before
-    set_status(kube, pod, phase="Succeeded", state=said(0, "Pulled", "org/tiny:Q8_0 at 1234"))
+    set_status(kube, pod, phase="Succeeded", state=terminated(0, "Pulled", "org/tiny:Q8_0 at 1234"))
     for name in ("first", "second"):
         wait_ready(kube, namespace, name)
         assert "org/tiny:Q8_0 at 1234" in condition(kube, namespace, name, "ModelPulled")["message"]
@@ -80,7 +80,7 @@ def test_a_model_of_an_object_store_is_pulled_like_one_of_a_hub(
     assert pod["spec"]["containers"][0]["args"][:2] == ["pull", name]
     found = wait_condition(kube, namespace, "stored", "ModelPulled", "False", "Pulling")
     assert found["message"].startswith(name)
-    set_status(kube, pod, phase="Succeeded", state=said(0, "Pulled", "tiny at 1234"))
+    set_status(kube, pod, phase="Succeeded", state=terminated(0, "Pulled", "tiny at 1234"))
     wait_ready(kube, namespace, "stored")
 
 
@@ -117,16 +117,16 @@ def test_a_failed_pull_reports_the_fix_and_is_retried(kube: Kube, namespace: str
     kube.apply("inferenceservices", pulled("stuck"), namespace)
     pod = pulling_pod(kube, namespace)
     waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
-    for code, reason, way_out in (
+    for code, reason, advice in (
         (3, "HubUnreachable", "allow outbound connections from this namespace"),
         (2, "TokenRefused", "tokenSecretRef"),
         (4, "VolumeFull", "enlarge the volume"),
     ):
-        last = {"lastState": said(code, reason, "the hub said no"), "restartCount": 1}
+        last = {"lastState": terminated(code, reason, "the hub said no"), "restartCount": 1}
         set_status(kube, pod, state={**waits, "running": None}, container=last)
         found = wait_condition(kube, namespace, "stuck", "Ready", "False", reason)
         assert "the hub said no" in found["message"]
-        assert way_out in found["message"]
+        assert advice in found["message"]
         wait_for("its event", lambda reason=reason: events(kube, namespace, "stuck").get(reason) == "Warning")
     set_status(kube, pod, container=last)
     found = wait_condition(kube, namespace, "stuck", "ModelPulled", "False", "Pulling")

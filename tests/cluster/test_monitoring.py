@@ -166,14 +166,14 @@ def test_every_query_of_the_dashboards_returns_numbers_under_load(
     prometheus: Prometheus, engine: ServerProcess
 ) -> None:
     unknown = unknown_here(engine)
-    asked = [(name, query) for name, query in panels() if not unknown & set(NAME.findall(query))]
-    assert len(asked) > 40
+    requested = [(name, query) for name, query in panels() if not unknown & set(NAME.findall(query))]
+    assert len(requested) > 40
 
     def numbers(expression: str) -> bool:
         return any(sample["value"][1] != "NaN" for sample in prometheus.query(expression))
 
     def none_is_empty() -> bool:
-        assert [(name, query) for name, query in asked if not numbers(query)] == []
+        assert [(name, query) for name, query in requested if not numbers(query)] == []
         return True
 
     wait_for("every query to return numbers", none_is_empty, LOAD_TIMEOUT_S, interval_s=1)
@@ -186,9 +186,9 @@ def test_every_panel_has_something_to_draw(prometheus: Prometheus, engine: Serve
     unknown = unknown_here(engine)
     for board in boards().values():
         found = answers(board, prometheus, window, CHOICES)
-        asked = {panel["id"]: str(panel["targets"]) for panel in board["panels"] if panel["type"] != "row"}
-        assert set(found) == set(asked)
-        empty = [queries for number, queries in asked.items() if not found[number]]
+        requested = {panel["id"]: str(panel["targets"]) for panel in board["panels"] if panel["type"] != "row"}
+        assert set(found) == set(requested)
+        empty = [queries for number, queries in requested.items() if not found[number]]
         assert [queries for queries in empty if not any(name in queries for name in unknown)] == []
         marks(board, prometheus, window, CHOICES)  # raises where Prometheus cannot read it
 

@@ -193,16 +193,16 @@ def test_a_rejected_pod_is_reported_and_recreated_with_backoff(cluster: Cluster,
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "reason", "said"), [("loading", "Loading", "40 % loaded"), ("oom", "OutOfMemory", "SIGKILL")]
+    ("behaviour", "reason", "message"), [("loading", "Loading", "40 % loaded"), ("oom", "OutOfMemory", "SIGKILL")]
 )
 def test_a_pod_that_does_not_serve_reports_the_reason(
-    kube: Kube, namespace: str, answers: PodAnswers, behaviour: str, reason: str, said: str
+    kube: Kube, namespace: str, answers: PodAnswers, behaviour: str, reason: str, message: str
 ) -> None:
     before, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "loading", "progress": 0.42})
     try:
         apply(kube, namespace, service("waits", behaviour))
         found = wait_condition(kube, namespace, "waits", "Ready", "False", reason)
-        assert said in found["message"]
+        assert message in found["message"]
         assert condition(kube, namespace, "waits", "ModelLoaded")["reason"] == reason
     finally:
         answers.pages["/readyz"] = before
@@ -217,7 +217,7 @@ def test_a_service_is_ready_only_after_its_address_was_reached(kube: Kube, names
         answers.pages["/readyz"] = before
     wait_ready(kube, namespace, "unreached")
     address = kube.get("services", "unreached", namespace)["spec"]["clusterIP"]
-    assert f"http://{address}:10002/readyz" in answers.asked
+    assert f"http://{address}:10002/readyz" in answers.requested
 
 
 def test_a_service_without_its_required_pinning_is_not_ready(kube: Kube, namespace: str, answers: PodAnswers) -> None:

@@ -13,8 +13,9 @@ from devkit.cluster.kube import ApiError, Kube, Object
 from devkit.cluster.service.operator import USER, OperatorProcess
 from devkit.cluster.service.specs import service, wait_ready
 from devkit.cluster.waiting import wait_for
+from devkit.long import times
 
-NUM_SERVICES = 200
+NUM_SERVICES = times(40, 200)
 MAX_MEMORY_BYTES = 150 * 2**20
 PAUSE_S = 6
 """More than one full look of the operator under test."""

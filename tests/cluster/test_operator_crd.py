@@ -33,31 +33,31 @@ def refusal(kube: Kube, namespace: str, body: Object) -> str | None:
 
 def hub(**source: object) -> dict[str, Any]:
     """A model of a hub; None takes a field away."""
-    asked = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, **source}
-    wanted = {name: value for name, value in asked.items() if value is not None}
+    requested = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, **source}
+    wanted = {name: value for name, value in requested.items() if value is not None}
     return {"model": {"source": {"huggingFace": wanted}}}
 
 
 def test_the_cache_rule(kube: Kube, namespace: str) -> None:
     for number, case in enumerate(CASES):
-        said = refusal(kube, namespace, service(f"case-{number}", engine=case["engine"]))
-        assert (said is None) == case["accepted"], (case, said)
+        text = refusal(kube, namespace, service(f"case-{number}", engine=case["engine"]))
+        assert (text is None) == case["accepted"], (case, text)
         if "smallest" in case:
-            assert said is not None
+            assert text is not None
             rule = "max_batch_size * max_new_tokens" if "maxNewTokens" in case["engine"] else "no block of 32 tokens"
-            assert rule in said
-            assert f"the smallest cacheLens that passes is {case['smallest']}" in said
+            assert rule in text
+            assert f"the smallest cacheLens that passes is {case['smallest']}" in text
         if "longest" in case:
-            assert said is not None
-            assert f"the largest maxNewTokens that passes is {case['longest']}" in said
-            assert "smallest" not in said
+            assert text is not None
+            assert f"the largest maxNewTokens that passes is {case['longest']}" in text
+            assert "smallest" not in text
 
 
 def test_accepted_memory_values(kube: Kube, namespace: str) -> None:
     for number, case in enumerate(MEMORY):
         resources = {"cpus": 1, "memory": case["memory"]}
-        said = refusal(kube, namespace, service(f"memory-{number}", resources=resources))
-        assert (said is None) == ("bytes" in case), (case, said)
+        text = refusal(kube, namespace, service(f"memory-{number}", resources=resources))
+        assert (text is None) == ("bytes" in case), (case, text)
 
 
 def test_defaults_are_set(kube: Kube, namespace: str) -> None:
@@ -75,7 +75,7 @@ SIDECAR = {"name": "a", "image": "x", "cpu": "1", "memory": "1Gi"}
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "text"),
     [
         ({"model": {"source": {}}}, "exactly one model source"),
         ({"model": {"source": {"builtin": {}, "pvc": {"claimName": "x"}}}}, "exactly one model source"),
@@ -117,8 +117,8 @@ SIDECAR = {"name": "a", "image": "x", "cpu": "1", "memory": "1Gi"}
         ({"kernelCache": {}}, "exactly one of claimName and hostPath"),
         ({"probes": {"liveness": {"failureThreshold": 0}}}, "failureThreshold"),
         *(
-            ({"resources": {"cpus": 1, "memory": "1Gi", **asked}}, said)
-            for asked, said in (
+            ({"resources": {"cpus": 1, "memory": "1Gi", **requested}}, text)
+            for requested, text in (
                 ({"gpuClaim": "a"}, "gpuClaim must name one of resources.claims"),
                 ({"gpuClaim": "a", "claims": [{"name": "a", "resourceClaimName": "x"}], "gpus": 0}, "gpuClaim must"),
                 ({"claims": [{"name": "a"}]}, "exactly one of resourceClaimName and"),
@@ -153,9 +153,9 @@ SIDECAR = {"name": "a", "image": "x", "cpu": "1", "memory": "1Gi"}
     ids=str,
 )
 def test_an_invalid_spec_is_rejected_with_an_explanation(
-    kube: Kube, namespace: str, change: dict[str, Any], said: str
+    kube: Kube, namespace: str, change: dict[str, Any], text: str
 ) -> None:
-    assert said in (refusal(kube, namespace, service("x", **change)) or "accepted")
+    assert text in (refusal(kube, namespace, service("x", **change)) or "accepted")
 
 
 def test_a_hub_model_is_accepted(kube: Kube, namespace: str) -> None:
@@ -169,7 +169,7 @@ def test_a_hub_model_is_accepted(kube: Kube, namespace: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "said"),
+    ("kind", "fields", "text"),
     [
         ("modelScope", {"repo": "org/tiny", "quant": "Q8_0", "site": "modelscope.ai"}, None),
         ("modelScope", {"repo": "org/tiny"}, "exactly one of quant and files"),
@@ -194,12 +194,12 @@ def test_a_hub_model_is_accepted(kube: Kube, namespace: str) -> None:
     ids=str,
 )
 def test_a_model_source_is_accepted_or_rejected_with_an_explanation(
-    kube: Kube, namespace: str, kind: str, fields: dict[str, Any], said: str | None
+    kube: Kube, namespace: str, kind: str, fields: dict[str, Any], text: str | None
 ) -> None:
     source = {name: value for name, value in {"pvc": {"claimName": "models"}, **fields}.items() if value is not None}
     refused = refusal(kube, namespace, service("x", model={"source": {kind: source}}))
-    assert (refused is None) == (said is None), refused
-    assert (said or "") in (refused or "")
+    assert (refused is None) == (text is None), refused
+    assert (text or "") in (refused or "")
     if refused is None:
         body = service("y", model={"source": {kind: source}, "ggufPath": "a.gguf"})
         assert "ggufPath and configPath must not be set" in (refusal(kube, namespace, body) or "accepted")

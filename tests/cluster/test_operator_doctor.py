@@ -29,14 +29,14 @@ def test_the_doctor_reports_missing_parts_until_they_are_added(cluster: Cluster)
     install(cluster)
     healthy = doctor(cluster)
     assert healthy.returncode == 0, healthy.stdout + healthy.stderr
-    for said in (
+    for message in (
         "ok    inferenceservices.serving.ballast.dev has the version of this operator",
         "ok    modelcaches.serving.ballast.dev has the version of this operator",
         "note  PodMonitor is not installed",
         "ok    system:serviceaccount:ballast-system:ballast-operator has all",
         "note  node gpu-0: its kubelet's policies cannot be read",
     ):
-        assert said in healthy.stdout, healthy.stdout
+        assert message in healthy.stdout, healthy.stdout
     rules = cluster.kube.get("clusterroles", "ballast-operator")["rules"]
     cluster.kube.merge(
         "clusterroles", "ballast-operator", {"rules": [rule for rule in rules if rule["apiGroups"] != [""]]}
@@ -89,11 +89,11 @@ def test_the_doctor_detects_whether_a_kubelet_pins() -> None:
         "topologyManagerPolicy": "single-numa-node",
     }
     assert judge_kubelet("n", pins).verdict == "ok"
-    for key, said in (
+    for key, message in (
         ("cpuManagerPolicy", "exclusive CPUs"),
         ("memoryManagerPolicy", "keeps memory"),
         ("topologyManagerPolicy", "of a pod together"),
     ):
         found = judge_kubelet("n", {name: value for name, value in pins.items() if name != key})
         assert found.verdict == "note"
-        assert said in found.text
+        assert message in found.text

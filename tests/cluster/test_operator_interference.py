@@ -124,7 +124,7 @@ HOST_PATH = {"source": {"hostPath": {"path": "/srv"}}}
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"scheduling": {"priorityClassName": "nope"}}, "no PriorityClass with name nope"),
         ({"model": HOST_PATH}, "violates PodSecurity"),
@@ -133,7 +133,7 @@ HOST_PATH = {"source": {"hostPath": {"path": "/srv"}}}
     ids=["priority-class", "host-path", "label"],
 )
 def test_a_serving_pod_stays_while_its_successor_would_be_refused(
-    kube: Kube, namespace: str, change: Object, said: str
+    kube: Kube, namespace: str, change: Object, message: str
 ) -> None:
     serving(kube, namespace, "stays")
     (before,) = pods(kube, namespace, "stays")
@@ -142,7 +142,7 @@ def test_a_serving_pod_stays_while_its_successor_would_be_refused(
         changed["spec"][name] = {**changed["spec"].get(name, {}), **value} if name == "scheduling" else value
     kube.apply("inferenceservices", changed, namespace)
     found = wait_condition(kube, namespace, "stays", "Ready", "False", "ChildRefused")
-    assert said in found["message"]
+    assert message in found["message"]
     assert "stays-0, which therefore stays" in found["message"]
     assert uids(pods(kube, namespace, "stays")) == uids([before])
     assert is_served(kube, namespace, "stays")
@@ -171,12 +171,12 @@ def test_a_stuck_rollout_names_its_cause_while_the_others_serve(kube: Kube, name
     assert (status["readyReplicas"], status["updatedReplicas"], status["replicas"]) == (2, 1, 3)
     assert condition(kube, namespace, "stuck", "Available")["status"] == "True"
 
-    def told() -> Object:
+    def reported() -> Object:
         return {
             e["reason"]: e["type"] for e in kube.list("events", namespace) if e["involvedObject"]["name"] == "stuck"
         }
 
-    wait_for("a warning", lambda: told().get("ImagePullFailed") == "Warning")
+    wait_for("a warning", lambda: reported().get("ImagePullFailed") == "Warning")
 
 
 def test_a_service_stays_available_while_scaling_up_but_not_at_zero(kube: Kube, namespace: str) -> None:
@@ -295,11 +295,11 @@ def test_an_engine_that_loads_too_long_is_reported_with_a_warning(
         assert "engine.loadTimeoutSeconds" in found["message"]
         assert "60 s after its start); 40 % loaded again" in found["message"]
 
-        def told() -> bool:
+        def reported() -> bool:
             found = kube.list("events", namespace)
             return any((e["reason"], e["type"]) == ("LoadTimeout", "Warning") for e in found)
 
-        wait_for("a warning", told)
+        wait_for("a warning", reported)
         # The same end after another time is none of the kubelet's.
         kube.apply("inferenceservices", service("other", "slow", engine={"loadTimeoutSeconds": 600}), namespace)
         wait_condition(kube, namespace, "other", "Ready", "False", "Loading")

@@ -155,11 +155,11 @@ UNSTARTABLE: dict[str, tuple[Object, str, str]] = {
 def test_the_only_pod_keeps_serving_while_its_successor_could_not_start(
     kube: Kube, namespace: str, change: str
 ) -> None:
-    spec, reason, said = UNSTARTABLE[change]
+    spec, reason, message = UNSTARTABLE[change]
     before = serving(kube, namespace, "only")
     kube.apply("inferenceservices", service("only", **spec), namespace)
     found = wait_condition(kube, namespace, "only", "Ready", "False", reason)
-    assert said in found["message"]
+    assert message in found["message"]
     assert "only-0 of the earlier spec stays" in found["message"]
     assert watch_pods(kube, namespace, "only", 2) == set()
     assert wait_condition(kube, namespace, "only", "Available", "True")["reason"] == "MinimumReplicasAvailable"

@@ -44,12 +44,12 @@ def kinds(cluster: Cluster) -> Iterator[None]:
 
 def pinned_to(service: Object, answers: PodAnswers) -> None:
     """Made-up pods have the CPUs that the spec asks for, and its GPU, on node 0 of two."""
-    asked = service["spec"]["resources"]
+    requested = service["spec"]["resources"]
     page = answers.pages["/debug/numa"]
     assert page is not None
     report = copy.deepcopy(page[1])
-    report["cpus"] = f"0-{asked['cpus'] - 1}"
-    report["gpu_node"] = 0 if asked["gpus"] else None
+    report["cpus"] = f"0-{requested['cpus'] - 1}"
+    report["gpu_node"] = 0 if requested["gpus"] else None
     report["nodes"] = [{**report["nodes"][0], "cpus": "0-63"}, {**report["nodes"][0], "node": 1, "cpus": "64-127"}]
     answers.pages["/debug/numa"] = 200, report
 

@@ -73,11 +73,11 @@ def test_the_older_install_acts_and_both_report_it(
     assert f"only {NAMESPACE}/ballast-operator, the oldest, acts on it" in found["message"]
     wait_ready(kube, namespace, "shared")
 
-    def told() -> bool:
+    def reported() -> bool:
         found = [e for e in kube.list("events", namespace) if e["reason"] == "SeveralOperators"]
         return [(e["type"], e["involvedObject"]["name"]) for e in found] == [("Warning", "shared")]
 
-    wait_for("a warning", told)
+    wait_for("a warning", reported)
     for process in (operator, both):
         text = process.log_path.read_text()
         wait_for("its log to tell", lambda text=text: "another operator watches our services" in text)

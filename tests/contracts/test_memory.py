@@ -26,6 +26,6 @@ def test_memory_is_parsed_as_by_the_api_server(case):
 
 
 def test_the_field_and_the_page_have_the_planned_memory_of_the_program():
-    said = f"{HOST_PROGRAM_BYTES >> 30} GiB for the program"
-    assert said in (Resources.model_fields["memory"].description or "")
-    assert said in (Path(__file__).parents[2] / "docs/kubernetes/gpu-nodes.md").read_text()
+    message = f"{HOST_PROGRAM_BYTES >> 30} GiB for the program"
+    assert message in (Resources.model_fields["memory"].description or "")
+    assert message in (Path(__file__).parents[2] / "docs/kubernetes/gpu-nodes.md").read_text()

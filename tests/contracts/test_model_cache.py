@@ -10,12 +10,12 @@ from builders import FIRST, service
 from caching import model_cache
 
 from ballast.hub.naming import read_name
-from ballast.tiny import write_tiny_model
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.folders import MODEL_DIRECTORY
 from ballast_operator.resources.pod import build_pod
 from ballast_operator.resources.pulling.cache_job import build_cache_pull, build_removal, folder_of, found_model
 from ballast_operator.resources.pulling.source import REPORT
+from devkit.models.written import write_tiny_model
 from devkit.servers.command import ballast
 from devkit.stores.hub_server import hub_server
 from devkit.stores.oci_registry import TITLE, oci_registry

@@ -139,8 +139,8 @@ def test_a_running_runtime_answers_every_question_of_the_operator(tmp_path, caps
         assert get(server.port, "/debug/numa")[0] in (401, 404)
     assert read_placement(pod(), report).cpus == report["cpus"]
     assert judge_pinning(service().spec, pod(), report).pinned is not None
-    asked = service(engine={"maxNewTokens": 128, "cacheLens": 4096})
-    effective = read_effective(asked, state)
+    requested = service(engine={"maxNewTokens": 128, "cacheLens": 4096})
+    effective = read_effective(requested, state)
     assert effective.kv_cache_tokens == 4096
     assert effective.planned_memory == f"{-(-state['planned_bytes']['host'] // 2**20)}Mi"
     assert effective.planned_gpu_memory is None
@@ -157,8 +157,8 @@ def test_a_failed_start_reports_its_reason_by_exit_code():
 
 def test_a_secret_of_variables_cannot_override_the_operators_variables():
     """env comes before envFrom, and an empty variable sets no option of the server."""
-    asked = service(envFrom=[{"secretRef": {"name": "more"}}])
-    (engine,) = build_pod(asked, ChildOptions(), Attempt(0))["spec"]["containers"]
+    requested = service(envFrom=[{"secretRef": {"name": "more"}}])
+    (engine,) = build_pod(requested, ChildOptions(), Attempt(0))["spec"]["containers"]
     everything = {option.variable: "7" for option in OPTIONS} | {"BALLAST_CONFIG": "/evil.yaml"}
     environment = everything | {entry["name"]: entry["value"] for entry in engine["env"]}
     set_by_secret = options_in_environment(environment).keys()

@@ -9,7 +9,6 @@ from builders import FIRST, service
 
 from ballast.hub.naming import read_name
 from ballast.hub.report import REASONS
-from ballast.tiny import write_tiny_model
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.control.deciding.pull import Trouble, judge
 from ballast_operator.control.reporting.pull_findings import FIXES
@@ -17,6 +16,7 @@ from ballast_operator.folders import MODEL_DIRECTORY, SCRATCH_DIRECTORY
 from ballast_operator.resources.pod import build_pod
 from ballast_operator.resources.pulling.pull_job import build_pull_job
 from ballast_operator.resources.pulling.source import REPORT
+from devkit.models.written import write_tiny_model
 from devkit.servers.command import ballast
 from devkit.stores.hub_server import COMMIT, hub_server
 from devkit.stores.oci_registry import TITLE, docker_config, oci_registry

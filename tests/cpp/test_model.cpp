@@ -108,6 +108,8 @@ class SmallModel {
       grouped_shape.window = 3;
       grouped_shape.num_kv_heads = 3;
       grouped_shape.value_scale = 0.7f;
+      grouped_shape.softplus_gates = true;
+      grouped_shape.gates_entries = true;
     }
     MixerShape mixer = grouped_shape;
     if (kind_ == Kind::kOfGroups) {
@@ -156,8 +158,8 @@ class SmallModel {
     return tensors;
   }
 
-  // With a window, more heads in the cache, scaled values, sinks and biases in one layer and norms in the
-  // other.
+  // With a window, more heads in the cache, scaled values, sinks, biases and gates of entries in one layer,
+  // and norms and gates of heads in the other.
   TensorsByRole grouped(bool dense, int64_t kv_heads) {
     const int64_t heads = kGrouped.num_heads, width = kGrouped.head_dim;
     TensorsByRole tensors{{"query", matrix(heads * width, kShape.hidden)},
@@ -170,8 +172,9 @@ class SmallModel {
       tensors.emplace("value_bias", floats(kv_heads * kGrouped.v_dim));
       tensors.emplace("output_bias", floats(kShape.hidden));
       tensors.emplace("sinks", floats(heads));
-      tensors.emplace("head_gate", matrix(heads, kShape.hidden));
+      tensors.emplace("head_gate", matrix(heads * kGrouped.v_dim, kShape.hidden));
     } else {
+      tensors.emplace("head_gate", matrix(heads, kShape.hidden));
       tensors.emplace("query_norm", floats(width));
       tensors.emplace("key_norm", floats(width));
     }

@@ -201,3 +201,16 @@ TEST(a_tier_separates_and_restores_salts) {
   EXPECT(match(next, {1, 2, 3}) == Table{BlockId{1}} && match(next, {1, 2, 3}, one) == Table{BlockId{2}});
   EXPECT(match(next, {1, 2, 3}, {1, 3}).empty());
 }
+
+TEST(a_tier_notes_and_restores_which_blocks_have_windows) {
+  Tier tier({4, 4}, 2);
+  Table table;
+  EXPECT_EQ(extend(tier, table, {1, 2, 3, 4}), 2);
+  tier.note_window(table[1], true);
+  EXPECT(!tier.has_window(table[0]) && tier.has_window(table[1]));
+  Tier next({4, 4}, 2);
+  next.restore({BlockId{2}, BlockId{1}}, {BlockId{1}, kNullBlock}, {3, 4, 1, 2}, Salts(2), {true, false});
+  EXPECT(next.has_window(BlockId{2}) && !next.has_window(BlockId{1}));
+  EXPECT_THROWS(Tier({4, 4}, 2).restore({BlockId{1}}, {kNullBlock}, {1, 2}, Salts(1), {true, true}),
+                std::invalid_argument);
+}

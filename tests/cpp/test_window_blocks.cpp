@@ -108,6 +108,28 @@ TEST(equal_blocks_keep_one_window_block) {
   }
 }
 
+TEST(an_equal_block_that_no_request_sees_takes_nothing_along) {
+  BlockManager blocks(4, 2, true, {3, 4});
+  std::vector<BlockId> first{blocks.allocate()}, second{blocks.allocate()};
+  blocks.publish(first, 0, {1, 2}, {});
+  blocks.publish(second, 0, {1, 2}, {});
+  EXPECT(second == first && blocks.windows().of(first[0]) == kNullBlock);
+  blocks.windows().check({0, 0, 0, 0, 0});
+}
+
+TEST(a_request_can_begin_where_the_cache_or_a_tier_has_what_it_sees) {
+  const WindowBlocks windows(9, kBlockTokens, {6, 9});  // two blocks
+  const auto usable = [&](std::vector<bool> are_there) {
+    return windows.num_usable(are_there.size(), [&](size_t index) { return are_there[index]; });
+  };
+  EXPECT(usable({false, false, true, true}) == 4);
+  EXPECT(usable({true, true, false, true}) == 2);
+  EXPECT(usable({true, false, true}) == 1);
+  EXPECT(usable({false, true, false}) == 0);
+  const WindowBlocks none(9, kBlockTokens, {0, 0});
+  EXPECT(none.num_usable(3, [](size_t) { return false; }) == 3);
+}
+
 TEST(a_block_that_is_given_up_gives_up_its_window_block) {
   BlockManager blocks(1, 2, true, {3, 1});
   std::vector<BlockId> table{blocks.allocate()};
@@ -125,8 +147,9 @@ TEST(a_block_that_is_given_up_gives_up_its_window_block) {
 
 TEST(the_pool_holds_what_all_requests_see_and_a_step_writes) {
   // 8 requests of 4 + 2 blocks, and 64 of a step; 2048 / 64 borders of 4 blocks.
-  EXPECT(ballast::least_window_blocks(128, 2048, 32, 8, 2048) == 112);
-  EXPECT(ballast::ample_window_blocks(128, 2048, 32, 8, 2048) == 240);
-  EXPECT(ballast::ample_window_blocks(128, 200, 32, 8, 2048) == 128);
-  EXPECT(ballast::least_window_blocks(128, 100, 32, 8, 2048) == 100);
+  EXPECT(ballast::least_window_blocks({128, 2048, 32, 8, 2048, false}) == 112);
+  EXPECT(ballast::ample_window_blocks({128, 2048, 32, 8, 2048, false}) == 240);
+  EXPECT(ballast::ample_window_blocks({128, 200, 32, 8, 2048, false}) == 128);
+  EXPECT(ballast::least_window_blocks({128, 100, 32, 8, 2048, false}) == 100);
+  EXPECT(ballast::least_window_blocks({128, 2048, 32, 8, 2048, true}) == 176);
 }

@@ -10,7 +10,7 @@ import pytest
 from devkit.cluster.kube import Kube
 from devkit.cluster.nodes.installed import InstalledNode
 from devkit.cluster.nodes.pulled import (
-    asked,
+    chat_reply,
     empty_claim,
     hub_of_the_node,
     pulled_service,
@@ -35,19 +35,21 @@ def test_a_hub_model_is_pulled_served_and_cached(
     server, endpoint = hub
     with served(installed, pulled_service("first", endpoint)) as name:
         assert COMMIT in wait_pulled(installed, name)["message"]
-        reply = asked(installed, client_pod, name, "What is 12 + 7?")
+        reply = chat_reply(installed, client_pod, name, "What is 12 + 7?")
         assert "19" in reply["choices"][0]["message"]["content"]
         assert reply["model"] == BUILT_IN_NAME
         (engine,) = engine_pods(kube, name)
-        said = installed.kubectl("exec", engine["metadata"]["name"], "--", "sh", "-c", "touch /models/x 2>&1 || true")
-        assert "Read-only file system" in said
+        message = installed.kubectl(
+            "exec", engine["metadata"]["name"], "--", "sh", "-c", "touch /models/x 2>&1 || true"
+        )
+        assert "Read-only file system" in message
         reasons = {event["reason"] for event in kube.list("events", NAMESPACE)}
         assert "Pulled" in reasons
-    num_bytes = server.asked_bytes
+    num_bytes = server.requested_bytes
     assert num_bytes >= len(server.files["tiny-Q8_0.gguf"])
     with served(installed, pulled_service("second", endpoint)) as name:
-        assert asked(installed, client_pod, name, "What is 12 + 7?")["choices"]
-    assert server.asked_bytes == num_bytes, "the second service takes what is there"
+        assert chat_reply(installed, client_pod, name, "What is 12 + 7?")["choices"]
+    assert server.requested_bytes == num_bytes, "the second service takes what is there"
 
 
 def test_a_rejected_token_is_reported_and_a_corrected_one_is_used(

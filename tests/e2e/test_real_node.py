@@ -76,8 +76,8 @@ def test_a_model_on_a_claimed_volume_is_served_and_cannot_be_changed(
     with served(installed, sample("tiny-cpu", model=model)) as name:
         assert {chunk["model"] for chunk in chat(installed, client_pod, name, tokens=3)} == {"claimed"}
         (pod,) = engine_pods(kube, name)
-        said = installed.kubectl("exec", pod["metadata"]["name"], "--", "sh", "-c", "touch /models/x 2>&1 || true")
-        assert "Read-only file system" in said
+        output = installed.kubectl("exec", pod["metadata"]["name"], "--", "sh", "-c", "touch /models/x 2>&1 || true")
+        assert "Read-only file system" in output
     kube.delete("persistentvolumeclaims", "models", NAMESPACE)
     kube.delete("persistentvolumes", "models")
 

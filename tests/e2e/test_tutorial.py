@@ -68,19 +68,19 @@ def engine(bare: InstalledNode) -> Object:
 
 def runs_restricted(bare: InstalledNode, *where: str) -> None:
     """As user 10001 with a root that cannot be written."""
-    said = bare.kubectl("exec", *where, "--", "sh", "-c", "id -u; touch /opt/x 2>&1 || true")
-    uid, refusal = said.splitlines()
+    message = bare.kubectl("exec", *where, "--", "sh", "-c", "id -u; touch /opt/x 2>&1 || true")
+    uid, refusal = message.splitlines()
     assert uid == "10001"
     assert "Read-only file system" in refusal
 
 
-def after_install(bare: InstalledNode, said: str) -> None:
-    assert "kubectl get bisvc" in said, "the notes name the next command"
+def after_install(bare: InstalledNode, message: str) -> None:
+    assert "kubectl get bisvc" in message, "the notes name the next command"
     runs_restricted(bare, "--namespace", OPERATOR_NAMESPACE, "deployment/ballast-operator")
 
 
-def after_ready(bare: InstalledNode, said: str) -> None:
-    columns = dict(zip(said.splitlines()[-2].split(), said.splitlines()[-1].split(), strict=True))
+def after_ready(bare: InstalledNode, message: str) -> None:
+    columns = dict(zip(message.splitlines()[-2].split(), message.splitlines()[-1].split(), strict=True))
     assert (columns["READY"], columns["REASON"]) == ("True", "Serving")
     pod = engine(bare)["metadata"]["name"]
     runs_restricted(bare, pod)
@@ -88,13 +88,13 @@ def after_ready(bare: InstalledNode, said: str) -> None:
     assert "FAIL" not in doctor
 
 
-def after_the_first_token(bare: InstalledNode, said: str) -> None:
-    reply = json.loads(said)
+def after_the_first_token(bare: InstalledNode, message: str) -> None:
+    reply = json.loads(message)
     assert reply["choices"][0]["message"]["content"]
 
 
-def after_removal(bare: InstalledNode, said: str) -> None:
-    assert "uninstalled" in said
+def after_removal(bare: InstalledNode, message: str) -> None:
+    assert "uninstalled" in message
     assert bare.kube.find("customresourcedefinitions", "inferenceservices.serving.ballast.dev")
     assert not bare.kube.list("deployments", OPERATOR_NAMESPACE)
 
@@ -114,10 +114,10 @@ def test_the_tutorials_commands_have_the_described_results(bare: InstalledNode, 
     for block in blocks():
         if "helm upgrade" in block:
             uid = engine(bare)["metadata"]["uid"]
-        said = type_in(block, environment)
+        message = type_in(block, environment)
         for words, check in CHECKS.items():
             if words in block:
-                check(bare, said)
+                check(bare, message)
                 checked.add(words)
         if "helm upgrade" in block:
             wait_for("the upgraded operator", lambda: num_operators(bare) == 2, timeout_s=60)

@@ -1,4 +1,5 @@
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,10 +8,15 @@ import pytest
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from devkit.models import cpu_platform as cpu_platform  # kernels on the CPU have a platform
 from devkit.models.random_blocks import dequantized, random_blocks
 
 MakeMatrix = Callable[[int, int, int], tuple[kernels.Matrix, NDArray[np.float64]]]
+
+
+def pytest_collection_finish() -> None:
+    """Torch's kernels on the CPU need a platform. Other tests do not import torch, which QEMU takes long for."""
+    if "torch" in sys.modules:
+        from devkit.models import cpu_platform as cpu_platform
 
 
 @pytest.fixture

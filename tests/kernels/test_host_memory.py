@@ -134,17 +134,17 @@ def test_a_failed_pinning_leaves_memory_pageable_and_is_logged_once(experts, pie
 @pytest.mark.parametrize("is_enough", [True, False])
 def test_a_rejected_chunk_is_retried_after_room_was_made(experts, is_enough: bool) -> None:
     registrar = Registrar(refuses=2)
-    asked = []
+    requested = []
 
     def make_room() -> None:
-        asked.append(len(registrar.registered))
+        requested.append(len(registrar.registered))
         if is_enough:
             registrar.refuses = None
 
     with Pinning(registrar, make_room=make_room, piece_bytes=PAGE) as pinning:
         pinning.add(experts[0])
         pinned = pinning.finish()
-    assert asked == [2]
+    assert requested == [2]
     assert bool(pinned.num_bytes) == bool(registrar.registered) == is_enough
 
 

@@ -15,6 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from ballast.families.architecture import ClampedSilu, ClampedSwiglu
 from ballast.model.hybrid.pointwise import pointwise_kernels, triton_pointwise
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
@@ -41,6 +42,14 @@ def both(device: torch.device) -> tuple[TorchPointwise, TritonPointwise]:
     """Torch's way and the kernels', with the same tables."""
     angles = np.random.default_rng(0).uniform(0, 3, (50, ROPE // 2)).astype(np.float32)
     rope = RopeTable(np.cos(angles), np.sin(angles))
+    return TorchPointwise(1e-6, rope, device), TritonPointwise(1e-6, rope, device)
+
+
+@pytest.fixture
+def scaled(device: torch.device) -> tuple[TorchPointwise, TritonPointwise]:
+    """As `both`, with factors of queries: 1 + p / 10 at position p."""
+    angles = np.random.default_rng(0).uniform(0, 3, (50, ROPE // 2)).astype(np.float32)
+    rope = RopeTable(np.cos(angles), np.sin(angles), (1 + np.arange(50) / 10).astype(np.float32))
     return TorchPointwise(1e-6, rope, device), TritonPointwise(1e-6, rope, device)
 
 
@@ -116,6 +125,22 @@ def test_expanded_queries_are_rotated_and_only_the_cache_is_written(
         assert torch.equal(beside, cache)
     torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-6)
     torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-3 if dtype == torch.float16 else 1e-5, atol=1e-6)
+
+
+def test_queries_are_scaled_by_their_positions_and_keys_are_not(device, both, scaled) -> None:
+    heads, nope = random(3, 5, 40, device=device), random(3, 5, 16, device=device)
+    latents, weight = random(3, 16 + ROPE, device=device), random(16, device=device)
+    step, factors = step_of([7, 0, 49], [9, 2, 15], device), torch.tensor([1.7, 1.0, 5.9], device=device)
+    for plain, way in zip(both, scaled, strict=True):
+        expanded = [torch.zeros((3, 5, 40), device=device) for _ in range(2)]
+        caches = [torch.zeros((16, 16 + ROPE), device=device) for _ in range(2)]
+        queries = []
+        for each, outside, cache in zip((plain, way), expanded, caches, strict=True):
+            each.rotated_query(heads, step, 0.25, outside)
+            queries.append(each.query_and_cache(nope, heads, latents, weight, cache, step))
+        torch.testing.assert_close(queries[1], queries[0] * factors[:, None, None], **CLOSE)
+        torch.testing.assert_close(expanded[1], expanded[0] * factors[:, None, None], **CLOSE)
+        assert torch.equal(caches[1], caches[0])
 
 
 @pytest.mark.parametrize(
@@ -194,6 +219,7 @@ def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_sl
             None if norms is None else random(width + 1, device=device)[:width]
             for width in (widths[:2] if norms == "all heads" else (head_dim, head_dim))
         ),
+        value_scale=1.0 if is_stacked else 0.7,
     )
     step = step_of([7, 0, 49], [9, 2, 15], device)
     caches = [torch.full((16, widths[1] + widths[2]), 3.0, dtype=dtype, device=device) for _ in both]
@@ -300,8 +326,9 @@ def test_indexer_values_that_are_too_large_are_clamped_and_counted(device, untur
 
 def test_gate_and_up_products_are_combined(device, both) -> None:
     gate, up = random(2, 1500, device=device), random(2, 1500, device=device)
-    plain, fused = (way.gated(gate, up) for way in both)
-    torch.testing.assert_close(fused, plain, **CLOSE)
+    for unit in (ClampedSwiglu(1.702, 1.0), ClampedSilu(0.5), None):
+        plain, fused = (way.gated(gate, up, unit=unit) for way in both)
+        torch.testing.assert_close(fused, plain, **CLOSE)
     both_halves = torch.cat([gate, up], 1)
     torch.testing.assert_close(both[1].gated(both_halves[:, :1500], both_halves[:, 1500:]), plain, **CLOSE)
 
@@ -313,6 +340,7 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
         (
             "query_and_cache",
             {
+                "HAS_SCALES": True,
                 "HEAD_DIM": 192,
                 "HEADS_STRIDE": 24576,
                 "RANK": 512,
@@ -356,7 +384,7 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
                 "LARGEST": 65504.0,
             },
         ),
-        ("gated", {"BLOCK": 1024}),
+        *(("gated", {"BLOCK": 1024, "UNIT": unit}) for unit in range(3)),
     ],
 )
 @pytest.mark.usefixtures("kept_kernels")
@@ -364,6 +392,7 @@ def test_kernels_compile_for_a_gpu(name: str, known: dict[str, int]) -> None:
     kinds = {"positions": "*i32", "slots": "*i32", "cache": "*fp16", "eps": "fp32", "num_saturated": "*i64"}
     if name == "index_query_and_key":
         kinds |= dict.fromkeys(("rotated", "keys"), "*fp16")
+    kinds |= dict.fromkeys(("value_scale", "alpha", "limit"), "fp32")
     kinds |= dict.fromkeys(("num_heads", "num_kv_heads", "width", "stride"), "i32")
     function = getattr(pointwise_kernels, name)
     types = {name: "constexpr" if name in known else kinds.get(name, "*fp32") for name in function.arg_names}

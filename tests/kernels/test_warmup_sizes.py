@@ -15,7 +15,7 @@ from triton.runtime import driver
 from triton.runtime.jit import KernelInterface
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, phase_of
+from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, phase_of
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels, group_by_expert
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_divide, fused_groups
 from ballast.model.hybrid.handoff import transport_kernels
@@ -40,7 +40,7 @@ class Hopper:
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """What has been asked for since it was emptied; nothing runs."""
-    asked: set[str] = set()
+    requested: set[str] = set()
     binders: dict[int, Callable[..., Any]] = {}
     monkeypatch.setattr(driver, "_active", Hopper())
 
@@ -48,10 +48,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         if id(kernel) not in binders:
             *_, binders[id(kernel)] = kernel.create_binder()
         _, specialization, options = binders[id(kernel)](*arguments, debug=False, **known)
-        asked.add(f"{kernel.fn.__name__} {specialization} {options}")
+        requested.add(f"{kernel.fn.__name__} {specialization} {options}")
 
     monkeypatch.setattr(KernelInterface, "__getitem__", lambda kernel, grid: partial(launch, kernel))
-    return asked
+    return requested
 
 
 def check(launched: set[str], run: Callable[[int], None], counts: list[int]) -> None:
@@ -106,15 +106,15 @@ def test_experts_and_their_way_there(rng, pool, launched, num_used) -> None:
             )
         )
     )
-    send, fetch = carried(CPU, transport_kernels)
+    send, fetch = carried(transport_kernels)
     slots, share, across = torch.zeros(EXPERTS, dtype=torch.int32), torch.tensor(0.25), torch.tensor(0)
 
     def run(count: int) -> None:
         ids = torch.arange(count * num_used, dtype=torch.int32).view(count, num_used) % EXPERTS
         x, weights = torch.zeros(count, HIDDEN), torch.zeros(count, num_used)
-        division = fused_divide(ids, slots, share if count <= MOST_SHARED_TOKENS else None, phase_of(0), across)
+        division = fused_divide(ids, slots, share if count <= MAX_SHARED_TOKENS else None, phase_of(0), across)
         send(box, x, division.on_host, weights)
-        fetch(box, count)
+        fetch(box, count, CPU)
         division.gpu_slots.copy_(ids)
         experts(x, division.gpu_slots, weights)
         if count <= group_by_expert(ids, EXPERTS).block and ids.numel() <= FEW_PAIRS:

@@ -54,8 +54,8 @@ def test_services_that_never_ran_and_standalone_servers_can_be_selected() -> Non
 @pytest.mark.parametrize("board", BOARDS)
 def test_no_panel_mixes_durations_with_other_numbers(board: str) -> None:
     for each in BOARDS[board]["panels"]:
-        asked = [target["expr"] for target in each.get("targets", ())]
-        durations = [bool(re.search(r"_seconds(_bucket|_sum)?\b", expr)) for expr in asked]
+        requested = [target["expr"] for target in each.get("targets", ())]
+        durations = [bool(re.search(r"_seconds(_bucket|_sum)?\b", expr)) for expr in requested]
         assert len(set(durations)) <= 1, each["title"]
 
 

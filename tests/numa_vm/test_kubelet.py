@@ -72,8 +72,8 @@ def test_a_pod_that_fits_no_numa_node_is_retried_rarely(cluster: GuestCluster, t
     cluster.node.run_kubelet("single-numa-node")
     with cluster.service("large", "SingleNode", "Prefer", cpus=4) as large:
         message = cluster.wait(large, "Scheduled", "False", "TopologyAffinityError")
-        for said in (f"node {NAME} rejected", "4 CPUs", "request less", "numa.policy AllNodes"):
-            assert said in message
+        for text in (f"node {NAME} rejected", "4 CPUs", "request less", "numa.policy AllNodes"):
+            assert text in message
         time.sleep(BACKOFF_S)
         attempts = [int(pod["metadata"]["annotations"]["serving.ballast.dev/attempt"]) for pod in cluster.pods(large)]
         assert max(attempts) < MOST_ATTEMPTS

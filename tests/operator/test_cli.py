@@ -17,7 +17,7 @@ from ballast_operator.cli import main
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--otlp-endpoint", "collector:4318"], "'collector:4318' is not a valid URL such as http://"),
         (["--resync-seconds", "0"], "'0' is not a number of seconds from 1 to 300"),
@@ -32,16 +32,17 @@ from ballast_operator.cli import main
         (["--allowed-env", "A*B"], "'A*B' is not a valid variable name"),
         (["--allowed-env", ""], "'' is not a valid variable name"),
         (["--quota", "a:gpu=1"], "'gpu' in 'a:gpu=1' is not a quota; use pods, cpus, gpus, memory"),
+        (["--quota", "a:pods=-1"], "pods in 'a:pods=-1': -1 is negative; 0 allows none"),
         (["--quota", "a:pods=1,pods=5"], "pods is twice in 'a:pods=1,pods=5'"),
         (["--quota", "a:pods=1", "--quota", "a:gpus=2"], "a has two quotas; write its limits as one"),
         (["--allowed-image=-x"], "'-x' is not a valid image or prefix of images"),
     ],
 )
-def test_invalid_flags_are_rejected(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+def test_invalid_flags_are_rejected(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["run", *words])
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("image", ["", " ", "a b", "-x"])
@@ -65,10 +66,10 @@ def test_an_invalid_kubeconfig_is_reported(
     config.write_text(text)
     monkeypatch.setenv("KUBECONFIG", str(config))
     assert main(["doctor"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("ballast-operator: ")
-    assert str(config) in said
-    assert "set KUBECONFIG" in said
+    message = capsys.readouterr().err
+    assert message.startswith("ballast-operator: ")
+    assert str(config) in message
+    assert "set KUBECONFIG" in message
 
 
 @pytest.mark.parametrize(
@@ -89,11 +90,11 @@ def test_a_service_is_looked_for_in_the_namespace_of_the_context(
     words: list[str],
     namespace: str,
 ) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Server(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             self.send_error(404)
 
         def log_message(self, *_: object) -> None:
@@ -105,7 +106,7 @@ def test_a_service_is_looked_for_in_the_namespace_of_the_context(
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
         main([command, "chat", *words])
         server.shutdown()
-    assert asked[0] == f"/apis/serving.ballast.dev/v1alpha1/namespaces/{namespace}/inferenceservices/chat"
+    assert requested[0] == f"/apis/serving.ballast.dev/v1alpha1/namespaces/{namespace}/inferenceservices/chat"
 
 
 def test_a_port_in_use_is_reported(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from builders import service
 
-from ballast_operator.api.inference_service import InferenceService
+from ballast_operator.api.inference_service import InferenceService, SpecError
 from ballast_operator.api.pod.scheduling import Scheduling
 from ballast_operator.child_options import ChildOptions
 from ballast_operator.crd import to_yaml
@@ -219,7 +220,8 @@ def test_names_and_columns_match_the_contract():
     version = spec["versions"][0]
     columns = [(column["name"], column.get("priority", 0)) for column in version["additionalPrinterColumns"]]
     assert columns == [
-        ("Available", 0), ("Ready", 0), ("Reason", 0), ("NUMA", 0), ("Device", 0), ("Replicas", 0), ("Updated", 1),
+        ("Available", 0), ("Ready", 0), ("Reason", 0), ("NUMA", 0), ("Device", 0),
+        ("Ready-Pods", 0), ("Wanted", 0), ("Replicas", 1), ("Updated", 1),
         ("Images", 1), ("Age", 0), ("URL", 1), ("External-URL", 1), ("Node", 1), ("Message", 1),
     ]  # fmt: skip
     assert set(version["subresources"]) == {"status", "scale"}
@@ -232,3 +234,19 @@ def test_samples_are_accepted_by_the_types():
         for document in yaml.safe_load_all(sample.read_text()):
             if document["kind"] == "InferenceService":
                 InferenceService.from_api(document, strict=True)
+
+
+@pytest.mark.parametrize("part", ["labels", "annotations"])
+def test_pod_metadata_may_not_have_the_operators_keys(part):
+    key = "serving.ballast.dev/served"
+    with pytest.raises(SpecError, match=rf"podMetadata: keys that begin with serving.ballast.dev/ are .* {key} is one"):
+        service(podMetadata={part: {key: "true"}})
+    assert service(podMetadata={part: {"example.org/served": "true"}}).spec.pod_metadata
+
+
+def test_columns_compare_ready_and_wanted_pods():
+    (columns,) = {
+        tuple((each["name"], each["jsonPath"]) for each in version["additionalPrinterColumns"])
+        for version in service_definition()["spec"]["versions"]
+    }
+    assert {("Ready-Pods", ".status.readyReplicas"), ("Wanted", ".spec.replicas")} <= set(columns)

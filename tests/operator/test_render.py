@@ -49,7 +49,7 @@ def test_a_cache_of_an_unknown_version_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"spec": {"engine": {"maxNewTokens": 1024, "cacheLens": 4096}}}, "the smallest cacheLens that passes is 4097"),
         ({"spec": {"model": {"source": {}}}}, "exactly one model source"),
@@ -86,14 +86,14 @@ def test_a_cache_of_an_unknown_version_is_refused(tmp_path, capsys):
         ({"metadata": {"namespace": "Team_A"}}, "metadata.namespace 'Team_A' is not a valid name of a namespace"),
     ],
 )
-def test_a_spec_that_cannot_be_rendered_is_rejected_with_a_message(tmp_path, capsys, change, said):
+def test_a_spec_that_cannot_be_rendered_is_rejected_with_a_message(tmp_path, capsys, change, message):
     body = yaml.safe_load((SAMPLES / "tiny-cpu.yaml").read_text())
     for key, value in change.items():
         body[key] = {**body[key], **value} if isinstance(value, dict) and value else value
     file = tmp_path / "service.yaml"
     file.write_text(yaml.safe_dump(body))
     assert main(["render", "-f", str(file)]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there_is_named_once(capsys):

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
+from devkit.long import times
 from devkit.models.call_forms import FORMS, tool
 
 STRING = {"type": "string"}
@@ -85,7 +86,7 @@ def can_be_written(form: str, call: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(12, 40), deadline=None)
 @given(call=values, strict=st.booleans())
 def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict[str, Any], strict: bool) -> None:
     assume(can_be_written(form, call))
@@ -99,7 +100,7 @@ def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=times(5, 10), deadline=None)
 @given(call=values)
 def test_a_call_truncated_anywhere_leaves_no_markup(form: str, call: dict[str, Any]) -> None:
     call = {key: value for key, value in call.items() if key not in ("note", "unit")}  # their text may become a string
@@ -139,9 +140,9 @@ SPOKEN = tool(
 )
 
 
-def spoken(form: str, seed: int) -> str | None:
+def written(form: str, seed: int) -> str | None:
     """A random reply under the grammar; None for one that does not end."""
-    one, rng, said = FORMS[form], np.random.default_rng(seed), ""
+    one, rng, output = FORMS[form], np.random.default_rng(seed), ""
     state = one.start(SPOKEN, parallel=False)
     known = [each for each in SNIPPETS if MARKS.isdisjoint(each) or one.marks.keys() & set(each)]
     snippets = [(each, one.ids(each)) for each in known]
@@ -150,7 +151,7 @@ def spoken(form: str, seed: int) -> str | None:
     for step in range(300):
         allowed = one.allowed(state)
         if allowed[one.tokenizer.eos_id] and (step > 60 or rng.random() < 0.3):
-            return said
+            return output
         ways = [way for way in snippets if allowed[way[1][0]]] if rng.random() < 0.7 else []
         if step > 30:
             ways = [way for way in closing if allowed[way[1][0]]][:1]
@@ -163,15 +164,15 @@ def spoken(form: str, seed: int) -> str | None:
             if not one.allowed(state)[token]:
                 break
             state.accept(token)
-            said += letter
+            output += letter
     return None
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=times(8, 25), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(seed=st.integers(0, 2**32))
 def test_calls_that_the_grammar_allows_parse_to_valid_arguments(form: str, seed: int) -> None:
-    text = spoken(form, seed)
+    text = written(form, seed)
     assume(text is not None)
     assert text is not None
     one, schema = FORMS[form], SPOKEN[0]["function"]["parameters"]

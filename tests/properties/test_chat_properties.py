@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from devkit.long import times
 from devkit.oracles.published_schemas import follows, stream_events
 from devkit.servers.process import ServerProcess
 from devkit.servers.script_server import SCRIPTS
@@ -79,9 +80,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
 
 def joined(events: list[Any]) -> dict[int, Any]:
     """Choice → its joined deltas, in the form of a whole reply."""
-    said: dict[int, Any] = {}
+    output: dict[int, Any] = {}
     for choice in (choice for event in events for choice in event["choices"]):
-        message = said.setdefault(
+        message = output.setdefault(
             choice["index"], {"content": "", "reasoning": "", "calls": {}, "scores": [], "why": []}
         )
         delta = choice["delta"]
@@ -93,7 +94,7 @@ def joined(events: list[Any]) -> dict[int, Any]:
             message["calls"][part["index"]] = (name + function.get("name", ""), arguments + function["arguments"])
         message["scores"] += (choice["logprobs"] or {"content": []})["content"]
         message["why"] += [choice["finish_reason"]] if choice["finish_reason"] else []
-    return said
+    return output
 
 
 def fields_of(choice: Any) -> dict[str, Any]:
@@ -116,7 +117,12 @@ def may_call(body: dict[str, Any]) -> set[str]:
     return {"weather"} if isinstance(choice, dict) else {tool["function"]["name"] for tool in body.get("tools", ())}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=times(12, 40),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(body=bodies)
 def test_a_valid_request_gets_the_same_reply_streamed_and_whole(server: ServerProcess, body: dict[str, Any]) -> None:
     url = f"{server.url}/v1/chat/completions"

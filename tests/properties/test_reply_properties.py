@@ -11,6 +11,7 @@ from ballast.text.detokenizer import Detokenizer
 from ballast.text.marks import Start, marks_of
 from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Message, Part, Reasoning
+from devkit.long import times
 from devkit.models.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer(
@@ -66,7 +67,7 @@ def cut(ids: list[int], at: list[int]) -> list[list[int]]:
 
 
 @given(replies, starts, stops, cuts)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=times(120, 600), deadline=None)
 def test_a_stream_has_the_same_content_as_the_whole_reply(
     text: str, start: Start, stop: list[str], at: list[int]
 ) -> None:
@@ -77,7 +78,7 @@ def test_a_stream_has_the_same_content_as_the_whole_reply(
 
 
 @given(replies, starts, cuts)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(80, 300), deadline=None)
 def test_the_order_of_parts_does_not_depend_on_chunking(text: str, start: Start, at: list[int]) -> None:
     ids = encoded(text)
     assert merged(parts_of(cut(ids, at), start, [])) == merged(parts_of([ids], start, []))
@@ -122,7 +123,7 @@ def test_text_without_marks_is_content_letter_by_letter(text: str, start: Start)
 
 
 @given(replies.filter(lambda text: Mark.END_CALLS not in text), starts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(60, 200), deadline=None)
 def test_words_are_never_lost(text: str, start: Start) -> None:
     """Except for those of a last call whose name is not known when the reply ends."""
     text += E

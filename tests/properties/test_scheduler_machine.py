@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ballast._core import sched
+from devkit.long import times
 from devkit.oracles.reference_scheduler import ReferenceScheduler
 
 # Few tokens and short blocks, so that prefixes are shared and blocks are short all the time.
@@ -17,16 +18,18 @@ SALTS = st.tuples(st.integers(0, 1), st.integers(0, 1))
 
 
 @st.composite
-def windows(draw: st.DrawFn, sizes: dict[str, int]) -> tuple[int, int]:
+def windows(draw: st.DrawFn, sizes: dict[str, int], has_lanes: bool, has_tiers: bool) -> tuple[int, int]:
     """Tokens of a window, and as few blocks as work or some more."""
     window = draw(st.integers(1, 10))
+    chunk_size, prefill_chunk_size = sizes["chunk_size"], sizes["prefill_chunk_size"]
     least = sched.num_window_blocks(
         window=window,
         num_blocks=sizes["num_blocks"],
         block_tokens=sizes["block_tokens"],
         max_batch_size=sizes["max_batch_size"],
-        step_tokens=max(sizes["chunk_size"], sizes["prefill_chunk_size"]),
+        step_tokens=max(chunk_size, prefill_chunk_size) + (prefill_chunk_size if has_lanes else 0),
         keeps_borders=False,
+        has_tiers=has_tiers,
     )
     return window, min(sizes["num_blocks"], least + draw(st.integers(0, 4)))
 
@@ -46,17 +49,18 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
         "prefill_chunk_size": draw(st.integers(1, 16)),
     }
     has_window, has_states = draw(st.sampled_from([(False, False), (True, False), (False, True)]))
-    keeps_all = has_window or has_states
+    has_lanes = draw(st.booleans())
+    of_tiers = draw(tiers) if prefix_cache and not has_states else []
     return sched.SchedulerConfig(
         **sizes,
         prefix_cache=prefix_cache,
         # Seconds of steps of 1 and 8 tokens, so that each lane can be the cheaper one for a prompt.
         decode_costs=[(1, 1.0), (8, 1.0 + decode_s)] if has_costs else [],
-        prefill_costs=[(1, draw(st.floats(0.5, 4.0)))] if not has_window and draw(st.booleans()) else [],
+        prefill_costs=[(1, draw(st.floats(0.5, 4.0)))] if has_lanes else [],
         max_stall_s=draw(st.none() | st.floats(0.0, 3.0)),
         joint_tokens=draw(st.none() | st.tuples(st.integers(1, 4), st.integers(4, 12))),
-        tiers=draw(tiers) if prefix_cache and not keeps_all else [],
-        window=draw(windows(sizes)) if has_window else None,
+        tiers=of_tiers,
+        window=draw(windows(sizes, has_lanes, bool(of_tiers))) if has_window else None,
         state_slots=2 * max_batch_size + draw(st.integers(0, 6)) if has_states else 0,
     )
 
@@ -223,5 +227,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.reference.scheduler.check()
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=times(75, 300), stateful_step_count=40, deadline=None)
 TestScheduler = SchedulerMachine.TestCase

@@ -1,18 +1,22 @@
 """Models for tests of the server."""
 
-import functools
 import os
 from pathlib import Path
 
 import pytest
 
-from ballast.tiny import weights, write_tiny_model
-from ballast.tiny.model import rows_for, write_model
-from ballast.tiny.shape import PRESETS
-from ballast.tiny.tokenizer import make_tokenizer
+from devkit.models import written as tiny_models
+from devkit.models.written import MakeTiny, write_tiny_model
 
 # Each client of httpx reads the certificates of every authority, which takes 20 ms; no test asks a host outside.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parents[2] / "devkit/servers/one_authority.pem")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_tiny_models(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Workers' folders are in one of the run."""
+    base = tmp_path_factory.getbasetemp()
+    tiny_models.share((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny-models")
 
 
 @pytest.fixture(scope="session")
@@ -22,19 +26,6 @@ def noise(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory):
-    """Writes each tiny model once; tests only read them."""
-
-    # Drawing numbers takes a third of the time, and a model in other types has those of the one before.
-    @functools.lru_cache(1)
-    def drawn(arch):
-        shape = PRESETS[arch]
-        tokenizer = make_tokenizer(shape.family)
-        num_tokens = tokenizer.num_tokens
-        return shape, tokenizer, list(weights.tensors(shape, num_tokens, rows_for(num_tokens), seed=0))
-
-    @functools.cache
-    def write(arch, mla, quant):
-        return write_model(tmp_path_factory.mktemp("written"), *drawn(arch), mla=mla, quant=quant)
-
-    return lambda arch="v3", mla="split", quant="q4_k": write(arch, mla, quant)
+def written() -> MakeTiny:
+    """Tiny models, which tests only read."""
+    return tiny_models.tiny_model

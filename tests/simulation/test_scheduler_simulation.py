@@ -4,7 +4,10 @@ import hashlib
 import random
 from typing import Any
 
+import pytest
+
 from ballast._core import sched
+from devkit.long import times
 from devkit.oracles.reference_scheduler import Expected, ReferenceScheduler
 
 STOP = 0
@@ -119,8 +122,9 @@ class Simulation:
         return [self.random.choice(live)] if live and self.random.random() < 0.01 else []
 
 
-def test_ten_thousand_requests_leave_no_block_behind() -> None:
-    simulation = Simulation(seed=20250117, num_requests=14_000)
+def test_thousands_of_requests_leave_no_block_behind() -> None:
+    scale = times(1, 4)
+    simulation = Simulation(seed=20250117, num_requests=3_500 * scale)
     simulation.run()
     reference = simulation.reference
     stats = reference.scheduler.stats()
@@ -128,11 +132,11 @@ def test_ten_thousand_requests_leave_no_block_behind() -> None:
     totals = reference.totals
     assert totals.finished + totals.aborted + simulation.num_refused == simulation.num_added
     # The run is worth something only if it went through all of this, often.
-    assert totals.finished + totals.aborted >= 10_000
-    assert totals.aborted > 500
-    assert totals.preemptions > 500
-    assert totals.prefix_hit_tokens > 100_000
-    assert simulation.num_refused > 500
+    assert totals.finished + totals.aborted >= 2_500 * scale
+    assert totals.aborted > 125 * scale
+    assert totals.preemptions > 125 * scale
+    assert totals.prefix_hit_tokens > 25_000 * scale
+    assert simulation.num_refused > 125 * scale
 
 
 def test_the_same_calls_give_the_same_plans() -> None:
@@ -163,7 +167,7 @@ def test_steps_planned_ahead_leak_no_blocks() -> None:
 def test_two_lanes_leave_no_block_behind_either() -> None:
     # Short prompts are cheaper in steps with decoding requests, longer ones in steps of their own.
     costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
-    simulation = Simulation(seed=17, num_requests=3_000, looks_ahead=True, **costs)
+    simulation = Simulation(seed=17, num_requests=times(1_500, 3_000), looks_ahead=True, **costs)
     simulation.run()
     totals = simulation.reference.totals
     assert simulation.reference.scheduler.stats().used_tokens == 0
@@ -196,7 +200,7 @@ def test_two_lanes_that_follow_their_costs_leave_no_block_behind_either() -> Non
 
 
 def test_fair_share_among_clients_leaks_no_blocks() -> None:
-    simulation = Simulation(seed=19, num_requests=3_000, num_clients=5)
+    simulation = Simulation(seed=19, num_requests=times(1_000, 3_000), num_clients=5)
     simulation.run()
     totals = simulation.reference.totals
     assert simulation.reference.scheduler.stats().used_tokens == 0
@@ -233,7 +237,7 @@ def test_tiers_restore_evicted_blocks() -> None:
     assert reference.totals.restored_blocks > 300
     simulation.num_requests += 500
     simulation.run()
-    assert reference.totals.fetched_blocks > 500
+    assert reference.totals.fetched_blocks > 300
 
 
 def test_tiers_and_two_lanes_leave_no_block_behind_either() -> None:
@@ -267,6 +271,38 @@ def test_draft_tokens_leak_no_blocks_whether_correct_or_wrong() -> None:
         assert 0.3 * totals.drafted_tokens < totals.right_draft_tokens < 0.7 * totals.drafted_tokens
 
 
+@pytest.mark.parametrize("has_lanes", [False, True])
+def test_tiers_restore_what_windows_need(has_lanes: bool) -> None:
+    window, sizes = 20, {"block_tokens": CONFIG["block_tokens"], "max_batch_size": 4}
+    costs = {"decode_costs": [(1, 1.0), (96, 3.0)], "prefill_costs": [(1, 2.0)]} if has_lanes else {}
+    least = sched.num_window_blocks(
+        window=window,
+        num_blocks=900,
+        step_tokens=192 if has_lanes else 96,
+        keeps_borders=False,
+        has_tiers=True,
+        **sizes,
+    )
+    for num_window_blocks in (least, least + 8):
+        simulation = Simulation(
+            seed=47,
+            num_requests=700,
+            looks_ahead=True,
+            most_draft_tokens=4,
+            num_blocks=80,
+            max_batch_size=4,
+            tiers=[(60, 8), (400, 16)],
+            window=(window, num_window_blocks),
+            **costs,
+        )
+        simulation.run()
+        totals, stats = simulation.reference.totals, simulation.reference.scheduler.stats()
+        assert stats.used_tokens == stats.window_used_tokens == 0
+        assert totals.fetched_blocks > 300
+        assert totals.damaged_blocks > 0
+        assert all(tier.fetched_tokens > 0 for tier in stats.tiers)
+
+
 def test_windows_leave_no_block_behind_either_and_are_found_again() -> None:
     window = 20
     sizes = {name: CONFIG[name] for name in ("num_blocks", "block_tokens", "max_batch_size")}
@@ -277,7 +313,7 @@ def test_windows_leave_no_block_behind_either_and_are_found_again() -> None:
         for _ in range(2):
             simulation = Simulation(
                 seed=43,
-                num_requests=1_500,
+                num_requests=times(400, 1_500),
                 looks_ahead=True,
                 most_draft_tokens=4,
                 num_salts=2,
@@ -291,7 +327,7 @@ def test_windows_leave_no_block_behind_either_and_are_found_again() -> None:
         assert stats.used_tokens == stats.window_used_tokens == 0
         assert totals.predicted > 100
         hits.append(totals.prefix_hit_tokens)
-        assert num_blocks > 48 or totals.preemptions > 50
+        assert num_blocks > 48 or totals.preemptions > times(10, 50)
     assert least < 100
     assert 1_000 < hits[1] < hits[2] < hits[3]
 

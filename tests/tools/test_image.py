@@ -134,14 +134,14 @@ def test_an_isolated_program_loads_nothing_that_a_variable_names(tmp_path: Path)
     other.write_text("#!/bin/sh\n")
     environment = {"PYTHONPATH": str(evil)}
 
-    def said() -> list[str]:
+    def printed() -> list[str]:
         done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60, check=True)
         return done.stdout.splitlines()
 
-    assert said() == ["code of a volume", "0 0 False"]
+    assert printed() == ["code of a volume", "0 0 False"]
     isolate: list[str | Path] = [sys.executable, ROOT / "tools/image/isolate.py", programs]
     subprocess.run(isolate, timeout=60, check=True)
-    assert said() == ["1 1 True"]
+    assert printed() == ["1 1 True"]
     assert other.read_text() == "#!/bin/sh\n"
     empty = subprocess.run([*isolate[:2], evil], capture_output=True, text=True, timeout=60, check=False)
     assert (empty.returncode, empty.stderr) == (1, f"isolate: {evil} holds no Python program\n")

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ["setup", "browser", "prometheus", "cluster-binaries", "test-cpp", "test-older-cpus", "test-python"]
+PARTS = [
+    *("setup", "browser", "prometheus", "cluster-binaries", "test-clusters"),
+    *("test-cpp", "test-older-cpus", "test-python"),
+]
 STARTED = "@echo {part} >> started; echo output of {part}"
 
 
@@ -79,6 +82,29 @@ def test_builds_for_clusters_run_alongside_the_cpp_tests_and_end_before_the_pyth
     )
     status, output = run(clone)
     assert status == 0, output
+
+
+def test_tests_on_clusters_run_alongside_the_others_once_they_have_what_they_need(clone: Path) -> None:
+    until = "until [ -e {file} ]; do sleep 0.05; done"
+    write(
+        clone,
+        prometheus="sleep 0.3; touch downloaded",
+        cluster_binaries="sleep 0.3; touch binaries",
+        test_clusters="test -e downloaded && test -e binaries && touch clusters",
+        test_cpp=until.format(file="clusters"),
+    )
+    status, output = run(clone)
+    assert status == 0, output
+    assert output.count("output of test-clusters") == 1
+
+
+def test_a_failure_of_tests_on_clusters_fails_the_run_after_all_others(clone: Path) -> None:
+    write(clone, test_clusters="exit 3")
+    status, output = run(clone)
+    assert status == 1
+    assert "make test: output of test-clusters:\noutput of test-clusters\n" in output
+    assert summary(output)["test-clusters"] == "0:00 failed"
+    assert summary(output)["test-python"] == "0:00"
 
 
 @pytest.mark.parametrize("part", ["browser", "cluster-binaries"])

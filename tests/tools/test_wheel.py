@@ -45,7 +45,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin"
 
 
-def said(program: Path, *arguments: str) -> str:
+def output_of(program: Path, *arguments: str) -> str:
     ran = subprocess.run(
         [str(program), *arguments], capture_output=True, text=True, check=True, timeout=TIMEOUT_S, cwd=program.parent
     )
@@ -53,7 +53,7 @@ def said(program: Path, *arguments: str) -> str:
 
 
 def test_it_is_the_wheel_that_runs(installed: Path) -> None:
-    found = said(
+    found = output_of(
         installed / "python", "-c", "import ballast, ballast._core as core; print(ballast.__file__, core.__file__)"
     )
     assert found.count(str(installed.parent)) == 2
@@ -61,7 +61,7 @@ def test_it_is_the_wheel_that_runs(installed: Path) -> None:
 
 def test_the_bill_of_materials_lists_the_pages_npm_packages(installed: Path) -> None:
     script = str(ROOT / "tools/image/sbom.py")
-    bill = json.loads(said(installed / "python", script, "ballast-runtime", "1.2.3", str(installed.parent)))
+    bill = json.loads(output_of(installed / "python", script, "ballast-runtime", "1.2.3", str(installed.parent)))
     packages = json.loads((ROOT / "runtime/ballast/server/routes/static/vendor/packages.json").read_text())
     expected = {(each["package"], each["version"]) for each in packages.values()}
     found = [each for each in bill["components"] if each["purl"].startswith("pkg:npm/")]
@@ -112,7 +112,7 @@ def required(*locks: str) -> set[str]:
 
 def test_every_module_imports_with_only_the_requirements_and_no_test_code(installed: Path) -> None:
     allowed = ",".join(sorted(required("runtime.txt", "operator.txt")))
-    imported = set(json.loads(said(installed / "python", "-c", IMPORT_EVERYTHING, allowed)))
+    imported = set(json.loads(output_of(installed / "python", "-c", IMPORT_EVERYTHING, allowed)))
     sources = {
         ".".join(path.relative_to(ROOT / folder).with_suffix("").parts).removesuffix(".__init__")
         for folder in ("runtime", "operator")
@@ -123,19 +123,19 @@ def test_every_module_imports_with_only_the_requirements_and_no_test_code(instal
 
 
 def test_the_wheel_plans_and_answers_without_extras(installed: Path) -> None:
-    assert re.fullmatch(r"[\d.]+\n", said(installed / "ballast", "--version"))
-    assert json.loads(said(installed / "ballast", "plan", "--json", "--device", "cpu"))
-    asked = (
+    assert re.fullmatch(r"[\d.]+\n", output_of(installed / "ballast", "--version"))
+    assert json.loads(output_of(installed / "ballast", "plan", "--json", "--device", "cpu"))
+    requested = (
         "from ballast import LLM; print(LLM(device='cpu').chat([{'role': 'user', 'content': 'What is 12 + 7?'}])[0])"
     )
-    assert "19" in said(installed / "python", "-c", asked)
+    assert "19" in output_of(installed / "python", "-c", requested)
     listed = "import importlib.metadata as m; print(*m.requires('ballast-serve'), sep='\\n')"
-    required_always = [line for line in said(installed / "python", "-c", listed).splitlines() if ";" not in line]
+    required_always = [line for line in output_of(installed / "python", "-c", listed).splitlines() if ";" not in line]
     assert {"fastapi", "numpy"} <= {re.split(r"[^\w.-]", line)[0].partition("==")[0] for line in required_always}
 
 
 def test_the_operators_custom_resource_comes_with_it(installed: Path) -> None:
-    kinds = {document["kind"] for document in objects_of(said(installed / "ballast-operator", "crd"))}
+    kinds = {document["kind"] for document in objects_of(output_of(installed / "ballast-operator", "crd"))}
     assert kinds == {"CustomResourceDefinition"}
 
 
@@ -143,6 +143,6 @@ def test_the_built_in_model_answers_and_the_page_is_there(installed: Path) -> No
     with ServerProcess(python=str(installed / "python")) as server:
         for name in FILES:
             assert httpx.get(server.url + name, timeout=60).status_code == 200, name
-        asked = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "temperature": 0, "max_tokens": 30}
-        reply = httpx.post(f"{server.url}/v1/chat/completions", json=asked, timeout=60).json()
+        requested = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "temperature": 0, "max_tokens": 30}
+        reply = httpx.post(f"{server.url}/v1/chat/completions", json=requested, timeout=60).json()
         assert "19" in reply["choices"][0]["message"]["content"]

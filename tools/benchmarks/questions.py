@@ -873,7 +873,7 @@ PROMPTS_LLAMA_CPP = Question(
     name="prompts-llama-cpp",
     title="Prompts, compared with llama.cpp",
     about=(
-        "One prompt of random tokens, with all experts in host memory: the same file on the same machine, two or three "
+        "One prompt of random tokens, with all experts in host memory: one file and machine, two or three "
         "alternating runs."
     ),
     file="peers_llama_cpp.jsonl",
@@ -894,7 +894,7 @@ DECODE_LLAMA_CPP = Question(
     name="decode-llama-cpp",
     title="Decoding, compared with llama.cpp",
     about=(
-        "Replies of 200 tokens after prompts of 64, as above: two rounds with Qwen3, one with R1. Ballast samples "
+        "Replies of 200 tokens after prompts of 64: three rounds with Qwen3, two with R1. Ballast samples "
         "(temperature 0.6, top_p 0.95); llama-batched-bench does not."
     ),
     file="peers_llama_cpp.jsonl",
@@ -980,7 +980,7 @@ Ballast compared with other servers on the same machine. [Measurements](measurem
 - The models have real shapes and types, and random weights: their text is noise.
 - The machines are shared and virtual. Their memory bandwidth changes by a third within minutes, so compare only within
   a table.
-- Not measured yet: kt-kernel, and three rounds of decoding compared with llama.cpp.""",
+- Not measured yet: kt-kernel, and a third round of decoding R1.""",
         COMPARED,
     ),
     Page(

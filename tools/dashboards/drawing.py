@@ -97,7 +97,7 @@ def draw(board: Json, answers: Mapping[int, Sequence[Series]], marks: Sequence[M
             else:
                 _NOW[panel["type"]](page, panel, place, series)
         text = io.StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Title": _said(board)})
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Title": _sent(board)})
         plt.close(figure)
     return themed(_rounded(text.getvalue()), _COLOURS)
 
@@ -111,7 +111,7 @@ def _heading(window: Window) -> str:
     )
 
 
-def _said(board: Json) -> str:
+def _sent(board: Json) -> str:
     return f"{board['title']}: drawn from the dashboard's file and Prometheus' answers"
 
 

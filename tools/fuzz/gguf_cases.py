@@ -20,6 +20,7 @@ from devkit.models.gguf_files import write_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC, V32_SPEC
 from devkit.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_SPEC
+from devkit.models.specs.laguna import LAGUNA_SPEC
 from devkit.models.specs.mimo import MIMO_SPEC
 from devkit.models.specs.qwen3 import QWEN3_NEXT_SPEC, QWEN3_SPEC
 from devkit.models.specs.step import STEP_SPEC
@@ -82,7 +83,7 @@ def seed_specs() -> tuple[ModelSpec, ...]:
     lite = changed(V2_LITE_SPEC, **small, **dense, **latent)
     grouped = [changed(QWEN3_SPEC, **small), changed(GLM_SPEC, **small, **dense)]
     sparse = [changed(spec, **small, **dense, **latent) for spec in (V32_SPEC, GLM_DSA_SPEC)]
-    windowed = [replace(spec, hidden=32, vocab_size=288) for spec in (GPT_OSS_SPEC, STEP_SPEC, MIMO_SPEC)]
+    windowed = [replace(spec, hidden=32, vocab_size=288) for spec in (GPT_OSS_SPEC, STEP_SPEC, MIMO_SPEC, LAGUNA_SPEC)]
     recurrent = replace(QWEN3_NEXT_SPEC, hidden=32, vocab_size=288)
     return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse, *windowed, recurrent
 
@@ -188,6 +189,7 @@ _MORE_KEYS = (
     "deepseek2.attention.sliding_window",
     "deepseek2.attention.indexer.top_k",
     "deepseek2.attention.temperature_scale",
+    "deepseek2.attention.temperature_length",
     "deepseek2.rope.scaling.yarn_attn_factor",
     "deepseek2.rope.scaling.yarn_log_multiplier",
     "gpt-oss.attention.sliding_window_pattern",
@@ -200,6 +202,7 @@ _MORE_KEYS = (
     "qwen3next.full_attention_interval",
     "qwen3next.attention.recurrent_layers",
     "qwen3next.ssm.state_size",
+    "laguna.attention.sliding_window_pattern",
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.unknown",
 )

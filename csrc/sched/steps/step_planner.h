@@ -11,9 +11,6 @@
 
 namespace ballast {
 
-// Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is
-// not larger: beyond it, streaming alone is as fast and leaves the decode lane free.
-inline constexpr int32_t kMostIdleTokens = 1024;
 // A waiting prompt may start while another one is partly computed if its length, times this, is at most the
 // number of tokens that the other one has left.
 inline constexpr int32_t kJoiningShare = 4;

@@ -38,10 +38,24 @@ void TierMirror::match(Request& request, const StepPlanner& planner, int32_t num
       request.found.push_back(static_cast<int32_t>(t));
     }
   }
+  keep_usable(request);
   if (request.found.empty()) return;
   const int32_t num_matched = static_cast<int32_t>(request.match.num_usable) * config_.block_tokens;
   request.found.resize(num_worth_fetching(planner, config_.block_tokens, speeds_, request.found,
                                           request.num_tokens() - num_matched, num_decode));
+  keep_usable(request);
+}
+
+// Reduces what was found to blocks after which the request can begin: layers with a window have what it sees.
+void TierMirror::keep_usable(Request& request) const {
+  const size_t begin = request.match.num_usable;
+  const auto is_there = [&](size_t index) {
+    if (index < begin) return blocks_.windows().of(request.match.blocks[index]) != kNullBlock;
+    const size_t tier = static_cast<size_t>(request.found[index - begin]);
+    return tiers_[tier].has_window(request.tiers[tier].match.blocks[index]);
+  };
+  const size_t end = blocks_.windows().num_usable(begin + request.found.size(), is_there);
+  request.found.resize(std::max(begin, end) - begin);
 }
 
 void TierMirror::begin_fetch(Request& request) {
@@ -59,6 +73,9 @@ void TierMirror::begin_fetch(Request& request) {
     TierTable& table = request.tiers[static_cast<size_t>(tier)];
     Transfer fetch{Move::kFetch, tier, table.blocks[position]};
     fetch.block = request.blocks[position];
+    if (request.fetched_end > 0 && static_cast<int32_t>(position) >= request.fetched_begin) {
+      fetch.window_block = blocks_.windows().of(fetch.block);
+    }
     fetch.seq = request.seq;
     transfers_.push_back(std::move(fetch));
     ++position;
@@ -151,6 +168,8 @@ void TierMirror::send(size_t tier, TierTable& to, const std::vector<int32_t>& to
     const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(position) * config_.block_tokens;
     Transfer store{Move::kStore, static_cast<int32_t>(tier), table.back()};
     store.block = blocks[position];
+    store.window_block = blocks_.windows().of(blocks[position]);
+    tiers_[tier].note_window(table.back(), store.window_block != kNullBlock);
     store.parent = position == 0 ? kNullBlock : table[position - 1];
     store.tokens = {begin, begin + config_.block_tokens};
     store.salt = salt;
@@ -233,8 +252,8 @@ void TierMirror::stored(int32_t tier, bool is_whole, const std::vector<Request*>
 
 void TierMirror::restore(int32_t tier, const std::vector<BlockId>& blocks,
                          const std::vector<BlockId>& parents, const std::vector<int32_t>& tokens,
-                         const std::vector<Salt>& salts) {
-  tiers_[checked(tier)].restore(blocks, parents, tokens, salts);
+                         const std::vector<Salt>& salts, const std::vector<bool>& have_windows) {
+  tiers_[checked(tier)].restore(blocks, parents, tokens, salts, have_windows);
 }
 
 void TierMirror::release(Request& request) {

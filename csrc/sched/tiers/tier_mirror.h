@@ -47,7 +47,8 @@ class TierMirror {
   // attempted.
   void stored(int32_t tier, bool is_whole, const std::vector<Request*>& running);
   void restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
-               const std::vector<int32_t>& tokens, const std::vector<Salt>& salts);
+               const std::vector<int32_t>& tokens, const std::vector<Salt>& salts,
+               const std::vector<bool>& have_windows);
   // The cache is about to evict a block: counts its tokens as dropped if no tier has them.
   void note_evicted(BlockId evicted);
 
@@ -71,6 +72,7 @@ class TierMirror {
   static constexpr size_t kMostUnsent = 64;
 
   size_t checked(int32_t tier) const;
+  void keep_usable(Request& request) const;
   void send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens, const Salt& salt,
             const std::vector<BlockId>& blocks, size_t num_blocks);
   void keep_unsent(const Request& request);

@@ -51,14 +51,12 @@ void SchedulerConfig::validate() const {
   }
   require(window.tokens >= 0, "window", window.tokens, "a token sees at least itself; use 0 for no window");
   if (window.tokens == 0) return;
-  require(tiers.empty(), "tiers", static_cast<int64_t>(tiers.size()),
-          "tiers keep whole blocks; use no window, which keeps all, or no tiers");
-  require(!has_prefill_lane(), "window", window.tokens,
-          "a prefill lane keeps all tokens of each layer; use no window or no prefill_costs");
-  const int32_t least = least_window_blocks(window.tokens, num_blocks, block_tokens, max_batch_size,
-                                            std::max(chunk_size, prefill_chunk_size));
+  const int32_t least = least_window_blocks(
+      {window.tokens, num_blocks, block_tokens, max_batch_size, most_outstanding_tokens(), !tiers.empty()});
   require(window.num_blocks >= least && window.num_blocks <= num_blocks, "window blocks", window.num_blocks,
-          "expected " + std::to_string(least) + " to num_blocks=" + std::to_string(num_blocks));
+          "expected " + std::to_string(least) + " to num_blocks=" + std::to_string(num_blocks) +
+              "; take as many as num_window_blocks finds for steps of " +
+              std::to_string(most_outstanding_tokens()) + " tokens" + (tiers.empty() ? "" : " and tiers"));
 }
 
 }  // namespace ballast

@@ -1,6 +1,7 @@
 // The scheduler's limits, constant for its lifetime.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -12,6 +13,10 @@
 #include "sched/types/cost_curve.h"
 
 namespace ballast {
+
+// Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is
+// not larger: beyond it, streaming alone is as fast and leaves the decode lane free.
+inline constexpr int32_t kMostIdleTokens = 1024;
 
 struct SchedulerConfig {
   int32_t num_blocks;      // usable blocks, in addition to the null block
@@ -36,6 +41,15 @@ struct SchedulerConfig {
   StateConfig states = {};             // of the layers with recurrent state
 
   bool has_prefill_lane() const { return !prefill_costs.empty(); }
+  // Most tokens of a step of the decode lane, of any kind.
+  int32_t most_decode_lane_tokens() const {
+    if (!has_prefill_lane()) return std::max(chunk_size, prefill_chunk_size);
+    return std::max(chunk_size, std::min(prefill_chunk_size, kMostIdleTokens));
+  }
+  // Most tokens of all steps that can be outstanding at the same time.
+  int32_t most_outstanding_tokens() const {
+    return most_decode_lane_tokens() + (has_prefill_lane() ? prefill_chunk_size : 0);
+  }
   int64_t capacity_tokens() const { return int64_t{num_blocks} * block_tokens; }
 
   // Throws std::invalid_argument naming the field, its value and what would work.

@@ -63,6 +63,9 @@ struct Transfer {
   // block to copy to. Drop: none; the contents of the tier's block and of its successors must never be
   // restored.
   BlockId block = kNullBlock;
+  // The same of layers with a window. Store: kNullBlock if its contents are gone, and the tier's block has
+  // none. Fetch: kNullBlock if the request does not need them; what is copied to it is never read.
+  BlockId window_block = kNullBlock;
   BlockId parent = kNullBlock;       // store only: the tier's block with the preceding tokens, or none
   std::vector<int32_t> tokens = {};  // store only: [block_tokens]
   Salt salt = {};                    // store only

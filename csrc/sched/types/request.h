@@ -72,11 +72,13 @@ struct Request {
   int32_t num_known = 0;             // leading blocks that it knew when the request started
   int32_t windows_begin = 0;         // of `blocks`, the first one whose window block the request needs,
   int32_t windows_end = 0;           // and the one after the last; see WindowBlocks
-  RequestState state;                // of recurrent layers
-  int32_t num_cached_tokens = 0;     // prompt tokens served by the prefix cache at the first admission
-  int64_t fetch_number = 0;          // counts fetches, in the order in which they were ordered
-  bool fetches_first = false;        // whether fetched tokens count as cached, too
-  bool scores_prompt = false;        // computes every prompt token; does not read the prefix cache
+  int32_t fetched_begin = 0;         // the same of blocks that are being fetched, for the tokens after them
+  int32_t fetched_end = 0;
+  RequestState state;             // of recurrent layers
+  int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
+  int64_t fetch_number = 0;       // counts fetches, in the order in which they were ordered
+  bool fetches_first = false;     // whether fetched tokens count as cached, too
+  bool scores_prompt = false;     // computes every prompt token; does not read the prefix cache
   bool admitted_before = false;
   bool has_slot = false;  // counts towards max_batch_size: it runs and does not fetch
   bool decodes = false;   // planned as a decode row

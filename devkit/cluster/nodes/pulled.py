@@ -79,7 +79,7 @@ def wait_pulled(installed: InstalledNode, name: str) -> Object:
     return wait_for("ModelPulled", pulled, PULL_TIMEOUT_S)
 
 
-def asked(installed: InstalledNode, client: str, service: str, question: str) -> Object:
+def chat_reply(installed: InstalledNode, client: str, service: str, question: str) -> Object:
     """The reply to a chat request from another pod, through the Service."""
     address = address_of(installed, service)
     reply: Object = json.loads(installed.kubectl("exec", client, "--", "python3", "-c", ASK, address, question))

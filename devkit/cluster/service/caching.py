@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from devkit.cluster.kube import Kube, Object
-from devkit.cluster.service.pulling import said, set_status
+from devkit.cluster.service.pulling import set_status, terminated
 from devkit.cluster.waiting import wait_for
 
 OF_CACHE = "serving.ballast.dev/model-cache"
@@ -51,7 +51,7 @@ def cache_jobs(kube: Kube, namespace: str, model_name: str, place: str, *, remov
 def finish(kube: Kube, namespace: str, model_name: str, place: str, *, removes: bool = False) -> Object:
     """Have the Job's pod succeed once it runs; returns the pod as it was."""
     pod = running_pod(kube, namespace, model_name, place, removes=removes)
-    set_status(kube, pod, phase="Succeeded", state=said(0, "Pulled", "done"))
+    set_status(kube, pod, phase="Succeeded", state=terminated(0, "Pulled", "done"))
     return pod
 
 

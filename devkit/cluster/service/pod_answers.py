@@ -46,7 +46,7 @@ class PodAnswers(ServerThread):
             "/debug/numa": (200, copy.deepcopy(PINNED)),
             "/debug/state": (200, copy.deepcopy(STATE)),
         }
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         """URLs, in order."""
         super().__init__(self._handler())
 
@@ -66,7 +66,7 @@ class PodAnswers(ServerThread):
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                answers.asked.append(self.path)
+                answers.requested.append(self.path)
                 url = urlsplit(self.path)
                 page = answers.pages.get(url.path, (404, {}))
                 if page is None or not answers._is_reachable(str(url.hostname)):

@@ -26,8 +26,12 @@ def make_claim(kube: Kube, namespace: str) -> None:
         },
     }
     kube.create("persistentvolumes", {"apiVersion": "v1", "kind": "PersistentVolume", **volume})
-    asked = {"resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    claim = {"metadata": {"name": "models"}, "spec": {**asked, "volumeName": namespace}}
+    requested = {
+        "resources": {"requests": {"storage": "1Gi"}},
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+    }
+    claim = {"metadata": {"name": "models"}, "spec": {**requested, "volumeName": namespace}}
     kube.create("persistentvolumeclaims", {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim}, namespace)
     wait_for(
         "a bound claim",
@@ -62,7 +66,7 @@ def set_status(kube: Kube, pod: Object, *, phase: str = "Running", state: Object
     kube.merge("pods", pod["metadata"]["name"], {"status": status}, pod["metadata"]["namespace"], "status")
 
 
-def said(code: int, reason: str, message: str) -> Object:
+def terminated(code: int, reason: str, message: str) -> Object:
     """How a container ended that wrote a report."""
     at = "2026-01-01T00:00:00Z"
     text = json.dumps({"reason": reason, "message": message})

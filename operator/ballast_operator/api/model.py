@@ -18,7 +18,7 @@ PULLED_SOURCES = {"huggingFace": "hugging_face", "modelScope": "model_scope", "s
 """Sources that a Job downloads to a volume: name in YAML → name here."""
 _SOURCES = ("pvc", "hostPath", "image", *PULLED_SOURCES, "cache", "builtin")
 EXACTLY_ONE_SOURCE = f"exactly one model source must be set: {', '.join(_SOURCES[:-1])} or {_SOURCES[-1]}"
-NAMED_BY_THE_HUB = (
+PATHS_NOT_ALLOWED = (
     f"with source.{', '.join(PULLED_SOURCES)} or cache, ggufPath and configPath must not be set: "
     "the source's files are the model"
 )
@@ -114,7 +114,7 @@ class Model(ApiType):
             cel(
                 f"!({' || '.join(f'has(self.source.{name})' for name in (*PULLED_SOURCES, 'cache'))}) || "
                 "(self.ggufPath == '.' && !has(self.configPath))",
-                NAMED_BY_THE_HUB,
+                PATHS_NOT_ALLOWED,
             )
         )
     )
@@ -138,5 +138,5 @@ class Model(ApiType):
     def _paths_of_files(self) -> Model:
         of_a_hub = self.source.pulled is not None or self.source.cache is not None
         if of_a_hub and (self.gguf_path != "." or self.config_path is not None):
-            raise ValueError(NAMED_BY_THE_HUB)
+            raise ValueError(PATHS_NOT_ALLOWED)
         return self

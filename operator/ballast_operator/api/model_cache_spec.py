@@ -23,7 +23,7 @@ STORAGE_STAYS = "storage cannot be changed because it holds models: create anoth
 SOURCE_STAYS = (
     "the source of a model cannot be changed because services use it by its name: add a model with another name"
 )
-A_SIZE = "must be a quantity from 1Mi to 1Pi, such as 400Gi"
+SIZE_FORMAT = "must be a quantity from 1Mi to 1Pi, such as 400Gi"
 LARGER_THAN_ALL = "capacity must be at least the size of the largest model"
 PROXY_PATTERN = f"^({'|'.join(word for name in PROXY_VARIABLES for word in (name, name.lower()))})$"
 
@@ -33,13 +33,13 @@ Size = Annotated[str, StringConstraints(min_length=1, max_length=32)]
 SIZE_RULE = cel(
     "isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && "
     "quantity(self).compareTo(quantity('1Pi')) <= 0",
-    A_SIZE,
+    SIZE_FORMAT,
 )
 
 
 def _checked_size(text: str) -> str:
     if not 2**20 <= parse_bytes(text) <= 2**50:
-        raise ValueError(f"{text}: {A_SIZE}")
+        raise ValueError(f"{text}: {SIZE_FORMAT}")
     return text
 
 

@@ -17,7 +17,7 @@ from ballast_operator.api.pod.security import SecurityContext
 from ballast_operator.api.pod.volume import Volume
 from ballast_operator.api.rollout import RolloutPolicy
 from ballast_operator.folders import OWN_VOLUMES, collides
-from ballast_operator.names import OWN_VARIABLES
+from ballast_operator.names import GROUP, OWN_VARIABLES
 from ballast_operator.quantity import parse_bytes
 
 USED_GPUS = 1
@@ -34,6 +34,7 @@ OWN_ENVIRONMENT = (
 )
 OWN_FOLDERS = f"volumeMounts must not overlap the operator's folders {', '.join(OWN_VOLUMES.values())}"
 UNKNOWN_VOLUME = "volumeMounts must name volumes of spec.volumes"
+OPERATORS_KEYS = f"keys that begin with {GROUP}/ are the operator's"
 HOSTNAME = "kubernetes.io/hostname"
 FOLDER_OF_A_NODE = (
     f"hostPath of model.source.{', '.join(PULLED_SOURCES)} is on one node: scheduling.nodeSelector must have {HOSTNAME}"
@@ -251,12 +252,28 @@ class KvDisk(ApiType):
 class PodMetadata(ApiType):
     """Labels and annotations of the pods, in addition to the operator's own."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                f"self.labels.all(k, !k.startsWith('{GROUP}/')) && self.annotations.all(k, !k.startsWith('{GROUP}/'))",
+                OPERATORS_KEYS,
+            )
+        )
+    )
+
     labels: Labels = Field(
         default_factory=dict, description='Labels of the pods, such as sidecar.istio.io/inject: "false".'
     )
     annotations: Annotated[dict[str, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=64)] = Field(
         default_factory=dict, description="Annotations of the pods."
     )
+
+    @model_validator(mode="after")
+    def _leaves_the_operators_keys(self) -> PodMetadata:
+        for key in (*self.labels, *self.annotations):
+            if key.startswith(f"{GROUP}/"):
+                raise ValueError(f"{OPERATORS_KEYS}, and {key} is one")
+        return self
 
 
 class InferenceServiceSpec(ApiType):

@@ -37,9 +37,11 @@ def quota(text: str) -> tuple[str, dict[str, str]]:
         if key in limits:
             raise argparse.ArgumentTypeError(f"{key} is twice in {text!r}")
         try:
-            parse_count(quantity)
+            limit = parse_count(quantity)
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"{key} in {text!r}: {error}") from None
+        if limit < 0:
+            raise argparse.ArgumentTypeError(f"{key} in {text!r}: {quantity} is negative; 0 allows none")
         limits[key] = quantity
     return named, limits
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ballast_operator.cluster.api import Api, ApiError
-from ballast_operator.cluster.kinds import EVENT, INFERENCE_SERVICE, LEASE, POD, Kind
+from ballast_operator.cluster.kinds import EVENT, INFERENCE_SERVICE, LEASE, MODEL_CACHE, POD, Kind
 from ballast_operator.control.deciding.live_pod import Pod
 from ballast_operator.control.deciding.ownership import controller_of
 from ballast_operator.control.observing.installs import watches
@@ -32,6 +32,8 @@ class Seen:
     pods: Sequence[Mapping[str, Any]]
     events: Sequence[Mapping[str, Any]]
     leases: Sequence[Mapping[str, Any]]
+    cache: Mapping[str, Any] | None
+    """The ModelCache of the service's model; None if it uses none or if it is missing."""
     unread: Sequence[str]
     now: datetime
 
@@ -54,7 +56,13 @@ async def look(api: Api, ref: Ref) -> Seen:
     names = {ref.name, *(pod["metadata"]["name"] for pod in pods)}
     events = [it for it in await listed(EVENT, ref.namespace) if it["involvedObject"].get("name") in names]
     leases = await listed(LEASE, None, f"{LABEL_INSTALL}=true")
-    return Seen(service, pods, events, leases, unread, datetime.now(UTC))
+    cache = None
+    if (source := _cached_source(service)) is not None:
+        try:
+            cache = await api.get(MODEL_CACHE, ref.namespace, source["name"])
+        except ApiError as error:
+            unread.append(f"ModelCache {source['name']} cannot be read: {error.message}")
+    return Seen(service, pods, events, leases, cache, unread, datetime.now(UTC))
 
 
 def is_ready(seen: Seen) -> bool:
@@ -69,6 +77,7 @@ def explain(seen: Seen, width: int) -> Iterator[str]:
     parts = (
         ("OPERATOR", _operator(seen)),
         ("CONDITIONS", _condition_lines(seen)),
+        ("MODEL CACHE", _cache_lines(seen)),
         ("PODS", _pod_lines(seen)),
         ("EVENTS", _event_lines(seen)),
         ("NOT READ", seen.unread),
@@ -117,6 +126,33 @@ def _condition_lines(seen: Seen) -> Iterator[str]:
         if kind != READY:
             since = _age(found.get("lastTransitionTime"), seen.now)
             yield f"{kind:14} {found['status']:7} {since:>4}  {found['reason']}: {found.get('message', '')}"
+
+
+def _cached_source(service: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The reference to a model of a ModelCache; None for other sources."""
+    source: Mapping[str, Any] | None = ((service["spec"].get("model") or {}).get("source") or {}).get("cache")
+    return source
+
+
+def _cache_lines(seen: Seen) -> Iterator[str]:
+    """The state of the service's model in its ModelCache: the cache's conditions, then each place that has it."""
+    source = _cached_source(seen.service)
+    if source is None:
+        return
+    name, model = source["name"], source["model"]
+    if seen.cache is None:
+        if not any(line.startswith("ModelCache") for line in seen.unread):
+            yield f"ModelCache {name} does not exist"
+        return
+    status = seen.cache.get("status") or {}
+    for found in status.get("conditions") or ():
+        since = _age(found.get("lastTransitionTime"), seen.now)
+        yield f"{name}: {found['type']} {found['status']} {since}  {found['reason']}: {found.get('message', '')}"
+    for place in status.get("places") or ():
+        for held in place.get("models") or ():
+            if held["name"] == model:
+                message = f": {held['message']}" if held.get("message") else ""
+                yield f"{model} on {place['name']}: {held['state']}{message}"
 
 
 def _pod_lines(seen: Seen) -> Iterator[str]:

@@ -147,7 +147,7 @@ class Reconciler:
         spec = service.spec
         target = (spec_hash(spec), restart_of(service), spec.replicas, spec.rollout.paused, pulled)
         num_ready = sum(pod.ready for pod in current.values())
-        is_pulling = not pulled and evidence.pulled is not None and not evidence.pulled.troubles
+        is_pulling = not pulled and evidence.pulled is not None and not evidence.pulled.is_fault
         idle_s = clock.idle_s(target, num_ready, spec.replicas, self.clock(), is_pulling=is_pulling)
         return replace(evidence, idle_s=idle_s, failed=clock.failed)
 
@@ -315,7 +315,9 @@ class Reconciler:
         idle = tuple(pod for pod in rollout.stop if pod not in serving)
         if serving:
             why = attempt_failed(service, seen.pods, seen.status)
-            if why is None:
+            if why is not None:
+                await end_image_check(self.api, service, state, outcome)
+            else:
                 why = await why_not_startable(self.api, service, successor, seen.pods, state, outcome)
             if why is not None:
                 names = ", ".join(pod.name for pod in serving)

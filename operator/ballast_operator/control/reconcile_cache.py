@@ -16,7 +16,7 @@ from ballast_operator.cluster.kinds import MODEL_CACHE
 from ballast_operator.control.applying.cache_jobs import (
     begin_pull,
     forget,
-    put_away,
+    remove_finished_pods,
     renew_pull,
     step_removal,
 )
@@ -171,7 +171,7 @@ class CacheReconciler:
                     await step_removal(self.api, cache, copy, self.options)
             else:
                 await renew_pull(self.api, cache, copy, self.options)
-                await put_away(self.api, copy)
+                await remove_finished_pods(self.api, copy)
         refusals = {}
         for folder in plan.pull:
             if (refusal := await begin_pull(self.api, cache, listed[folder], place, self.options)) is not None:

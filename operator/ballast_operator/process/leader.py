@@ -45,7 +45,7 @@ class Election:
     _held: dict[str, Any] | None = field(default=None)
     """The lease as this candidate last wrote it, so that a renewal needs one request."""
     _has_led: bool = field(default=False)
-    _beaten: bool = field(default=False)
+    _lost_election: bool = field(default=False)
     """Another process with this identity holds the lease."""
 
     async def acquire(self) -> float:
@@ -59,7 +59,7 @@ class Election:
 
     async def hold(self, since: float) -> None:
         """Renew until leadership is lost. Returns at most DEADLINE_S after the last renewal."""
-        while (left_s := since + DEADLINE_S - self.clock()) > 0 and not self._beaten:
+        while (left_s := since + DEADLINE_S - self.clock()) > 0 and not self._lost_election:
             await asyncio.sleep(min(RENEW_S, left_s))
             began = self.clock()
             if began < since + DEADLINE_S and await self._try_limited(since + DEADLINE_S - began):
@@ -124,10 +124,10 @@ class Election:
         if self._is_ours(lease):
             taken = {**spec, **mine}
         elif spec.get("holderIdentity") and not self._expired(lease, spec):
-            if spec["holderIdentity"] == self.identity and not self._beaten:
+            if spec["holderIdentity"] == self.identity and not self._lost_election:
                 message = "another process with this identity took the lease: give each its own --identity"
                 log.warning(message, extra={"identity": self.identity})
-                self._beaten = True
+                self._lost_election = True
             return False
         else:
             taken = {**spec, **mine, "acquireTime": stamp, "leaseTransitions": spec.get("leaseTransitions", 0) + 1}
@@ -137,7 +137,7 @@ class Election:
             "annotations": {**(metadata.get("annotations") or {}), **marked},
         }
         self._held = await self.api.replace(LEASE, {**lease, "metadata": {**metadata, **marks}, "spec": taken})
-        self._has_led, self._beaten = True, False
+        self._has_led, self._lost_election = True, False
         return True
 
     def _expired(self, lease: dict[str, Any], spec: dict[str, Any]) -> bool:

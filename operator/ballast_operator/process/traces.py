@@ -26,7 +26,7 @@ MAX_BATCH = 512
 PAUSE_S = 1.0
 """Pause between two batches."""
 TIMEOUT_S = 10.0
-COMPLAIN_S = 60.0
+FAILURE_LOG_INTERVAL_S = 60.0
 """Minimum time between two log lines about a collector that accepts no spans."""
 LEAVE_S = 3.0
 """Maximum time to send the last spans when the operator ends."""
@@ -121,11 +121,11 @@ class Traces:
                 failure = f"{type(error).__name__}: {error}"
             if failure is not None:
                 self._dropped += len(batch)
-            self._complain(url, failure)
+            self._log_failure(url, failure)
 
-    def _complain(self, url: str, failure: str | None) -> None:
+    def _log_failure(self, url: str, failure: str | None) -> None:
         now = time.monotonic()
-        if self._dropped and now - self._complained >= COMPLAIN_S:
+        if self._dropped and now - self._complained >= FAILURE_LOG_INTERVAL_S:
             reason = failure or "it does not keep up"
             log.warning("spans were dropped", extra={"collector": url, "spans": self._dropped, "reason": reason})
             self._complained, self._dropped = now, 0

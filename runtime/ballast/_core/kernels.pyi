@@ -469,6 +469,15 @@ class Experts(PybindObject):
         where the I' of all parts add up to I. The matrices share this memory, without copies, and keep it alive. Empty
         if the matrices are used in place."""
     @property
+    def first_rows(self) -> list[int]:
+        """The first row of gate and up of each part."""
+    @property
+    def biases(self) -> tuple[F32, F32, F32] | None:
+        """Copies of the biases: gate and up [E, I], down [E, D]; None without any."""
+    @property
+    def clamped_unit(self) -> list[float | None]:
+        """Alpha, which a clamped silu does not have, and limit of a clamped unit; empty for silu(gate) * up."""
+    @property
     def uses(self) -> NDArray[np.int64]:
         """[E], the number of tokens that each expert has computed so far, over all calls of `forward`; a copy."""
     def forward(self, pool: ThreadPool, x: F32, ids: I32, weights: F32, out: F32) -> None:

@@ -61,8 +61,9 @@ class GroupedShape(PybindObject):
     """The sizes of grouped-query attention. The cache keeps keys [num_kv_heads * head_dim] and values [num_kv_heads *
     v_dim] per token. The first rope_dim entries of a head are rotated. Norms of queries and keys, if there are any,
     span all heads of a token with norms_all_heads, else each head. A token attends to the last `window` positions up to
-    its own; 0: to all. With gates_queries the matrix of queries gives each head's query and then its gate, whose
-    sigmoid multiplies what the head gives."""
+    its own; 0: to all. Gates, if there are any, multiply each head's output, with gates_entries each entry of it, by
+    their sigmoid, with softplus_gates by their softplus. With gates_queries, the query matrix computes the gates of
+    entries, too: those of a head follow its query."""
 
     def __init__(
         self,
@@ -76,6 +77,8 @@ class GroupedShape(PybindObject):
         norms_all_heads: bool,
         window: int,
         value_scale: float,
+        softplus_gates: bool,
+        gates_entries: bool,
         gates_queries: bool,
     ) -> None: ...
 
@@ -123,15 +126,16 @@ class Transformer(PybindObject):
         layers: Sequence[Layer],
         output_norm: F32,
         output: Matrix,
-        ropes: Sequence[tuple[F32, F32]],
+        ropes: Sequence[tuple[F32, F32, F32 | None]],
         kv_layers: Sequence[Sequence[F32]],
         block_tokens: int,
         state_layers: Sequence[Sequence[F32]] = ...,
     ) -> None:
         """`isa`: the instruction set of the attention kernels; matrices have their own. ropes: tables of cosines and
-        sines [positions, rope_dim / 2]; kv_layers: for each layer the KV components that its attention keeps, [slots,
-        width]. Layers with a window may have fewer slots than the others. state_layers: the recurrent states of each
-        layer, [state slots, floats]; slot 0 is not used."""
+        sines [positions, rope_dim / 2], and factors of queries [positions] or None, which latent attention applies;
+        kv_layers: for each layer the KV components that its attention keeps, [slots, width]. Layers with a window may
+        have fewer slots than the others. state_layers: the recurrent states of each layer, [state slots, floats]; slot
+        0 is not used."""
 
     def forward(
         self,

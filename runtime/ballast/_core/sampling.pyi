@@ -21,23 +21,17 @@ class SequenceSampler(PybindObject):
     def __init__(
         self,
         *,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-        min_p: float,
-        presence_penalty: float,
-        frequency_penalty: float,
-        repetition_penalty: float,
-        min_tokens: int,
         stop_tokens: I32,
         logit_bias: Sequence[tuple[int, float]],
         seed: int,
         prompt: I32,
+        **numbers: float,
     ) -> None:
-        """`temperature` 0 is greedy; `top_k` 0 keeps every token. Presence and frequency penalties count sampled
-        tokens; the repetition penalty also counts `prompt`. Stop tokens are not sampled before `min_tokens`, unless a
-        mask allows no other token. The n-th draw is that of NumPy's Philox(key=seed, counter=n); `seed` is an unsigned
-        64-bit integer."""
+        """`numbers` are the fields that `visit_numbers` of csrc/sampling/sequence_sampler.h lists, all of them; others
+        raise TypeError. `temperature` 0 is greedy; `top_k` 0 keeps every token. Presence and frequency penalties count
+        sampled tokens; the repetition penalty also counts `prompt`. Stop tokens are not sampled before `min_tokens`,
+        unless a mask allows no other token. The n-th draw is that of NumPy's Philox(key=seed, counter=n); `seed` is an
+        unsigned 64-bit integer."""
 
 class Sampler(PybindObject):
     """Samples and scores on the threads of a pool."""

@@ -20,10 +20,12 @@ def num_window_blocks(
     max_batch_size: int,
     step_tokens: int,
     keeps_borders: bool = True,
+    has_tiers: bool = False,
 ) -> int:
     """Number of blocks, at most `num_blocks`, for layers in which a token attends to `window` tokens. It is enough for
-    the windows of `max_batch_size` requests, for the tokens that steps of `step_tokens` tokens write, and, with
-    `keeps_borders`, for borders of cached prefixes."""
+    the windows of `max_batch_size` requests, for the tokens that steps of `step_tokens` tokens write, which are all
+    steps that can be outstanding at the same time, with `has_tiers` for as many requests that fetch, and with
+    `keeps_borders` for borders of cached prefixes. Raises ValueError for a number below 1."""
 
 def num_state_slots(*, capacity_tokens: int, max_batch_size: int, keeps_snapshots: bool = True) -> int:
     """Number of slots of recurrent state: enough for `max_batch_size` requests and, with `keeps_snapshots`, for
@@ -60,7 +62,7 @@ class SchedulerConfig(PybindObject):
         `tiers`: copies of the prefix cache's blocks outside the device, the fastest first, each with its number of
         blocks and its maximum number of concurrent transfers. `window`: the number of tokens that a token attends to in
         sliding-window layers, which free blocks behind their windows, and the number of usable blocks of these layers,
-        from `num_window_blocks`; None: no layer has a window. A window cannot be combined with tiers or a prefill lane.
+        from `num_window_blocks`; None: no layer has a window.
         `state_slots`: usable slots of recurrent state, from `num_state_slots`; 0: no layer has such a state. It cannot
         be combined with tiers or a window.
         Raises ValueError naming the field for invalid values.
@@ -220,6 +222,10 @@ class Transfer(PybindObject):
     @property
     def block(self) -> int:
         """The cache's block; 0 for DROP."""
+    @property
+    def window_block(self) -> int:
+        """The block of layers with a window, if these have blocks of their own. 0 for STORE: it is gone. 0 for FETCH:
+        it is not needed, and what is copied to the null block is never read."""
     @property
     def parent(self) -> int:
         """For STORE: the tier's block with the preceding tokens, 0 at the start."""
@@ -395,10 +401,18 @@ class Scheduler(PybindObject):
         to the tier.
 
         Raises ValueError if the tier is unknown, and RuntimeError if it has no pending STORE."""
-    def restore(self, tier: int, blocks: I32, parents: I32, tokens: I32, salts: NDArray[np.uint64]) -> None:
+    def restore(
+        self,
+        tier: int,
+        blocks: I32,
+        parents: I32,
+        tokens: I32,
+        salts: NDArray[np.uint64],
+        have_windows: Sequence[bool] = ...,
+    ) -> None:
         """Register blocks that an earlier process left in a tier, before anything is added: `blocks` [n] with their
         `parents` [n], `tokens` [n · block_tokens] and `salts` [n, 2], children before their parents, in order of
-        eviction.
+        eviction. `have_windows` [n]: whether a block holds the keys of layers with a window; empty: none does.
 
         Raises ValueError if ids repeat, or if a parent is missing or has another salt."""
     def cached_tokens(self, seq: int) -> int:

@@ -15,7 +15,7 @@ from ballast.documents.small_file import DocumentError, without_mark
 from ballast.errors import ConfigError, shown
 
 MAX_LINE_BYTES = 64 << 20
-_MOST_PROBLEMS = 5
+_MAX_PROBLEMS = 5
 
 
 def read_requests(file: Path) -> Iterator[BatchRequest]:
@@ -39,7 +39,7 @@ def check_requests(file: Path) -> frozenset[str]:
             seen[name] = number
         except LineError as error:
             problems.append(f"line {number}: {error}")
-            if len(problems) == _MOST_PROBLEMS:
+            if len(problems) == _MAX_PROBLEMS:
                 break
     if problems:
         raise ConfigError("requests", file, "; ".join(problems))

@@ -46,11 +46,11 @@ def run(url: str, *, api_key: str | None, model: str | None, system: str | None,
             listed = endpoint.models()
         except EndpointError as error:
             if model is None:
-                way_out = "is a server running there (ballast serve)? --url names another place"
-                raise ConfigError("url", url, f"{error}; {way_out}") from None
+                advice = "is a server running there (ballast serve)? --url names another place"
+                raise ConfigError("url", url, f"{error}; {advice}") from None
             listed = [model]  # some endpoints answer and list nothing
         if model is not None:
-            _say_if_unlisted(model, listed)
+            _warn_if_unlisted(model, listed)
         chat = Chat(endpoint, model or listed[0], system, settings)
         prompt = ""
         if sys.stdin.isatty():
@@ -75,7 +75,7 @@ def _is_broken(text: str) -> bool:
     return any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _say_if_unlisted(model: str, listed: list[str]) -> None:
+def _warn_if_unlisted(model: str, listed: list[str]) -> None:
     if model not in listed:
         _write(f"The endpoint lists no model {model}, only {', '.join(listed)}; it may answer all the same.\n")
 
@@ -141,7 +141,7 @@ class Chat:
         if not model:
             _write("".join(f"{'* ' if name == self.model else '  '}{name}\n" for name in listed))
             return
-        _say_if_unlisted(model, listed)
+        _warn_if_unlisted(model, listed)
         self.model = model
 
     def save(self, file: str) -> None:

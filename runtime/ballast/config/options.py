@@ -265,6 +265,11 @@ class MachineConfig(_Section):
     )
     kv_disk_bytes: int | None = option(None, size(), "most disk space for --kv_disk_dir; auto: half of the free space")
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs of a resolved `device`, such as "cuda:0"; none for the CPU."""
+        return (self.device,) if self.device.startswith("cuda") else ()
+
 
 @dataclass(frozen=True)
 class ServerConfig(_Section):
@@ -445,5 +450,5 @@ def _parse(opt: Option, given: Any) -> Any:
         raise ConfigError(opt.name, given, f"must be {opt.kind.allowed}") from None
 
 
-OF_A_QUEUE = frozenset({"max_queue", "max_queue_tokens", "max_queue_wait_s", "queue_policy", "client_priority"})
+QUEUE_OPTIONS = frozenset({"max_queue", "max_queue_tokens", "max_queue_wait_s", "queue_policy", "client_priority"})
 """Options that have no effect with a single client."""

@@ -166,7 +166,7 @@ class Engine:
 
         If the current step ends later, its tokens are dropped.
         """
-        self._die(EngineDeadError(reason))
+        self._fail_all_requests(EngineDeadError(reason))
 
     def stop(self, drain_timeout_s: float) -> None:
         """Drain, then end the thread. Requests that still run after `drain_timeout_s` get a CapacityError. Blocks."""
@@ -239,7 +239,7 @@ class Engine:
             with self._lock:
                 self._state = EngineState.STOPPED
         except BaseException as failure:  # noqa: BLE001  last resort of the thread: fail every request, report the engine as dead
-            self._die(failure)
+            self._fail_all_requests(failure)
 
     def _core_of(self, runner: Runner) -> EngineCore:
         alive = self._publisher.note_progress
@@ -335,7 +335,7 @@ class Engine:
         deliveries.send()
         self._accounts.live.clear()
 
-    def _die(self, failure: BaseException) -> None:
+    def _fail_all_requests(self, failure: BaseException) -> None:
         if self._failure is not None:
             return  # was declared dead before its thread ended
         log.critical("engine died", exc_info=failure, extra={"requests": self.describe()})

@@ -45,6 +45,13 @@ class SchedulerNumbers:
             "Tokens that requests see or write in layers with a window; 0 if these layers keep all tokens.",
         ),
     ] = 0
+    window_cached_tokens: Annotated[
+        int,
+        Gauge(
+            "kv_cache_window_cached_tokens",
+            "Tokens that layers with a window keep for later requests, and that no request needs now.",
+        ),
+    ] = 0
     fetching: Annotated[
         int,
         Gauge("kv_tier_fetching", "Waiting requests whose KV is being read from host memory or disk."),
@@ -115,7 +122,7 @@ class Snapshot(SchedulerNumbers):
     expert_bytes_read: Annotated[
         int, Counter("expert_weight_bytes_read", "Bytes of experts' weights read from memory.")
     ]
-    device: DeviceCounts
+    device_counts: DeviceCounts
     step_costs: Mapping[str, Sequence[tuple[int, float]]]
     """(tokens, seconds) of steps as the scheduler estimates them now, by lane; empty lists if nothing was measured."""
     heartbeat: Annotated[float, Gauge("engine_heartbeat_timestamp_seconds", "When the engine last made progress.")]
@@ -139,9 +146,9 @@ class Snapshot(SchedulerNumbers):
         return self.used_tokens / self.capacity_tokens
 
     def numbers(self) -> dict[str, Any]:
-        """All numbers by name, including the device's."""
-        named = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "device"}
-        return named | {each.name: getattr(self.device, each.name) for each in fields(self.device)}
+        """All numbers by name, including those of devices."""
+        named = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "device_counts"}
+        return named | {each.name: getattr(self.device_counts, each.name) for each in fields(self.device_counts)}
 
 
 class Publisher:
@@ -164,7 +171,7 @@ class Publisher:
             "tiers": (),
             "waited_for_tiers_s": 0.0,
             "expert_bytes_read": 0,
-            "device": DeviceCounts(),
+            "device_counts": DeviceCounts(),
             "step_costs": {},
         }
         self._description: list[tuple[int, str, int, int, int]] = []
@@ -210,7 +217,7 @@ class Publisher:
             "tiers": core.tier_numbers(stats),
             "waited_for_tiers_s": core.waited_for_tiers_s,
             "expert_bytes_read": core.expert_bytes_read,
-            "device": core.device_counts,
+            "device_counts": core.device_counts,
             "step_costs": core.step_costs,
         }
         self._description = core.describe(MAX_DESCRIBED)

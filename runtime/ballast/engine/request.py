@@ -6,6 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field
 
 from ballast.engine.sampling.constraint import Constraint
 from ballast.engine.sampling.logprobs import TokenLogprobs
@@ -18,17 +21,43 @@ class FinishReason(StrEnum):
     LENGTH = "length"
 
 
+MAX_TEMPERATURE = 5
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(slots=True, kw_only=True)
+class SamplingFields:
+    """Sampling parameters as clients send them. Request bodies of all APIs, their schemas and checks, and the library's
+    `SamplingParams` derive from this declaration. None: the default of `SamplingParams` below, which has a field of the
+    same name."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
+
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
+    """0: greedy sampling. Default: 1."""
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    """0 and -1 keep every token."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
+    """-1, the default: a seed is drawn for each request."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one request's tokens are chosen. Nothing here depends on the rest of the batch."""
 
     max_tokens: int
     """Exact upper bound on generated tokens, ≥ 1."""
+    min_tokens: int = 0
+    """Stop tokens are not sampled before this many tokens."""
     temperature: float = 1.0
-    """0 is greedy."""
     top_p: float = 1.0
     top_k: int = 0
-    """0 keeps every token."""
     min_p: float = 0.0
     seed: int | None = None
     """The same seed and prompt give the same tokens. None: a seed is drawn at submission."""
@@ -37,8 +66,6 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     stop_token_ids: frozenset[int] = frozenset()
     """Tokens that end the request, the model's end tokens among them. The token itself is delivered too."""
-    min_tokens: int = 0
-    """Stop tokens are not sampled before this many tokens."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
     """Number of most probable tokens to report with each token; None: no log probabilities at all."""

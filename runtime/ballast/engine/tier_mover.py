@@ -70,7 +70,7 @@ class TierMover:
         self._waited_s = 0.0
         for index, tier in enumerate(of.tiers):
             found = tier.restored()
-            scheduler.restore(index, found.blocks, found.parents, found.tokens, found.salts)
+            scheduler.restore(index, found.blocks, found.parents, found.tokens, found.salts, found.have_windows)
             now = scheduler.stats().tiers[index]
             log.info(
                 "KV tier",
@@ -174,7 +174,8 @@ class TierMover:
 
     def before_step(self, plan: sched.Plan, block_tokens: int, alive: Callable[[], None]) -> None:
         """Wait until the blocks that the step overwrites are copied out. Must be called before a step begins."""
-        self._cache.before_writing(np.unique(plan.slots // block_tokens).tolist(), alive)
+        blocks, windows = (np.unique(slots // block_tokens).tolist() for slots in (plan.slots, plan.window_slots))
+        self._cache.before_writing(blocks, alive, windows)
 
     def close(self) -> None:
         """Finish transfers, and store the blocks of ended requests, within CLOSE_S."""

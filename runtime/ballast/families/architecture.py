@@ -38,6 +38,24 @@ class RouterRule:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowRule:
+    """Which layers have a window, in files that do not name them."""
+
+    period: int | None = None
+    """One of each so many layers has none. None: files must name the layers."""
+    full_first: bool = False
+    """Whether that is the first of them, else the last."""
+    is_optional: bool = False
+    """Whether in files without a window all layers see all positions."""
+
+    def has_window(self, layer: int, period: int | None = None) -> bool:
+        """`period`: that of the file, if it has one."""
+        used = period or self.period
+        assert used is not None
+        return layer % used != (0 if self.full_first else used - 1)
+
+
+@dataclass(frozen=True, slots=True)
 class ClampedSwiglu:
     """The unit g · sigmoid(alpha g) · (u + 1), where g is at most `limit`, and u within -limit and limit."""
 
@@ -77,12 +95,19 @@ class Architecture:
     """The same of layers with a window alone."""
     norms_all_heads: bool = False
     """Whether norms of queries and keys span all heads of a token, else each head."""
-    window_period: int | None = None
-    """The period n of layers with and without a window, in files that do not name them: the last of each n layers has
-    none. 0: files must name them. None: files with a window are refused."""
+    windows: WindowRule | None = None
+    """None: files with a window are refused."""
+    yarn_in_windows: bool = True
+    """Whether layers with a window have the YaRN of the others, else none."""
+    gate: Literal["sigmoid", "softplus"] = "sigmoid"
+    """The function of gates that multiplies the output of attention, in files with gates."""
+    may_gate_entries: bool = False
+    """Whether a file may have a gate for each entry of a head's output instead of one for the head."""
     halves_full_rope: bool = False
     """Whether layers without a window rotate half of the entries that files count, and divide the frequencies by
     `rope_freqs.weight` if a file has it."""
+    scales_queries: bool = False
+    """Whether files may scale queries by their position: attention.temperature_scale."""
     scales_values: bool = False
     """Whether values have a factor, which files may leave out: attention.value_scale."""
     rounds_yarn: bool = True

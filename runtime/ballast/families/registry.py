@@ -7,7 +7,20 @@ import re
 from collections.abc import Container, Mapping
 from functools import lru_cache
 
-from ballast.families import deepseek, deepseek32, glm, gpt_oss, hunyuan, kimi, mimo, minimax, qwen3, step
+from ballast.families import (
+    deepseek,
+    deepseek32,
+    glm,
+    gpt_oss,
+    hunyuan,
+    kimi,
+    laguna,
+    mimo,
+    minimax,
+    mistral,
+    qwen3,
+    step,
+)
 from ballast.families.architecture import Architecture
 from ballast.families.deepseek.architecture import ARCHITECTURE as DEEPSEEK2
 from ballast.families.deepseek32.architecture import ARCHITECTURE as DEEPSEEK32
@@ -17,8 +30,10 @@ from ballast.families.glm.architecture import ARCHITECTURE as GLM4MOE
 from ballast.families.glm.architecture import SPARSE_ARCHITECTURE as GLM_DSA
 from ballast.families.gpt_oss.architecture import ARCHITECTURE as GPT_OSS
 from ballast.families.hunyuan.architecture import ARCHITECTURE as HY_V3
+from ballast.families.laguna.architecture import ARCHITECTURE as LAGUNA
 from ballast.families.mimo.architecture import ARCHITECTURE as MIMO2
 from ballast.families.minimax.architecture import ARCHITECTURE as MINIMAX_M2
+from ballast.families.mistral.architecture import ARCHITECTURE as MISTRAL4
 from ballast.families.qwen3.architecture import ARCHITECTURE as QWEN3MOE
 from ballast.families.qwen3.architecture import NEXT_ARCHITECTURE as QWEN3NEXT
 from ballast.families.qwen3.architecture import QWEN35_ARCHITECTURE as QWEN35MOE
@@ -37,6 +52,8 @@ FAMILIES: Mapping[str, Family] = {
         gpt_oss.FAMILY,
         step.FAMILY,
         mimo.FAMILY,
+        laguna.FAMILY,
+        mistral.FAMILY,
     )
 }
 """By name. If a file does not identify a family, the first one is used."""
@@ -45,7 +62,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     each.name: each
     for each in (
         *(DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA, MINIMAX_M2, HY_V3, DOTS1, GPT_OSS),
-        *(STEP35, MIMO2, QWEN3NEXT, QWEN35MOE),
+        *(STEP35, MIMO2, LAGUNA, MISTRAL4, QWEN3NEXT, QWEN35MOE),
     )
 }
 """By `general.architecture`."""

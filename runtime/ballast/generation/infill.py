@@ -17,10 +17,8 @@ def require_fim(text: Text, param: str | None = None) -> FimTokens:
     """The model's tokens for filling gaps. Raises RequestError, for the field `param`, if it has none."""
     if text.fim is None:
         why = "this model's vocabulary has no tokens to fill gaps, such as <|fim_prefix|>, so it was not trained to"
-        way_out = "leave it out" if param else "/v1/completions continues texts"
-        raise RequestError(
-            f"{param}: {why}; {way_out}" if param else f"{why}; {way_out}", param=param, code="no_infill"
-        )
+        advice = "leave it out" if param else "/v1/completions continues texts"
+        raise RequestError(f"{param}: {why}; {advice}" if param else f"{why}; {advice}", param=param, code="no_infill")
     return text.fim
 
 

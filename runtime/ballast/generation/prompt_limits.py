@@ -54,7 +54,7 @@ def granted_tokens(limits: Limits, num_prompt: int, prompt_field: str, max_field
     return granted if requested is not None else min(most, context - num_prompt)
 
 
-def refuse_length(limits: Limits, needs: str, prompt_field: str, way_out: str = "Shorten the prompt.") -> NoReturn:
+def refuse_length(limits: Limits, needs: str, prompt_field: str, advice: str = "Shorten the prompt.") -> NoReturn:
     """Raises ContextLengthError for a request that needs more than the context."""
     excess = f"your request needs {needs}"
-    raise ContextLengthError(limits.max_model_tokens, excess, param=prompt_field, way_out=way_out)
+    raise ContextLengthError(limits.max_model_tokens, excess, param=prompt_field, advice=advice)

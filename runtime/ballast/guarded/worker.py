@@ -23,7 +23,7 @@ from ballast.guarded.frames import decode, encode, receive, send
 _PR_SET_PDEATHSIG = 1
 _MAX_TASK_BYTES = 1 << 32
 """The parent is trusted; this is no limit but a check."""
-_MOST_CHARS = 1000
+_MAX_CHARS = 1000
 """Most characters of an error's text, which an untrusted file may control."""
 
 
@@ -54,7 +54,7 @@ def _answered(answer: Callable[[Any], Any], data: bytes) -> tuple[bytes, bool]:
     except MemoryError:
         return encode({"out_of_memory": True}), False
     except BaseException as error:  # noqa: BLE001  a panic of a Rust library is no Exception
-        return encode({"error": shown(str(error) or type(error).__name__, _MOST_CHARS)}), True
+        return encode({"error": shown(str(error) or type(error).__name__, _MAX_CHARS)}), True
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 

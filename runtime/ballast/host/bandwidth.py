@@ -15,7 +15,7 @@ READ_BYTES = 1 << 30
 """Bytes that a measurement reads; larger than the last-level cache of nearly all machines."""
 _MEMORY_DIVISOR = 4
 """A measurement uses at most 1/_MEMORY_DIVISOR of the available memory."""
-_LEAST_BYTES = 64 << 20
+_MIN_BYTES = 64 << 20
 """With less, caches would be measured."""
 
 _COPIED_BYTES = 256 << 20
@@ -39,7 +39,7 @@ def memory_bytes_per_s(num_threads: int, memory: Memory) -> float | None:
     """The rate at which `num_threads` threads read memory, measured in about a second. None if too little memory is
     free or allowed to this process, such as by `ulimit -v`."""
     num_bytes = min(READ_BYTES, memory.available_bytes // _MEMORY_DIVISOR)
-    if num_bytes < _LEAST_BYTES:
+    if num_bytes < _MIN_BYTES:
         return None
     placement = plan_threads(numa.read_topology(), num_threads, "auto").placement
     pool = kernels.ThreadPool(num_threads) if placement is None else kernels.ThreadPool(placement)
@@ -52,7 +52,7 @@ def by_node(machine: Machine) -> Iterator[tuple[int, int, float]]:
     for node in machine.topology.nodes:
         cpus = [core[0] for core in node.cores]
         num_bytes = min(READ_BYTES, machine.memory.available_bytes // _MEMORY_DIVISOR)
-        if cpus and node.memory_allowed and num_bytes >= _LEAST_BYTES:
+        if cpus and node.memory_allowed and num_bytes >= _MIN_BYTES:
             pool = kernels.ThreadPool(numa.Placement([numa.NodeThreads(node.index, cpus)]))
             speed = _read_speed(pool, num_bytes)
             if speed is not None:

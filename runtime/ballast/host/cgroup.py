@@ -60,10 +60,10 @@ def cpu_quota(read_text: ReadText, proc: Path, mount: Path) -> CpuQuota | None:
 def _groups(read_text: ReadText, proc: Path, mount: Path, controller: str) -> tuple[list[Path], list[Path]]:
     """This process's group and all groups above it: of version 2, and of version 1's `controller`."""
     unified, own = parse_cgroups(read_text(proc / "self/cgroup"), controller)
-    return _upwards(mount, unified), _upwards(mount / controller, own)
+    return _ancestors(mount, unified), _ancestors(mount / controller, own)
 
 
-def _upwards(mount: Path, path: str | None) -> list[Path]:
+def _ancestors(mount: Path, path: str | None) -> list[Path]:
     if path is None:
         return []
     group = mount / path.strip("/")

@@ -36,8 +36,8 @@ class StreamSignals:
         self._call(self._wait, words, index, 1, self._WAIT_EQUAL)
         self._call(self._write, words, index, 0, self._DEFAULT)
 
-    def check(self) -> None:
-        torch.cuda.current_stream().query()
+    def check(self, device: torch.device) -> None:
+        torch.cuda.current_stream(device).query()
 
     def _call(self, operation: Callable[..., int], words: torch.Tensor, index: int, value: int, flags: int) -> None:
         stream = torch.cuda.current_stream().cuda_stream

@@ -21,7 +21,7 @@ from ballast.hub.checksum import Checksum, checksum_of
 from ballast.hub.errors import NotFoundError, TokenError
 from ballast.hub.naming import HubFile, HubName, check_file
 
-MOST_FILES = 50_000
+MAX_FILES = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class HuggingFace(HubApi):
     def refusal(self, repo: str, response: httpx2.Response) -> BallastError | None:
         code = response.headers.get("X-Error-Code", "")
         if code == "GatedRepo":
-            way_out = f"accept the terms on the hub's page, and set {self.credential_variable}"
-            return TokenError("model", repo, f"its owner requires your consent: {way_out}")
+            advice = f"accept the terms on the hub's page, and set {self.credential_variable}"
+            return TokenError("model", repo, f"its owner requires your consent: {advice}")
         if code == "RevisionNotFound":
             return NotFoundError("model", repo, "has no such revision; leave @revision out for the newest")
         return None
@@ -165,7 +165,7 @@ class _Sibling(BaseModel):
 class _Listing(BaseModel):
     model_config = ConfigDict(strict=True)
     sha: str
-    siblings: list[_Sibling] = Field(max_length=MOST_FILES)
+    siblings: list[_Sibling] = Field(max_length=MAX_FILES)
 
 
 class _ScopeFile(BaseModel):
@@ -178,7 +178,7 @@ class _ScopeFile(BaseModel):
 
 class _ScopeFiles(BaseModel):
     model_config = ConfigDict(strict=True)
-    Files: list[_ScopeFile] = Field(max_length=MOST_FILES)
+    Files: list[_ScopeFile] = Field(max_length=MAX_FILES)
 
 
 class _ScopeAnswer(BaseModel):

@@ -42,7 +42,7 @@ _REGISTRY_NAME = re.compile(
     re.ASCII,
 )
 """The name of an artifact as in other tools, and the quantisation if the artifact has several."""
-_MOST_REPO_BYTES = 180
+_MAX_REPO_BYTES = 180
 """Beginning of the name of a folder for a bucket and prefix, or for a registry's repository."""
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
 _QUANT = re.compile(
@@ -60,9 +60,9 @@ _COMPANIONS = (
 )
 """Files to download with the weights; never code."""
 
-_MOST_BYTES = 1 << 44
+_MAX_BYTES = 1 << 44
 """Maximum size of a file. The largest models are a tenth of this in total."""
-_MOST_COMPANION_BYTES = 128 << 20
+_MAX_COMPANION_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def _read_registry_name(text: str) -> HubName:
 def _is_clean(text: str, repo: str, quant: str | None) -> bool:
     """Whether the text can be a folder's name and no part leads out of the folder."""
     parts = {*repo.split("/"), *(quant or "").split("/")}
-    return bool(repo) and text.isprintable() and not parts & {".", ".."} and len(quote(repo, "")) <= _MOST_REPO_BYTES
+    return bool(repo) and text.isprintable() and not parts & {".", ".."} and len(quote(repo, "")) <= _MAX_REPO_BYTES
 
 
 def repo_at(site: str, repo: str) -> str:
@@ -203,8 +203,8 @@ def check_file(repo: str, file: HubFile) -> HubFile:
         raise ModelError(repo, f"the hub lists a file with the invalid name {shown(file.path)}; it is not downloaded")
     if any(part in ("", ".", "..") or len(part.encode()) > 250 for part in parts):
         raise ModelError(repo, f"the hub lists a file outside of its folder, {shown(file.path)}; it is not downloaded")
-    if not 0 <= file.num_bytes <= _MOST_BYTES:
-        raise ModelError(repo, f"{file.path}: the hub reports {file.num_bytes} bytes; expected 0 to {_MOST_BYTES}")
+    if not 0 <= file.num_bytes <= _MAX_BYTES:
+        raise ModelError(repo, f"{file.path}: the hub reports {file.num_bytes} bytes; expected 0 to {_MAX_BYTES}")
     if not _CONTENT.fullmatch(file.content):
         raise ModelError(repo, f"{file.path}: the hub reports an invalid checksum, {shown(file.content)}")
     return file
@@ -261,4 +261,4 @@ def choose(name: HubName, found: Sequence[Choice]) -> Choice:
 
 def companion_files(files: Sequence[HubFile]) -> tuple[HubFile, ...]:
     """config.json and the tokenizer's files, as far as they exist."""
-    return tuple(file for file in files if file.path in _COMPANIONS and file.num_bytes <= _MOST_COMPANION_BYTES)
+    return tuple(file for file in files if file.path in _COMPANIONS and file.num_bytes <= _MAX_COMPANION_BYTES)

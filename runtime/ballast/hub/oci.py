@@ -17,7 +17,7 @@ from ballast.errors import BallastError, ModelError, shown
 from ballast.hub.apis import Get, HubApi, Listing
 from ballast.hub.errors import NotFoundError, TokenError
 from ballast.hub.naming import HubFile, HubName, check_file
-from ballast.hub.registry_login import RegistryLogin, way_out
+from ballast.hub.registry_login import RegistryLogin, advice
 
 _MANIFESTS = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -35,7 +35,7 @@ _UNTITLED = {"application/vnd.docker.ai.chat.template.jinja": "chat_template.jin
 _UNPACK = "io.deis.oras.content.unpack"
 """ORAS's annotation of a folder, which is an archive."""
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
-_MOST_LAYERS = 4096
+_MAX_LAYERS = 4096
 _DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 
@@ -66,7 +66,7 @@ class Registry(HubApi):
     def refusal(self, repo: str, response: httpx2.Response) -> BallastError | None:
         if response.status_code in (401, 403):
             problem = f"the registry answers {response.status_code}: check the name; "
-            return TokenError("model", repo, problem + way_out(self._login.is_known))
+            return TokenError("model", repo, problem + advice(self._login.is_known))
         if response.status_code == 404:
             return NotFoundError("model", repo, "the registry has no such repository, tag or digest")
         return None
@@ -90,8 +90,8 @@ class _Manifest(BaseModel):
     model_config = ConfigDict(strict=True)
     schemaVersion: int  # noqa: N815
     mediaType: str | None = None  # noqa: N815
-    layers: list[_Descriptor] = Field(default_factory=list, max_length=_MOST_LAYERS)
-    manifests: list[_Descriptor] = Field(default_factory=list, max_length=_MOST_LAYERS)
+    layers: list[_Descriptor] = Field(default_factory=list, max_length=_MAX_LAYERS)
+    manifests: list[_Descriptor] = Field(default_factory=list, max_length=_MAX_LAYERS)
 
 
 def _accept() -> dict[str, str]:

@@ -29,13 +29,13 @@ class Progress:
     def found(self, num_bytes: int) -> None:
         """Count bytes of an earlier pull. Negative if they cannot be used."""
         self._done += num_bytes
-        self._show_now_and_then()
+        self._show_at_intervals()
 
     def received(self, num_bytes: int) -> None:
         """Count received bytes."""
         self._done += num_bytes
         self._received += num_bytes
-        self._show_now_and_then()
+        self._show_at_intervals()
 
     def note(self, line: str) -> None:
         """Write a separate line."""
@@ -47,7 +47,7 @@ class Progress:
         if self._out.isatty():
             self._out.write("\n")
 
-    def _show_now_and_then(self) -> None:
+    def _show_at_intervals(self) -> None:
         self._on_progress(self._done, self._total)
         now = self._clock()
         if now - self._shown_s >= (_TERMINAL_S if self._out.isatty() else _LOG_S):

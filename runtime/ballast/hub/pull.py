@@ -66,7 +66,7 @@ def find(name: HubName, hub: Hub, out: TextIO) -> Found:
         try:
             kept = _kept(store, name)
         except NotFoundError as error:
-            problem = f"HF_HUB_OFFLINE forbids downloads, and among the downloaded models, {error.way_out}"
+            problem = f"HF_HUB_OFFLINE forbids downloads, and among the downloaded models, {error.advice}"
             raise NotFoundError("model", name.written, problem) from error
         if kept is None:
             raise ConfigError(

@@ -85,7 +85,7 @@ def credentials_for(scope: str) -> Credentials | None:
     return _read_entry(file, fitting[max(fitting, key=lambda key: len(_normal(key)))])
 
 
-def way_out(has_credentials: bool) -> str:
+def advice(has_credentials: bool) -> str:
     """The fix to suggest if a registry or its token service refuses a pull."""
     if has_credentials:
         return "check that the credentials allow to pull it"
@@ -164,7 +164,7 @@ def _token(realm: str, fields: dict[str, str], scope: str, credentials: Credenti
     with httpx2.stream(**request, timeout=_TIMEOUT_S) as response:
         if response.status_code in (400, 401, 403):
             problem = f"{shown(realm, 200)} answers {response.status_code}: check the name; "
-            raise TokenError("model", scope, problem + way_out(credentials is not None))
+            raise TokenError("model", scope, problem + advice(credentials is not None))
         if response.status_code != 200:
             raise httpx2.RemoteProtocolError(f"{shown(realm, 200)} answers {response.status_code}")
         for chunk in response.iter_bytes():

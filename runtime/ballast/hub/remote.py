@@ -270,13 +270,13 @@ class Hub:
         if (refusal := self.api.refusal(repo, response)) is not None:
             raise refusal
         if status in (401, 403, 404):
-            way_out = (
+            advice = (
                 f"set {variable} if it is private"
                 if self.token is None
                 else f"check that {variable} is valid and may read it"
             )
             refused = NotFoundError if status == 404 else TokenError
-            raise refused("model", repo, f"{self.endpoint} answers {status}: check the name, and {way_out}")
+            raise refused("model", repo, f"{self.endpoint} answers {status}: check the name, and {advice}")
         if status in (408, 429) or status >= 500:
             after = response.headers.get("Retry-After", "")
             raise _AgainError(f"status {status}", float(after) if after.isdecimal() else None)

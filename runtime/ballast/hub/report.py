@@ -35,7 +35,7 @@ REASONS: tuple[tuple[type[BallastError], str], ...] = (
 )
 """Errors → one word for programs. The operator has a fix for each."""
 
-_MOST_CHARS = 2000
+_MAX_CHARS = 2000
 """Maximum length of a message. Kubernetes keeps 4,096 bytes of a termination message."""
 _TIMEOUT_S = 2.0
 
@@ -53,7 +53,7 @@ def written_to(file: Path | None) -> Iterator[dict[str, str]]:
     try:
         yield report
     except BallastError as error:
-        report |= {"reason": reason(error), "message": shown(str(error), _MOST_CHARS)}
+        report |= {"reason": reason(error), "message": shown(str(error), _MAX_CHARS)}
         raise
     finally:
         if file is not None and report:

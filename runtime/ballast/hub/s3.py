@@ -20,7 +20,7 @@ import httpx2
 
 from ballast.documents.small_file import DocumentError
 from ballast.errors import BallastError, ConfigError, ModelError, how_to_install, shown
-from ballast.hub.apis import MOST_FILES, Get, Head, HubApi, Listing, commit_of
+from ballast.hub.apis import MAX_FILES, Get, Head, HubApi, Listing, commit_of
 from ballast.hub.checksum import Checksum
 from ballast.hub.errors import NotFoundError, TokenError, WrongBytesError
 from ballast.hub.naming import HubFile, HubName, check_file
@@ -60,8 +60,8 @@ class S3Store(HubApi):
         while True:
             page = _read_page(get(_listing_path(bucket, prefix, token), {}))
             files += _files(name.repo, prefix, page)
-            if len(files) > MOST_FILES:
-                raise ModelError(name.repo, f"has more than {MOST_FILES} objects; use a longer prefix")
+            if len(files) > MAX_FILES:
+                raise ModelError(name.repo, f"has more than {MAX_FILES} objects; use a longer prefix")
             if page.findtext("IsTruncated") != "true":
                 break
             token = page.findtext("NextContinuationToken") or ""
@@ -93,12 +93,12 @@ class S3Store(HubApi):
             what = "the store has no such bucket" if code == "NoSuchBucket" else "the store has no such object"
             return NotFoundError("model", repo, f"{what}; check the name and AWS_ENDPOINT_URL")
         if status in (400, 401, 403, 404):
-            way_out = _REFUSALS.get(code) or (
+            advice = _REFUSALS.get(code) or (
                 "check that AWS_ACCESS_KEY_ID may list the bucket and read its objects"
                 if self._signer.credentials is not None
                 else "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY if it is private"
             )
-            return TokenError("model", repo, f"the store answers {f'{status} {code}'.strip()}: {way_out}")
+            return TokenError("model", repo, f"the store answers {f'{status} {code}'.strip()}: {advice}")
         return None
 
 

@@ -126,7 +126,7 @@ class AsyncLLM:
             with suppress(RuntimeError):  # the caller's loop is closed, and the error has no reader
                 deliver(ended)
 
-        ended = self._running[name] = self._model.start(_bring(self._model, make, name, deliver))
+        ended = self._running[name] = self._model.start(_deliver_steps(self._model, make, name, deliver))
         ended.add_done_callback(deliver_end)
         try:
             while isinstance(item := await arrived.get(), Step) and name not in self._aborted:
@@ -151,7 +151,7 @@ class AsyncLLM:
             raise self._model.reason_of(error) from None
 
 
-async def _bring(model: LoadedModel, make: MakeJob, name: str, deliver: Callable[[Step], None]) -> None:
+async def _deliver_steps(model: LoadedModel, make: MakeJob, name: str, deliver: Callable[[Step], None]) -> None:
     """Run a request on the library's loop and deliver its pieces. Fails if the caller's loop is closed."""
     async with aclosing(model.steps(make, name)) as steps:
         async for step in steps:

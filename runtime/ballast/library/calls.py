@@ -27,9 +27,9 @@ def check_others(others: Mapping[str, Any]) -> None:
     for name, value in others.items():
         if name not in _OTHERS:
             raise TypeError(f"unknown argument: {name}")
-        harmless, way_out = _OTHERS[name]
+        harmless, advice = _OTHERS[name]
         if value is not None and value not in harmless:
-            raise RequestError(f"{name}={shown(value)}: {way_out}", param=name)
+            raise RequestError(f"{name}={shown(value)}: {advice}", param=name)
 
 
 def chat_fields(

@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from ballast.config.options import OF_A_QUEUE, OPTIONS, read_config
+from ballast.config.options import OPTIONS, QUEUE_OPTIONS, read_config
 from ballast.config.resolve import resolve
 from ballast.engine.engine import Engine
+from ballast.engine.request import MAX_SEED
 from ballast.engine.startup.build import build_engine, engine_settings
 from ballast.engine.supervision import until_loaded, watch_for_hang
 from ballast.errors import CapacityError, ConfigError, EngineDeadError
@@ -35,7 +36,6 @@ from ballast.prepared_model import prepare_model
 from ballast.wire.ignored_fields import IgnoredFields
 from ballast.wire.openai.request import (
     MAX_CHOICES,
-    MAX_SEED,
     ChatCompletionRequest,
     CompletionRequest,
     checked_body,
@@ -261,7 +261,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(name, value, "no such option; `ballast serve --help` lists them")
         if known[name].section in ("server", "log"):
             raise ConfigError(name, value, "is an option of the HTTP server or its log; leave it out")
-        if name in OF_A_QUEUE:
+        if name in QUEUE_OPTIONS:
             raise ConfigError(name, value, "is an option for servers with several clients; leave it out")
         if value is not None and name in found:
             raise ConfigError(vllm_name, value, f"is the same as {name}, which is also given; leave one of them out")

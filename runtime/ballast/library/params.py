@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from ballast.engine.request import SamplingFields
 from ballast.errors import RequestError, shown
 
 
@@ -59,8 +60,9 @@ GuidedDecodingParams = StructuredOutputsParams
 
 
 @dataclass(slots=True, kw_only=True)
-class SamplingParams:
-    """Omitted parameters have the server's defaults. Values are checked on use, with the server's rules.
+class SamplingParams(SamplingFields):
+    """Omitted parameters have the server's defaults. Values are checked on use, with the server's rules. Fields of
+    `SamplingFields` are parameters too.
 
     Unlike in vLLM, the default of `max_tokens` is not 16: a reply may have as many tokens as `max_new_tokens` grants.
     """
@@ -70,18 +72,6 @@ class SamplingParams:
     best_of: int | None = None
     """Must be equal to n, because every reply is returned."""
     max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    """0 is greedy; default 1."""
-    top_p: float | None = None
-    top_k: int | None = None
-    """0 and -1 keep every token."""
-    min_p: float | None = None
-    seed: int | None = None
-    """The same seed and prompt give the same tokens, regardless of the rest of the batch. None and -1: random."""
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool | None = None
@@ -121,15 +111,19 @@ class SamplingParams:
         """The given fields of a request body, except `logprobs`, which differs between the endpoints.
 
         Raises RequestError for parameters that a request cannot have."""
-        for name, (harmless, way_out) in _LIBRARYS_OWN.items():
+        for name, (harmless, advice) in _UNSUPPORTED.items():
             if (value := getattr(self, name)) is not None and value not in harmless:
-                raise RequestError(f"{name}={shown(value)}: {way_out}", param=name)
+                raise RequestError(f"{name}={shown(value)}: {advice}", param=name)
         if self.structured_outputs is not None and self.guided_decoding is not None:
             raise RequestError(
                 "guided_decoding: excludes structured_outputs, its newer name; leave one of them out",
                 param="guided_decoding",
             )
-        given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name not in _APART}
+        given = {
+            each.name: getattr(self, each.name)
+            for each in dataclasses.fields(self)
+            if each.name not in _CONVERTED_SEPARATELY
+        }
         found = {name: _plain(value) for name, value in given.items() if value is not None}
         if "logit_bias" in found:
             found["logit_bias"] = {str(token_id): bias for token_id, bias in found["logit_bias"].items()}
@@ -139,7 +133,7 @@ class SamplingParams:
         return found
 
 
-_LIBRARYS_OWN: Mapping[str, tuple[Sequence[Any], str]] = {
+_UNSUPPORTED: Mapping[str, tuple[Sequence[Any], str]] = {
     "detokenize": ((True,), "replies always contain text; leave it out, and read token_ids"),
     "logits_processors": (
         ((), []),
@@ -148,7 +142,7 @@ _LIBRARYS_OWN: Mapping[str, tuple[Sequence[Any], str]] = {
     "extra_args": (({},), "only vLLM's logits processors read it, and these are not supported"),
 }
 """Unsupported parameters: accepted values without an effect, and what to do instead of other values."""
-_APART = frozenset({"logprobs", "output_kind", "structured_outputs", "guided_decoding", *_LIBRARYS_OWN})
+_CONVERTED_SEPARATELY = frozenset({"logprobs", "output_kind", "structured_outputs", "guided_decoding", *_UNSUPPORTED})
 
 
 def _plain(value: Any) -> Any:

@@ -79,7 +79,7 @@ def is_conversation(prompt: Any) -> bool:
 
 
 def _read_dict(prompt: Mapping[str, Any]) -> ReadPrompt:
-    given = {name: value for name, value in prompt.items() if not _is_nothing(value)}
+    given = {name: value for name, value in prompt.items() if not _is_absent(value)}
     text, ids, salt = (given.pop(name, None) for name in (_TEXT, _IDS, _SALT))
     for name, value in given.items():
         why = _REFUSED.get(name, f"unknown key; a prompt has `{_TEXT}` or `{_IDS}`, and optionally `{_SALT}`")
@@ -92,7 +92,7 @@ def _read_dict(prompt: Mapping[str, Any]) -> ReadPrompt:
     return ReadPrompt(value, text, {} if salt is None else {_SALT: salt})
 
 
-def _is_nothing(value: Any) -> bool:
+def _is_absent(value: Any) -> bool:
     return value is None or (isinstance(value, Mapping) and not value)
 
 

@@ -23,7 +23,7 @@ class _Only:
     """Accepted values, which have no effect, in addition to None."""
 
     values: tuple[Any, ...]
-    way_out: str
+    advice: str
     """Advice for other values."""
 
 
@@ -104,7 +104,7 @@ def without_fixed(options: Mapping[str, Any]) -> dict[str, Any]:
         value, rule = options[name], FIXED[name]
         is_taken = value is None or _ANY in rule.values or any(is_same(value, each) for each in rule.values)
         if not is_taken:
-            raise ConfigError(name, value, rule.way_out)
+            raise ConfigError(name, value, rule.advice)
     return {name: value for name, value in options.items() if name not in FIXED}
 
 

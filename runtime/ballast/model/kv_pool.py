@@ -17,10 +17,17 @@ def num_kv_blocks(cache_lens: int, block_tokens: int) -> int:
 
 
 def num_window_blocks(
-    window: int | None, num_blocks: int, block_tokens: int, max_batch_size: int, step_tokens: int
+    window: int | None,
+    num_blocks: int,
+    block_tokens: int,
+    max_batch_size: int,
+    step_tokens: int,
+    *,
+    has_tiers: bool,
 ) -> int | None:
     """The number of usable blocks of planes of which a window is read; None where these are no fewer than
-    `num_blocks`, so that nothing is gained."""
+    `num_blocks`, so that nothing is gained. `step_tokens`: see `outstanding_tokens`; `has_tiers`: whether requests may
+    fetch from tiers."""
     if window is None or window >= num_blocks * block_tokens:
         return None
     found = sched.num_window_blocks(
@@ -29,8 +36,17 @@ def num_window_blocks(
         block_tokens=block_tokens,
         max_batch_size=max_batch_size,
         step_tokens=step_tokens,
+        has_tiers=has_tiers,
     )
     return found if found < num_blocks else None
+
+
+def outstanding_tokens(chunk_size: int, prefill_chunk_size: int, *, has_lanes: bool) -> int:
+    """Maximum tokens of the steps that can be outstanding at the same time. `has_lanes`: whether long prompts may have
+    steps of their own."""
+    if not has_lanes:
+        return max(chunk_size, prefill_chunk_size)
+    return prefill_chunk_size + max(chunk_size, min(prefill_chunk_size, sched.MOST_IDLE_TOKENS))
 
 
 class KvPool:
@@ -52,6 +68,10 @@ class KvPool:
         num_slots = (num_blocks + 1) * block_tokens
         num_window_slots = num_slots if num_window_blocks is None else (num_window_blocks + 1) * block_tokens
         self.block_tokens = block_tokens
+        self.has_window_blocks = [
+            [plane.window is not None and num_window_blocks is not None for plane in of_layer] for of_layer in planes
+        ]
+        """Of each layer, by plane, whether its blocks are those of windows."""
         self.layers: list[list[NDArray[np.float32]]] = [  # of each, its planes [slots, width]
             [
                 np.zeros((num_slots if plane.window is None else num_window_slots, plane.width), dtype=np.float32)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.families.architecture import ClampedSwiglu, Unit
-from ballast.model.layers.tensor import HeadRows, Tensor, biases_of_experts, parts_of_experts
+from ballast.model.layers.tensor import HeadRows, RowSlice, Tensor, biases_of_experts, parts_of_experts
 from ballast.model.tensors import scale_name
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_panels import Packed, PackedPanels
@@ -241,6 +241,10 @@ class LayerTensors:
 
     def num_rows(self, role: str) -> int:
         return self._by_role[role].shape[0]
+
+    def slices(self, role: str) -> Sequence[RowSlice]:
+        """The matrices of which a tensor consists."""
+        return self._by_role[role].slices
 
     def are_stackable(self, roles: Sequence[str]) -> bool:
         """See `Tensors.are_stackable`."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast.model.layers.layer import AttentionMixer
-from ballast.model.layers.positions import RopeSpec, YarnSpec
+from ballast.model.layers.positions import QueryScale, RopeSpec, YarnSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class RopeTable:
 
     cos: NDArray[np.float32]  # [positions, rope_dim / 2]
     sin: NDArray[np.float32]  # [positions, rope_dim / 2]
+    query_scale: NDArray[np.float32] | None = None  # [positions] factor of a position's queries; None: 1
 
 
 def build_rope_table(rope: RopeSpec, num_positions: int, factors: NDArray[np.float32] | None = None) -> RopeTable:
@@ -32,7 +33,13 @@ def build_rope_table(rope: RopeSpec, num_positions: int, factors: NDArray[np.flo
     return RopeTable(
         cos=np.ascontiguousarray(np.cos(angles) * factor, dtype=np.float32),
         sin=np.ascontiguousarray(np.sin(angles) * factor, dtype=np.float32),
+        query_scale=None if rope.query_scale is None else _query_scales(rope.query_scale, num_positions),
     )
+
+
+def _query_scales(scale: QueryScale, num_positions: int) -> NDArray[np.float32]:
+    periods = np.arange(num_positions) // scale.length
+    return (1.0 + scale.beta * np.log1p(periods)).astype(np.float32)
 
 
 def inverse_frequencies(rope: RopeSpec) -> NDArray[np.float64]:

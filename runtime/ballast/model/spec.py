@@ -76,6 +76,12 @@ class ModelSpec:
         return max(layer.experts.shared_width for layer in self.layers if layer.experts is not None)
 
     @property
+    def has_other_units(self) -> bool:
+        """Whether routed experts have biases or compute something else than silu(g) · u."""
+        experts = [layer.experts for layer in self.layers if layer.experts is not None]
+        return any(each.has_biases or each.unit is not None for each in experts)
+
+    @property
     def ropes(self) -> tuple[RopeSpec, ...]:
         """The different rotations of queries and keys, in the order of their first layers."""
         return tuple(dict.fromkeys(mixer.rope for mixer in self.attentions))

@@ -55,7 +55,7 @@ class Transformer(Runner):
             ],
             output_norm=weights.output_norm,
             output=weights.output,
-            ropes=[(rope.cos, rope.sin) for rope in ropes],
+            ropes=[(rope.cos, rope.sin, rope.query_scale) for rope in ropes],
             kv_layers=kv.layers,
             block_tokens=kv.block_tokens,
             state_layers=[] if states is None else states.layers,
@@ -166,6 +166,8 @@ def _grouped(mixer: GroupedSpec) -> model.GroupedShape:
         norms_all_heads=mixer.norms_all_heads,
         window=mixer.window or 0,
         value_scale=mixer.value_scale,
+        softplus_gates=mixer.gate == "softplus",
+        gates_entries=mixer.gates_entries,
         gates_queries=mixer.gates_queries,
     )
 

@@ -56,11 +56,15 @@ def load_weights(
             output=tensors.matrix(
                 EMBEDDING if spec.tied_output else OUTPUT, num_rows=min(num_sampled_ids, spec.vocab_size)
             ),
-            rope_factors=_rope_factors(gguf_model, tensors) if any(rope.has_factors for rope in spec.ropes) else None,
+            rope_factors=read_rope_factors(gguf_model, spec, tensors),
         )
 
 
-def _rope_factors(gguf_model: GgufModel, tensors: Tensors) -> F32:
+def read_rope_factors(gguf_model: GgufModel, spec: ModelSpec, tensors: Tensors) -> F32 | None:
+    """The divisors of the frequencies of rotations with factors, per pair; None if no rotation has any. Raises
+    ModelError if they are not positive."""
+    if not any(rope.has_factors for rope in spec.ropes):
+        return None
     tensors.check_finite(ROPE_FACTORS)
     factors = tensors.vector(ROPE_FACTORS)
     if factors.min() <= 0:

@@ -43,7 +43,7 @@ def read_placement(file: Path, modules: Sequence[Module]) -> Placement:
         try:
             _check(entry)
         except _RuleError as error:
-            raise _wrong(file, index, entry, str(error)) from error
+            raise _invalid(file, index, entry, str(error)) from error
     named = _named(file, document, modules)
     rules = [_rule(index, entry, named.get(index, frozenset())) for index, entry in enumerate(document, start=1)]
     return apply_rules(modules, rules, file)
@@ -118,11 +118,11 @@ def _named(file: Path, entries: Sequence[Any], modules: Sequence[Module]) -> dic
         index, hint = indices[error.index], ""
         if "bad character range" in str(error):
             hint = "; write a range of numbers as alternatives, (4|5|6), not in brackets"
-        raise _wrong(file, index, {"match": {"name": patterns[index]}}, f"name {error}{hint}") from error
+        raise _invalid(file, index, {"match": {"name": patterns[index]}}, f"name {error}{hint}") from error
     return dict(zip(indices, found, strict=True))
 
 
-def _wrong(file: Path, index: int, entry: Plain, problem: str) -> ConfigError:
+def _invalid(file: Path, index: int, entry: Plain, problem: str) -> ConfigError:
     found = entry.get("match") if isinstance(entry, dict) else None
     match = found if isinstance(found, dict) else {}
     described = ", ".join(f"{key}: {shown(match[key])}" for key in ("name", "class") if key in match)

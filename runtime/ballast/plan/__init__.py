@@ -2,7 +2,7 @@
 
 from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked
-from ballast.plan.command import plan_for, planned, run, settle
+from ballast.plan.command import device_settings, plan_for, planned, run, settle
 from ballast.plan.host import make_plan
 from ballast.plan.memory import MemoryPlan, Numbers
 from ballast.plan.report import render, rule_lines, to_json
@@ -11,6 +11,7 @@ __all__ = [
     "MemoryPlan",
     "Numbers",
     "check_memory",
+    "device_settings",
     "load_checked_text",
     "make_plan",
     "open_checked",

@@ -11,18 +11,20 @@ from ballast.plan.rows import MemoryRow
 
 
 def check_memory(plan: MemoryPlan) -> None:
-    """Raises OutOfMemoryError with the numbers if the plan needs more than is available, on the host or on the GPU."""
+    """Raises OutOfMemoryError with the numbers if the plan needs more than is available, on the host or on a GPU."""
     if plan.needed_bytes > plan.memory.available_bytes:
         found, more = human(plan.memory.available_bytes), "use a machine with more memory"
         if plan.memory.limited_by is not None:
             found, more = f"{found}, the limit of cgroup {plan.memory.limited_by}", "raise that limit"
         _refuse(plan, "", plan.uses, found, plan.max_cache_lens, more)
-    if plan.device is not None and not plan.device.fits:
-        memory = plan.device.memory
+    for device in plan.devices:
+        if device.fits:
+            continue
+        memory = device.memory
         found, more = f"{human(memory.available_bytes)}, {memory.limited_by}", f"raise {memory.limit_option}"
         if memory.limit_option is None:
             more = "stop other programs that use it or use a GPU with more memory"
-        _refuse(plan, f" on {memory.name}", plan.device.uses, found, plan.device.max_cache_lens, more)
+        _refuse(plan, f" on {memory.name}", device.uses, found, device.max_cache_lens, more)
 
 
 def _refuse(
@@ -30,14 +32,14 @@ def _refuse(
 ) -> None:
     parts = ", ".join(f"{use.name} {human(use.num_bytes)}" for use in uses)
     needed = human(sum(use.num_bytes for use in uses))
-    batch, way_out = plan.numbers.max_batch_size, f"; the largest cache_lens that fits is {max_cache_lens}"
+    batch, advice = plan.numbers.max_batch_size, f"; the largest cache_lens that fits is {max_cache_lens}"
     if max_cache_lens and plan.lengths is not None and plan.lengths.derived:
         # Automatic reply lengths are already the shortest; shorter replies must be set by option.
-        way_out += f", which holds {batch} replies of {(max_cache_lens - 1) // batch} tokens: set "
-        way_out += "both, or lower max_batch_size"
+        advice += f", which holds {batch} replies of {(max_cache_lens - 1) // batch} tokens: set "
+        advice += "both, or lower max_batch_size"
     if not max_cache_lens:
-        way_out = f", too little for any cache_lens; {more}, {_lower(uses)}use a model with fewer bits per weight"
-    raise OutOfMemoryError(f"{plan.model} needs {needed}{where} ({parts}), {available} available{way_out}")
+        advice = f", too little for any cache_lens; {more}, {_lower(uses)}use a model with fewer bits per weight"
+    raise OutOfMemoryError(f"{plan.model} needs {needed}{where} ({parts}), {available} available{advice}")
 
 
 def _lower(uses: Sequence[MemoryRow]) -> str:

@@ -12,6 +12,7 @@ from typing import TextIO
 from ballast._core import kernels, numa
 from ballast.config.options import Config, MachineConfig
 from ballast.config.resolve import on_cpu
+from ballast.engine.startup.build import DeviceSettings
 from ballast.errors import ConfigError
 from ballast.host.filesystem import read_file_system
 from ballast.host.gpu import free_vram
@@ -76,7 +77,7 @@ def _plan_with_cache(
     folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir, gguf)
     if folder is not None and folder.files.is_in_memory:
         memory = memory.with_reused(folder.unused_bytes)
-    if not config.machine.device.startswith("cuda"):
+    if not config.machine.gpus:
         if numbers.tiers.disk_dir is not None and spec.state_numbers:
             problem = "does not keep recurrent state, which this model has; leave it out"
             raise ConfigError("kv_disk_dir", numbers.tiers.disk_dir, problem)
@@ -90,12 +91,12 @@ def _plan_with_cache(
         raise ConfigError("device", config.machine.device, f"{gguf.path}: {too_much}, with device=cpu")
     if numbers.isa == "reference":
         raise _needs_packing(config.machine.device)
-    device = _device_memory(config.machine, described)
+    devices = _device_memories(config.machine, described)
     expert_options = _gpu_expert_options(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
 
     def make(tried: Numbers) -> MemoryPlan:
-        return make_hybrid_plan(gguf, spec, tried, memory, device, expert_options, folder, placement)
+        return make_hybrid_plan(gguf, spec, tried, memory, devices, expert_options, folder, placement)
 
     plans = []
     for step_tokens, streams in choices:
@@ -108,10 +109,10 @@ def _plan_with_cache(
     plan = _with_suited_cache(make, _streaming_if_cache_may_shrink(plans, sizes), sizes)
     if plan.numbers.tiers.host_bytes is None:
         plan = _with_host_tier(make, plan)
-    assert plan.device is not None
-    if not plan.device.has_host_experts or plan.device.streaming is not None:
+    assert plan.gpus is not None
+    if not plan.gpus.has_host_experts or plan.gpus.streaming is not None:
         return plan
-    return replace(plan, device=replace(plan.device, streaming_cache_lens=max(map(_streaming_cache, plans))))
+    return replace(plan, gpus=replace(plan.gpus, streaming_cache_lens=max(map(_streaming_cache, plans))))
 
 
 def _streaming_if_cache_may_shrink(plans: Sequence[MemoryPlan], sizes: CacheSizes) -> MemoryPlan:
@@ -128,7 +129,7 @@ def _streaming_if_cache_may_shrink(plans: Sequence[MemoryPlan], sizes: CacheSize
 
 def _streaming_cache(plan: MemoryPlan) -> int:
     """The largest cache_lens with which the plan streams experts; 0 if it streams none."""
-    return 0 if plan.device is None or plan.device.streaming is None else plan.device.max_cache_lens
+    return 0 if plan.gpus is None or plan.gpus.streaming is None else plan.gpus.max_cache_lens
 
 
 def _with_host_tier(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan) -> MemoryPlan:
@@ -151,10 +152,10 @@ def _with_suited_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, 
 
 
 def _longest_step(plan: MemoryPlan, requested: int | None) -> int:
-    """Most tokens of a step that justify their memory. Longer steps do not help a GPU that holds all experts, and they
+    """Most tokens of a step that justify their memory. Longer steps do not help GPUs that hold all experts, and they
     delay other requests."""
-    assert plan.device is not None
-    return plan.numbers.step_tokens if requested or plan.device.has_host_experts else LONGEST_WITHOUT_STREAMING
+    assert plan.gpus is not None
+    return plan.numbers.step_tokens if requested or plan.gpus.has_host_experts else LONGEST_WITHOUT_STREAMING
 
 
 def settle(
@@ -162,19 +163,20 @@ def settle(
 ) -> tuple[Config, MemoryPlan]:
     """A resolved configuration completed by its plan, and that plan. If the device is "auto" and the GPU cannot serve,
     the configuration uses the CPU, with the reason, if the CPU can. Raises ConfigError as `plan_for` does."""
-    device = config.machine.device
-    is_open = config.device_is_open and device != "cpu"
+    requested = config.machine.device
+    is_open = config.device_is_open and requested != "cpu"
     if is_open and chosen_isa() == "reference":
-        forced = f"BALLAST_CPU_ISA=reference packs no weights, and {device} needs packed ones"
-        config = on_cpu(config, forced if _can_pack() else f"with {device} the CPU would need {_packing_needs()}")
+        forced = f"BALLAST_CPU_ISA=reference packs no weights, and {requested} needs packed ones"
+        config = on_cpu(config, forced if _can_pack() else f"with {requested} the CPU would need {_packing_needs()}")
     too_much = why_not_on_gpu(spec)
     if is_open and config.machine.device != "cpu" and too_much is not None:
         config = on_cpu(config, too_much)
     plan = plan_for(config, gguf, spec, described)
-    if is_open and plan.device is not None and not plan.device.fits:
-        needed, of_gpu = human(plan.device.needed_bytes), plan.device.memory
-        available = f"{human(of_gpu.available_bytes)}, {of_gpu.limited_by}"
-        without = on_cpu(config, f"{device} is too small: {needed} needed, {available} available")
+    too_small = next((device for device in plan.devices if not device.fits), None)
+    if is_open and too_small is not None:
+        needed, memory = human(too_small.needed_bytes), too_small.memory
+        available = f"{human(memory.available_bytes)}, {memory.limited_by}"
+        without = on_cpu(config, f"{memory.name} is too small: {needed} needed, {available} available")
         plan_without = plan_for(without, gguf, spec, described)
         if plan_without.fits:
             config, plan = without, plan_without
@@ -185,7 +187,7 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
     """The configuration, completed by its plan."""
     numbers, lengths, requested = plan.numbers, plan.lengths, config.machine.stream_from_tokens
     assert lengths is not None, "the plan is a configuration's"
-    on_gpu = plan.device is not None
+    on_gpu = plan.gpus is not None
     return replace(
         config,
         scheduling=replace(
@@ -198,7 +200,7 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
         machine=replace(
             config.machine,
             stream_from_tokens=0 if on_gpu and not numbers.streams_experts else requested,
-            vram_limit=None if plan.device is None else plan.device.memory.available_bytes,
+            vram_limit=min((device.memory.available_bytes for device in plan.devices), default=None),
             kv_host_bytes=numbers.tiers.host_bytes or 0,
         ),
     )
@@ -235,20 +237,29 @@ def _host_memory(described: Described) -> Memory:
     return Memory(described.host_memory, described.host_memory, None)
 
 
-def _device_memory(machine: MachineConfig, described: Described) -> DeviceMemory:
+def device_settings(plan: MemoryPlan) -> tuple[DeviceSettings, ...]:
+    """The engine's devices under a plan."""
+    return tuple(DeviceSettings(device.memory.name, device.layers, device.limit) for device in plan.devices)
+
+
+def _device_memories(machine: MachineConfig, described: Described) -> list[DeviceMemory]:
+    """The memory of each GPU that the options select."""
+    return [_device_memory(name, machine, described) for name in machine.gpus]
+
+
+def _device_memory(name: str, machine: MachineConfig, described: Described) -> DeviceMemory:
     limit = machine.vram_limit
-    free = None if _has_another_gpu(machine, described) else free_vram(machine.device)
+    free = None if _has_another_gpu(machine, described) else free_vram(name)
     if free is None and limit is None:
         raise ConfigError(
             "vram_limit",
             "auto",
-            f"{machine.device} is not in this machine, so its memory is unknown; set a size such as 24GiB to plan "
-            "for it",
+            f"{name} is not in this machine, so its memory is unknown; set a size such as 24GiB to plan for it",
         )
     if limit is not None and (free is None or limit <= free):
-        return DeviceMemory(machine.device, limit, "the limit set by vram_limit", "vram_limit")
+        return DeviceMemory(name, limit, "the limit set by vram_limit", "vram_limit")
     assert free is not None
-    return DeviceMemory(machine.device, free, "free memory")
+    return DeviceMemory(name, free, "free memory")
 
 
 def _has_another_gpu(machine: MachineConfig, described: Described) -> bool:

@@ -1,15 +1,16 @@
-"""The GPU memory of a model whose routed experts stay on the CPU. Pure arithmetic."""
+"""The GPUs' memory of a model whose routed experts stay on the CPU. Pure arithmetic."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 
-from ballast.model.layers.latent import LatentSpec
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
 from ballast.moe.device_rules import Placement
+from ballast.plan.device_layers import DeviceLayers
+from ballast.plan.kv_cache import CachePlan
 from ballast.plan.kv_tiers import device_rows
 from ballast.plan.memory import FLOAT_BYTES, Numbers, hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.rows import MemoryRow
@@ -31,8 +32,8 @@ _MIN_CUBLAS_TOKENS = 160
 """Fewest tokens for which matrices are decoded by slices."""
 _SLICE_PLAN_BYTES = 8 << 20
 """What flashinfer stores for the plan of one slice of a step."""
-_MOST_CAPTURED = 256
-"""Most requests in a captured step: MOST_CAPTURED of model/hybrid/graphs/decode_graphs.py."""
+_MAX_CAPTURED = 256
+"""Most requests in a captured step: MAX_CAPTURED of model/hybrid/graphs/decode_graphs.py."""
 _NODES_PER_LAYER = 32
 """Most kernels and stream memory operations in a captured layer."""
 _CHOICE_NODES = 12
@@ -78,13 +79,22 @@ def hybrid_bytes(
             yield name, name, num_bytes
 
 
-def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, cache_slots: int) -> list[MemoryRow]:
-    """For `weights` as named by `hybrid_bytes`; `cache_slots`: tokens of the cache, including the null block's."""
-    tensors = used_tensors(spec)
-    on_device = sum(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
-    row_bytes = kv_row_bytes(spec)
-    cached = cache_slots - numbers.block_tokens
-    captured = min(numbers.max_batch_size, _MOST_CAPTURED)
+def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers, num_blocks: int) -> list[MemoryRow]:
+    """The memory of a device with the layers `own`, for `weights` as named by `hybrid_bytes`; `num_blocks`: usable
+    blocks of the cache. Work buffers are those of the widest layer of the model."""
+    spec = own.spec
+    modules = {name: tensor.module for name, tensor in used_tensors(spec).items()}
+    on_device = sum(
+        size for name, size in weights.items() if computes_on_gpu(modules[name]) and own.has_module(modules[name])
+    )
+    row_bytes = own.kv_numbers * _KV_BYTES
+    cache = gpu_cache(own, numbers)
+    cached = f"{num_blocks * numbers.block_tokens} tokens and the null block"
+    if cache.window_blocks(num_blocks) is None:
+        cached = f"{cached}, {row_bytes} bytes per token in half precision"
+    else:
+        cached = f"{cached}, in half precision: {cache.per_token(num_blocks)}"
+    captured = min(numbers.max_batch_size, _MAX_CAPTURED)
     work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
     slice_plans = num_slices(spec, numbers.step_tokens) * _SLICE_PLAN_BYTES
     lanes = 2 if numbers.has_prefill_lane else 1
@@ -94,22 +104,22 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
         step_bytes(spec, min(numbers.chunk_size, numbers.step_tokens), numbers.max_batch_size),
         f"work buffers of a step of {numbers.chunk_size} tokens, concurrent with the longest one",
     )
-    buffers = MemoryRow("expert buffers", buffer_bytes(spec, weights), "for streaming experts in long steps")
+    buffers = MemoryRow("expert buffers", buffer_bytes(own, weights), "for streaming experts in long steps")
+    # Once for experts that are read over PCIe, once for streamed ones.
+    num_biases = (2 if numbers.streams_experts else 1) * own.expert_biases
+    biases = MemoryRow("biases of experts", num_biases * FLOAT_BYTES, "in addition to those in host memory")
     return [
         MemoryRow("dense weights", on_device, "packed, in the file's types; decoded during multiplication"),
-        MemoryRow(
-            "KV cache",
-            cache_slots * row_bytes,
-            f"{cached} tokens and the null block, {row_bytes} bytes per token in half precision",
-        ),
+        MemoryRow("KV cache", cache.num_bytes(num_blocks), cached),
         *device_rows(numbers.tiers, numbers.block_tokens * row_bytes),
         MemoryRow("work buffers", work, f"for steps of up to {numbers.step_tokens} tokens", numbers.step_option),
         *([decode_lane] if numbers.has_prefill_lane else []),
         MemoryRow("kernel workspaces", workspaces, "for matrix products, attention and CUDA's libraries"),
         *([buffers] if numbers.streams_experts else []),
+        *([biases] if own.expert_biases else []),
         MemoryRow(
             "CUDA graphs",
-            _graph_pool_bytes(spec, captured) + _launch_bytes(spec, captured),
+            _graph_pool_bytes(spec, captured) + _launch_bytes(own, captured),
             f"decode steps of 1 to {captured} requests: buffers of the largest, nodes of all",
             "max_batch_size",
         ),
@@ -118,9 +128,14 @@ def device_uses(spec: ModelSpec, weights: Mapping[str, int], numbers: Numbers, c
     ]
 
 
-def outside_bytes(spec: ModelSpec, max_batch_size: int) -> int:
+def outside_bytes(own: DeviceLayers, max_batch_size: int) -> int:
     """Bytes of `device_uses` that do not pass through torch's allocator."""
-    return _CUDA_BYTES + _launch_bytes(spec, min(max_batch_size, _MOST_CAPTURED))
+    return _CUDA_BYTES + _launch_bytes(own, min(max_batch_size, _MAX_CAPTURED))
+
+
+def gpu_cache(own: DeviceLayers, numbers: Numbers) -> CachePlan:
+    """The cache of a GPU with the layers `own`."""
+    return CachePlan(own, numbers, _KV_BYTES, on_gpu=True)
 
 
 def kv_row_bytes(spec: ModelSpec) -> int:
@@ -144,9 +159,8 @@ def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
     return step + slice_bytes + _PARTIAL_BYTES + _LIBRARY_BYTES
 
 
-def _launch_bytes(spec: ModelSpec, num_graphs: int) -> int:
-    num_choices = sum(isinstance(layer.mixer, LatentSpec) and layer.mixer.has_indexer for layer in spec.layers)
-    num_nodes = spec.num_layers * _NODES_PER_LAYER + num_choices * _CHOICE_NODES
+def _launch_bytes(own: DeviceLayers, num_graphs: int) -> int:
+    num_nodes = len(own.layers) * _NODES_PER_LAYER + own.num_choices * _CHOICE_NODES
     return num_graphs * num_nodes * _NODE_BYTES
 
 

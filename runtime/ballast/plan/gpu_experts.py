@@ -1,8 +1,9 @@
-"""Plans the routed experts in a GPU's free memory, and the fraction of the others that it reads across PCIe. Pure."""
+"""Plans the routed experts in the GPUs' free memory, and the fraction of the others that they read across PCIe.
+Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ _PCIE_BYTES_PER_S = 20e9
 """Rate at which a kernel reads across PCIe 4.0 with 16 lanes."""
 _THREAD_BYTES_PER_S = 7.5e9
 """Approximate rate at which each of many threads reads host memory meanwhile; see benchmarks/results."""
-_MOST_SHARE = 0.4
+_MAX_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,17 @@ def plan_gpu_experts(
     placement: Placement,
     expert_options: GpuExpertOptions,
     free_bytes: int,
+    own: Collection[int],
 ) -> GpuExpertPlan:
-    """Select the experts. `weights`: packed bytes by name. Rules that name a layer's experts put all of them on the GPU
+    """Select the experts of one GPU: those of the routed layers with indices `own`. `weights`: packed bytes by name.
+    Rules that name a layer's experts put all of them on the GPU
     or none. A requested number of experts is planned even if it exceeds `free_bytes`."""
     num_layers, num_experts = len(spec.routed_layers), spec.routing.num_experts
     layer_bytes = list(routed_bytes(spec, weights).values())
     expert_bytes = [size // num_experts for size in layer_bytes]
     by_layer = [placement.devices.get(expert_module(layer)) for layer in spec.routed_layers]
-    always = frozenset(layer for layer, device in enumerate(by_layer) if device == "cuda")
-    never = frozenset(layer for layer, device in enumerate(by_layer) if device == "cpu")
+    always = frozenset(layer for layer in own if by_layer[layer] == "cuda")
+    never = frozenset(layer for layer in range(num_layers) if layer not in own or by_layer[layer] == "cpu")
     is_auto = expert_options.most is None
     uses = np.zeros((num_layers, num_experts), np.int64) if expert_options.uses is None else expert_options.uses
     experts = choose_gpu_experts(
@@ -78,14 +81,14 @@ def plan_gpu_experts(
     num_bytes = sum(len(ids) * size for ids, size in zip(experts, expert_bytes, strict=True))
     fixed_bytes = sum(layer_bytes[layer] for layer in always) if is_auto else num_bytes
     how = "layer after layer" if expert_options.uses is None else "those used most, by the profile"
-    detail = f"{sum(map(len, experts))} of {num_layers * num_experts} routed experts, {how}"
+    detail = f"{sum(map(len, experts))} of {len(own) * num_experts} routed experts, {how}"
     return GpuExpertPlan(experts, num_bytes, fixed_bytes, detail)
 
 
 def estimated_share(num_threads: int) -> float:
     """The fraction of a decode step's experts for which GPU and CPU take the same time, by typical rates rather than
     measurements of this machine."""
-    return min(_MOST_SHARE, _PCIE_BYTES_PER_S / (_PCIE_BYTES_PER_S + num_threads * _THREAD_BYTES_PER_S))
+    return min(_MAX_SHARE, _PCIE_BYTES_PER_S / (_PCIE_BYTES_PER_S + num_threads * _THREAD_BYTES_PER_S))
 
 
 def share_is_estimated_by(num_threads: int) -> str:

@@ -6,7 +6,6 @@ W_UK of the joint layout becomes floats. The embedding is read from the mapped f
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from math import prod
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from ballast._core import kernels
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.kept_weights import kept_weights
-from ballast.model.kv_pool import num_kv_blocks, num_state_slots, num_window_blocks
+from ballast.model.kv_pool import num_kv_blocks, num_state_slots
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import LatentSpec
@@ -23,6 +22,7 @@ from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
+from ballast.plan.kv_cache import CachePlan
 from ballast.plan.kv_tiers import host_rows
 from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers, hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
@@ -50,7 +50,8 @@ def make_plan(
     kv_row_bytes = spec.kv_numbers * FLOAT_BYTES
     num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
     num_cached_tokens = num_blocks * numbers.block_tokens
-    kv_bytes, state_bytes = _kv_bytes(spec, numbers, num_blocks), _recurrent_bytes(spec, numbers, num_blocks)
+    cache = CachePlan(spec, numbers, FLOAT_BYTES, on_gpu=False)
+    kv_bytes, state_bytes = cache.num_bytes(num_blocks), cache.state_bytes(num_blocks)
     uses = (
         *host_weight_rows(
             sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache", kept, folder
@@ -58,9 +59,9 @@ def make_plan(
         MemoryRow(
             "KV cache",
             kv_bytes,
-            f"{num_cached_tokens} tokens and the null block, {_per_token(spec, numbers, num_blocks)}",
+            f"{num_cached_tokens} tokens and the null block, {cache.per_token(num_blocks)}",
         ),
-        *_state_rows(spec, numbers, num_blocks),
+        *_state_rows(spec, cache, num_blocks),
         MemoryRow(
             "work buffers",
             _work_bytes(spec, numbers),
@@ -79,7 +80,7 @@ def make_plan(
         uses=uses,
         memory=memory,
         placement=placement.compared(_on_cpu, "without --device cuda, the CPU computes everything"),
-        max_cache_lens=_most_blocks(spec, numbers, memory.available_bytes - without_cache) * numbers.block_tokens,
+        max_cache_lens=cache.most_blocks(memory.available_bytes - without_cache) * numbers.block_tokens,
         numbers=numbers,
     )
 
@@ -88,54 +89,13 @@ def _on_cpu(_module: str) -> str:
     return "cpu"
 
 
-def _window_blocks(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int | None:
-    """The number of blocks of sliding-window layers for a cache of `num_blocks`; None if no layer has a window. Tiers
-    store whole blocks, so with a disk tier all layers keep all blocks."""
-    window = spec.window if numbers.tiers.disk_dir is None else None
-    return num_window_blocks(window, num_blocks, numbers.block_tokens, numbers.max_batch_size, numbers.step_tokens)
-
-
-def _kv_bytes(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int:
-    """Bytes of a cache of `num_blocks` and the null block."""
-    window_blocks = _window_blocks(spec, numbers, num_blocks)
-    num_windowed = num_blocks if window_blocks is None else window_blocks
-    kept = (num_blocks + 1) * (spec.kv_numbers - spec.window_kv_numbers)
-    return (kept + (num_windowed + 1) * spec.window_kv_numbers) * numbers.block_tokens * FLOAT_BYTES
-
-
-def _recurrent_bytes(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> int:
-    """Bytes of the slots of recurrent state beside a cache of `num_blocks`, the null slot included."""
-    num_slots = num_state_slots(spec.states, num_blocks * numbers.block_tokens, numbers.max_batch_size)
-    return (num_slots + 1) * spec.state_numbers * FLOAT_BYTES
-
-
-def _state_rows(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> tuple[MemoryRow, ...]:
+def _state_rows(spec: ModelSpec, cache: CachePlan, num_blocks: int) -> tuple[MemoryRow, ...]:
     """The slots of recurrent state; none for a model without."""
-    if not spec.state_numbers:
+    num_slots = cache.num_state_slots(num_blocks)
+    if num_slots == 0:
         return ()
-    num_slots = num_state_slots(spec.states, num_blocks * numbers.block_tokens, numbers.max_batch_size)
     story = f"{num_slots} slots and the null slot, {human(spec.state_numbers * FLOAT_BYTES)} each"
-    return (MemoryRow("recurrent state", _recurrent_bytes(spec, numbers, num_blocks), story, "max_batch_size"),)
-
-
-def _most_blocks(spec: ModelSpec, numbers: Numbers, num_bytes: int) -> int:
-    """Blocks of the largest cache that takes at most `num_bytes`, 0 if none does."""
-    of_full_layers = max(spec.kv_numbers - spec.window_kv_numbers, 1) * numbers.block_tokens * FLOAT_BYTES
-    most = max(num_bytes, 0) // of_full_layers
-
-    def cache_bytes(num_blocks: int) -> int:
-        return _kv_bytes(spec, numbers, num_blocks) + _recurrent_bytes(spec, numbers, num_blocks)
-
-    return max(0, bisect_right(range(most + 1), num_bytes, key=cache_bytes) - 1)
-
-
-def _per_token(spec: ModelSpec, numbers: Numbers, num_blocks: int) -> str:
-    window_blocks = _window_blocks(spec, numbers, num_blocks)
-    if window_blocks is None:
-        return f"{human(spec.kv_numbers * FLOAT_BYTES)} per token"
-    full = human((spec.kv_numbers - spec.window_kv_numbers) * FLOAT_BYTES)
-    windows = human(spec.window_kv_numbers * FLOAT_BYTES)
-    return f"{full} per token; {windows} per token for {window_blocks * numbers.block_tokens} tokens in windows"
+    return (MemoryRow("recurrent state", cache.state_bytes(num_blocks), story, "max_batch_size"),)
 
 
 class _Attention(NamedTuple):
@@ -157,7 +117,7 @@ def _attention_of(mixer: Mixer) -> _Attention:
         return _Attention(floats, 1, 0, mixer.value_width)
     if isinstance(mixer, GroupedSpec):
         values = heads * mixer.v_dim
-        gates = heads if GATE in mixer.options else 0
+        gates = mixer.num_gates if GATE in mixer.options else 0
         gates += mixer.query_rows + values if mixer.gates_queries else 0
         floats = heads * mixer.head_dim + mixer.kv_width + values + gates
         return _Attention(floats, mixer.num_kv_heads, mixer.v_dim, values)
@@ -226,6 +186,7 @@ def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
 
 
 def _table_bytes(spec: ModelSpec, num_cached_tokens: int) -> int:
-    positions = min(spec.context_length, num_cached_tokens) * sum(rope.dim for rope in spec.ropes)
+    widths = sum(rope.dim + (rope.query_scale is not None) for rope in spec.ropes)
+    positions = min(spec.context_length, num_cached_tokens) * widths
     norms = sum(prod(tensor.shape) for tensor in expected_tensors(spec).values() if not tensor.is_packed)
     return (positions + norms) * FLOAT_BYTES

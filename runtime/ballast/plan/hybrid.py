@@ -1,11 +1,11 @@
-"""The memory plan of a model with a GPU, which holds everything but routed experts, and as many of those as fit.
-Nothing is loaded."""
+"""The memory plan of a model with GPUs, which hold everything but routed experts, and as many of those as fit. Nothing
+is loaded."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ballast.host.machine import Memory
 from ballast.model.kept_weights import kept_weights
@@ -19,14 +19,16 @@ from ballast.plan.device import (
     compared_on_gpu,
     computes_on_gpu,
     device_uses,
+    gpu_cache,
     hybrid_bytes,
     kv_row_bytes,
     outside_bytes,
     staging_bytes,
 )
+from ballast.plan.device_layers import DeviceLayers
 from ballast.plan.gpu_experts import GpuExpertOptions, GpuExpertPlan, estimated_share, plan_gpu_experts
 from ballast.plan.kv_tiers import host_rows
-from ballast.plan.memory import DeviceMemory, DevicePlan, MemoryPlan, Numbers
+from ballast.plan.memory import DeviceMemory, DevicePlan, GpuPlan, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
 from ballast.plan.streaming import estimate
 from ballast.weights.gguf import GgufModel
@@ -40,12 +42,16 @@ def make_hybrid_plan(
     spec: ModelSpec,
     numbers: Numbers,
     memory: Memory,
-    device: DeviceMemory,
+    devices: Sequence[DeviceMemory],
     expert_options: GpuExpertOptions = NO_EXPERTS,
     folder: PackedFolder | None = None,
     placement: Placement = NO_RULES,
+    ranges: Sequence[range] | None = None,
 ) -> MemoryPlan:
-    """As `host.make_plan`, for a model whose routed experts run on the CPU and the rest on a GPU. Pure."""
+    """As `host.make_plan`, for a model whose routed experts run on the CPU and the rest on GPUs. `ranges`: the layers
+    of each device, in order; None: there is one device, which has all. Pure."""
+    ranges = [range(spec.num_layers)] if ranges is None else ranges
+    owners = [DeviceLayers(spec, layers) for layers in ranges]
     tensors = used_tensors(spec)
     sources = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
     sizes = {name: size for name, _, size in sources}
@@ -54,25 +60,27 @@ def make_hybrid_plan(
         for name, source, _ in sources
         if computes_on_gpu(tensors[name].module)
     )
-    on_device = _device_plan(spec, sizes, placement, numbers, device, expert_options, as_bfloat16)
-    whole = whole_modules(spec, on_device.gpu_experts)
+    gpus = _gpu_plan(spec, sizes, placement, numbers, list(zip(devices, owners, strict=True)), expert_options)
+    gpus = replace(gpus, bfloat16_bytes=as_bfloat16)
+    names = ", ".join(each.name for each in devices)
+    whole = whole_modules(spec, gpus.gpu_experts)
 
     def device_of(module: str) -> str:
-        return device.name if computes_on_gpu(module) or module in whole else "cpu"
+        if not computes_on_gpu(module) and module not in whole:
+            return "cpu"
+        return next(memory.name for memory, owner in zip(devices, owners, strict=True) if owner.has_module(module))
 
     weights = tuple(weight_rows(gguf, spec, device_of, {name: (source, size) for name, source, size in sources}))
     in_host = sum(row.num_bytes for row in weights if row.device == "cpu")
-    kept = kept_weights(
-        gguf, spec, numbers.isa, numbers.threads_per_node, on_gpu=True, gpu_experts=on_device.gpu_experts
-    )
-    packed = "routed experts, packed while loading; " if on_device.has_host_experts else ""
+    kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node, on_gpu=True, gpu_experts=gpus.gpu_experts)
+    packed = "routed experts, packed while loading; " if gpus.has_host_experts else ""
     uses = (
         *host_weight_rows(in_host, f"{packed}embedding in page cache", kept, folder),
         MemoryRow(
             "work buffers",
             staging_bytes(spec, sizes, numbers.step_tokens, len(numbers.threads_per_node))
             + max((_bytes_of(module, spec, sizes) for module in whole), default=0),
-            f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {device.name}",
+            f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {names}",
             numbers.step_option,
         ),
         *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes(spec), numbers.block_tokens),
@@ -87,66 +95,107 @@ def make_hybrid_plan(
         placement=compared_on_gpu(placement),
         max_cache_lens=0,
         numbers=numbers,
-        device=on_device,
+        gpus=gpus,
     )
 
 
-def _device_plan(
+def _gpu_plan(
     spec: ModelSpec,
     sizes: dict[str, int],
     placement: Placement,
     numbers: Numbers,
-    device: DeviceMemory,
+    devices: Sequence[tuple[DeviceMemory, DeviceLayers]],
     expert_options: GpuExpertOptions,
-    bfloat16_bytes: int,
-) -> DevicePlan:
-    def uses(num_blocks: int, *, streams: bool) -> tuple[MemoryRow, ...]:
-        slots = (num_blocks + 1) * numbers.block_tokens
-        return tuple(device_uses(spec, sizes, replace(numbers, streams_experts=streams), slots))
+) -> GpuPlan:
+    num_threads, num_all = sum(numbers.threads_per_node), spec.routing.num_experts * len(spec.routed_layers)
 
-    def with_gpu_experts(*, streams: bool) -> tuple[tuple[MemoryRow, ...], GpuExpertPlan]:
-        rows = uses(num_kv_blocks(numbers.cache_lens, numbers.block_tokens), streams=streams)
-        free_bytes = device.available_bytes - sum(row.num_bytes for row in rows)
-        return rows, plan_gpu_experts(spec, sizes, placement, expert_options, free_bytes)
+    def planned(*, streams: bool) -> list[_DeviceUses]:
+        found: list[_DeviceUses] = []
+        for memory, own in devices:
+            # An earlier device has some of the experts whose number is set.
+            taken = sum(each.gpu_experts.num_experts for each in found)
+            most = None if expert_options.most is None else max(0, expert_options.most - taken)
+            options = replace(expert_options, most=most)
+            found.append(
+                _device_uses(memory, own, sizes, placement, replace(numbers, streams_experts=streams), options)
+            )
+        return found
 
-    num_threads = sum(numbers.threads_per_node)
     # If all experts fit without the buffers, no expert needs to be streamed.
-    rows, gpu_experts = with_gpu_experts(streams=False)
-    has_host_experts = gpu_experts.num_experts < spec.routing.num_experts * len(spec.routed_layers)
+    found = planned(streams=False)
+    has_host_experts = sum(each.gpu_experts.num_experts for each in found) < num_all
     streams = numbers.streams_experts and has_host_experts
     if streams:
-        rows, gpu_experts = with_gpu_experts(streams=True)
-    if gpu_experts.num_experts:
-        requested_by = "gpu_experts" if expert_options.most is not None else None
-        rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, requested_by))
+        found = planned(streams=True)
+    experts = tuple(
+        next((ids for ids in of_layer if ids), ())
+        for of_layer in zip(*(each.gpu_experts.experts for each in found), strict=True)
+    )
     share = estimated_share(num_threads) if expert_options.pcie_share is None else expert_options.pcie_share
-    whole = whole_modules(spec, gpu_experts.experts)
+    whole = whole_modules(spec, experts)
     tensors = used_tensors(spec)
     streamed = {name: size for name, size in sizes.items() if tensors[name].module not in whole}
-    # A larger cache may displace experts, which are then streamed.
-    can_shrink = gpu_experts.fixed_bytes < gpu_experts.num_bytes
-    without_cache, with_a_block = (
-        sum(use.num_bytes for use in uses(num_blocks, streams=streams or (numbers.streams_experts and can_shrink)))
-        for num_blocks in (0, 1)
-    )
-    # The cache and attention's work buffers both grow with the blocks.
-    num_blocks = (device.available_bytes - gpu_experts.fixed_bytes - without_cache) // (with_a_block - without_cache)
-    return DevicePlan(
-        device,
-        rows,
-        outside_bytes(spec, numbers.max_batch_size),
-        max(0, num_blocks * numbers.block_tokens),
+    return GpuPlan(
+        tuple(each.plan(streams=streams or (numbers.streams_experts and each.can_shrink)) for each in found),
         estimate(spec, streamed, numbers.isa, num_threads) if streams else None,
-        gpu_experts.experts,
+        experts,
         share if has_host_experts else 0.0,
         pcie_share_is_set=expert_options.pcie_share is not None,
         has_host_experts=has_host_experts,
-        bfloat16_bytes=bfloat16_bytes,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _DeviceUses:
+    """The uses of a device's memory, with the experts that fit."""
+
+    memory: DeviceMemory
+    own: DeviceLayers
+    sizes: dict[str, int]
+    numbers: Numbers
+    rows: tuple[MemoryRow, ...]
+    gpu_experts: GpuExpertPlan
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether a larger cache may displace experts, which are then streamed."""
+        return self.gpu_experts.fixed_bytes < self.gpu_experts.num_bytes
+
+    def plan(self, *, streams: bool) -> DevicePlan:
+        """The plan. `streams`: whether experts are streamed if the cache is as large as possible."""
+        numbers = replace(self.numbers, streams_experts=streams)
+        without_cache = sum(use.num_bytes for use in device_uses(self.own, self.sizes, numbers, 0))
+        cache = gpu_cache(self.own, numbers)
+        for_cache = self.memory.available_bytes - self.gpu_experts.fixed_bytes + cache.num_bytes(0)
+        num_blocks = cache.most_blocks(for_cache - without_cache)
+        return DevicePlan(
+            self.memory,
+            self.own.layers,
+            self.rows,
+            outside_bytes(self.own, numbers.max_batch_size),
+            num_blocks * numbers.block_tokens,
+        )
+
+
+def _device_uses(
+    memory: DeviceMemory,
+    own: DeviceLayers,
+    sizes: dict[str, int],
+    placement: Placement,
+    numbers: Numbers,
+    expert_options: GpuExpertOptions,
+) -> _DeviceUses:
+    rows = tuple(device_uses(own, sizes, numbers, num_kv_blocks(numbers.cache_lens, numbers.block_tokens)))
+    free_bytes = memory.available_bytes - sum(row.num_bytes for row in rows)
+    gpu_experts = plan_gpu_experts(own.spec, sizes, placement, expert_options, free_bytes, own.routed)
+    if gpu_experts.num_experts:
+        requested_by = "gpu_experts" if expert_options.most is not None else None
+        rows = (*rows, MemoryRow("GPU experts", gpu_experts.num_bytes, gpu_experts.detail, requested_by))
+    return _DeviceUses(memory, own, sizes, numbers, rows, gpu_experts)
+
+
 def whole_modules(spec: ModelSpec, gpu_experts: GpuExperts) -> frozenset[str]:
-    """Modules of routed experts without a copy in host memory, because the device holds their whole layer."""
+    """Modules of routed experts without a copy in host memory, because a GPU holds their whole layer."""
     return frozenset(
         expert_module(layer)
         for layer, ids in zip(spec.routed_layers, gpu_experts, strict=True)

@@ -12,9 +12,9 @@ from ballast.plan.rows import MemoryRow
 
 COPIED_AT_ONCE = 16
 """Blocks; the same as in model/hybrid/copies/device_blocks.py, which needs torch."""
-MOST_AUTO_BYTES = 32 << 30
+MAX_AUTO_BYTES = 32 << 30
 """Most host memory that "auto" uses."""
-LEAST_AUTO_BYTES = 1 << 30
+MIN_AUTO_BYTES = 1 << 30
 """With "auto", a smaller tier is not used."""
 
 
@@ -37,8 +37,8 @@ def requested_tiers(machine: MachineConfig) -> KvTierSizes:
 
 def auto_host_bytes(spare_bytes: int) -> int:
     """The host memory to use of what a plan leaves."""
-    half = min(spare_bytes // 2, MOST_AUTO_BYTES)
-    return half if half >= LEAST_AUTO_BYTES else 0
+    half = min(spare_bytes // 2, MAX_AUTO_BYTES)
+    return half if half >= MIN_AUTO_BYTES else 0
 
 
 def host_rows(tiers: KvTierSizes, block_bytes: int, block_tokens: int) -> Iterator[MemoryRow]:

@@ -1,4 +1,4 @@
-"""Memory plans: each use of memory, its device, and whether the sum fits; and the settings behind a plan."""
+"""Memory plans: each use of memory, its device, and whether the sums fit; and the settings behind a plan."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ class DeviceMemory:
     """A GPU, and how much of its memory may be used."""
 
     name: str
+    """"cuda:N"."""
     available_bytes: int
     limited_by: str
     limit_option: str | None = None
@@ -72,24 +73,13 @@ class DevicePlan:
     """The plan of a GPU's memory."""
 
     memory: DeviceMemory
+    layers: range
+    """The layers that the GPU computes."""
     uses: tuple[MemoryRow, ...]
     outside_bytes: int
     """Bytes of `uses` that do not pass through torch's allocator."""
     max_cache_lens: int
     """The largest cache_lens that fits with everything else; 0 if none fits."""
-    streaming: StreamEstimate | None = None
-    gpu_experts: GpuExperts = ()
-    """Routed experts that the GPU's memory also holds, by layer."""
-    pcie_share: float = 0.0
-    """Fraction of a decode step's experts in host memory that the device reads, as set or estimated."""
-    pcie_share_is_set: bool = False
-    has_host_experts: bool = True
-    """Whether any routed expert is in host memory only."""
-    bfloat16_bytes: int = 0
-    """Size of the dense weights as bfloat16."""
-    streaming_cache_lens: int = 0
-    """The largest cache_lens that would leave room for the buffers of streamed experts; 0 if a smaller cache does not
-    help."""
 
     @property
     def needed_bytes(self) -> int:
@@ -106,6 +96,40 @@ class DevicePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuPlan:
+    """The plan of a model that GPUs compute, except some of its routed experts."""
+
+    devices: tuple[DevicePlan, ...]
+    """In the order of their layers."""
+    streaming: StreamEstimate | None = None
+    gpu_experts: GpuExperts = ()
+    """Routed experts that a GPU's memory also holds, by layer."""
+    pcie_share: float = 0.0
+    """Fraction of a decode step's experts in host memory that GPUs read, as set or estimated."""
+    pcie_share_is_set: bool = False
+    has_host_experts: bool = True
+    """Whether any routed expert is in host memory only."""
+    bfloat16_bytes: int = 0
+    """Size of the dense weights as bfloat16."""
+    streaming_cache_lens: int = 0
+    """The largest cache_lens that would leave room for the buffers of streamed experts; 0 if a smaller cache does not
+    help."""
+
+    @property
+    def needed_bytes(self) -> int:
+        return sum(device.needed_bytes for device in self.devices)
+
+    @property
+    def fits(self) -> bool:
+        return all(device.fits for device in self.devices)
+
+    @property
+    def max_cache_lens(self) -> int:
+        """The largest cache_lens that fits on every device with everything else; 0 if none fits."""
+        return min(device.max_cache_lens for device in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """All memory that a model needs under some settings. `uses` and `memory` are the host's."""
 
@@ -119,14 +143,19 @@ class MemoryPlan:
     """The largest cache_lens that fits with everything else; 0 if none fits."""
     numbers: Numbers
     """The settings behind the plan."""
-    device: DevicePlan | None = None
+    gpus: GpuPlan | None = None
     lengths: Lengths | None = None
     """The lengths of replies and of the cache; None if the plan was made from numbers only."""
 
     @property
     def gpu_experts(self) -> GpuExperts:
-        """Routed experts that the device also holds, by layer; none without a device."""
-        return () if self.device is None else self.device.gpu_experts
+        """Routed experts that a GPU also holds, by layer; none without a GPU."""
+        return () if self.gpus is None else self.gpus.gpu_experts
+
+    @property
+    def devices(self) -> tuple[DevicePlan, ...]:
+        """The GPUs, in the order of their layers."""
+        return () if self.gpus is None else self.gpus.devices
 
     @property
     def needed_bytes(self) -> int:
@@ -134,17 +163,17 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        return self.needed_bytes <= self.memory.available_bytes and (self.device is None or self.device.fits)
+        return self.needed_bytes <= self.memory.available_bytes and (self.gpus is None or self.gpus.fits)
 
     @property
     def cache_fits(self) -> bool:
-        """Whether the cache fits on its device: the GPU if there is one, otherwise the host."""
-        return self.fits if self.device is None else self.device.fits
+        """Whether the cache fits where it is: on GPUs if there are any, otherwise on the host."""
+        return self.fits if self.gpus is None else self.gpus.fits
 
     @property
     def largest_cache(self) -> int:
-        """The largest cache_lens that fits on the cache's device; 0 if none fits."""
-        return self.max_cache_lens if self.device is None else self.device.max_cache_lens
+        """The largest cache_lens that fits where the cache is; 0 if none fits."""
+        return self.max_cache_lens if self.gpus is None else self.gpus.max_cache_lens
 
 
 def input_bytes(cols: int) -> int:

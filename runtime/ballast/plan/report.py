@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from ballast.host.sizes import human
 from ballast.moe.device_rules import Placement
 from ballast.plan.gpu_experts import share_is_estimated_by
 from ballast.plan.lengths import Lengths
-from ballast.plan.memory import DevicePlan, MemoryPlan, Numbers
+from ballast.plan.memory import DevicePlan, GpuPlan, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow
 
 
@@ -25,30 +26,31 @@ def render(plan: MemoryPlan, speed: Sequence[str] = (), missing: Sequence[str] =
     )
     if plan.lengths is not None:
         lines += ["", "Lengths", *_length_lines(plan.lengths)]
-    lines += ["", "Memory" if plan.device is None else "Memory of the host"]
+    lines += ["", "Memory" if plan.gpus is None else "Memory of the host"]
     memory = [(use.name, human(use.num_bytes), use.detail) for use in plan.uses]
     memory.append(("needed", human(plan.needed_bytes), ""))
     available = _limit(plan.memory).lstrip(", ")
     memory.append(("available", human(plan.memory.available_bytes), available or "of the machine's memory"))
     lines += _table(("use", "bytes", ""), memory, right=(1,))
-    if plan.device is not None:
-        gpu = plan.device.memory
-        lines += ["", f"Memory of {gpu.name}"]
-        memory = [(use.name, human(use.num_bytes), use.detail) for use in plan.device.uses]
-        memory.append(
-            ("needed", human(plan.device.needed_bytes), f"the largest cache_lens is {plan.device.max_cache_lens}")
-        )
-        memory.append(("available", human(gpu.available_bytes), gpu.limited_by))
-        lines += _table(("use", "bytes", ""), memory, right=(1,))
-        lines += ["", *_dense_lines(plan.device), "", "Long steps", *_long_step_lines(plan.numbers, plan.device)]
-        if plan.device.pcie_share:
-            lines += ["", "Decode steps", *_pcie_lines(plan.numbers, plan.device)]
+    for device in plan.devices:
+        lines += ["", f"Memory of {device.memory.name}", *_device_lines(device)]
+    if plan.gpus is not None:
+        lines += ["", *_dense_lines(plan.gpus), "", "Long steps", *_long_step_lines(plan.numbers, plan.gpus)]
+        if plan.gpus.pcie_share:
+            lines += ["", "Decode steps", *_pcie_lines(plan.numbers, plan.gpus)]
     if plan.placement.rules:
         lines += ["", "Rules", *(f"  {line}" for line in rule_lines(plan.placement))]
     if speed:
         lines += ["", "Expected speed", *speed]
     lines += ["", "It fits." if plan.fits else " ".join(["It does not fit.", *missing])]
     return "\n".join(lines) + "\n"
+
+
+def _device_lines(device: DevicePlan) -> list[str]:
+    memory = [(use.name, human(use.num_bytes), use.detail) for use in device.uses]
+    memory.append(("needed", human(device.needed_bytes), f"the largest cache_lens is {device.max_cache_lens}"))
+    memory.append(("available", human(device.memory.available_bytes), device.memory.limited_by))
+    return _table(("use", "bytes", ""), memory, right=(1,))
 
 
 def _length_lines(lengths: Lengths) -> list[str]:
@@ -76,24 +78,24 @@ def device_choice(config: Config) -> dict[str, Any]:
     }
 
 
-def _dense_lines(device: DevicePlan) -> list[str]:
-    as_bfloat16 = human(device.bfloat16_bytes)
+def _dense_lines(gpus: GpuPlan) -> list[str]:
+    as_bfloat16 = human(gpus.bfloat16_bytes)
     return [
         f"  Dense weights keep the file's types, even if memory is free: bfloat16 would take {as_bfloat16}, all",
         "  read in every step, and results would be less exact.",
     ]
 
 
-def _long_step_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
+def _long_step_lines(numbers: Numbers, gpus: GpuPlan) -> list[str]:
     longest = f"  have up to {numbers.step_tokens} prompt tokens, while other requests decode."
-    stream, set_from = device.streaming, numbers.stream_from_tokens
-    if not device.has_host_experts:
+    stream, set_from = gpus.streaming, numbers.stream_from_tokens
+    if not gpus.has_host_experts:
         return [longest, "  No expert is streamed: all are in the GPU's memory."]
     if stream is None:
         why = "stream_from_tokens is 0" if set_from == 0 else "their buffers do not fit"
         lines = [longest, f"  The CPU computes their experts; none is streamed, because {why}."]
-        if device.streaming_cache_lens:
-            lines.append(f"  They would fit with cache_lens = {device.streaming_cache_lens}.")
+        if gpus.streaming_cache_lens:
+            lines.append(f"  They would fit with cache_lens = {gpus.streaming_cache_lens}.")
         return lines
     basis = "measured at start" if set_from is None else f"stream_from_tokens is set to {set_from}"
     return [
@@ -104,11 +106,11 @@ def _long_step_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
     ]
 
 
-def _pcie_lines(numbers: Numbers, device: DevicePlan) -> list[str]:
+def _pcie_lines(numbers: Numbers, gpus: GpuPlan) -> list[str]:
     by = share_is_estimated_by(sum(numbers.threads_per_node))
-    share_basis = "Set by pcie_share." if device.pcie_share_is_set else f"An estimate by {by}; measured at start."
+    share_basis = "Set by pcie_share." if gpus.pcie_share_is_set else f"An estimate by {by}; measured at start."
     return [
-        f"  The GPU reads {device.pcie_share:.2g} of a step's experts in host memory across PCIe; the CPU computes "
+        f"  The GPU reads {gpus.pcie_share:.2g} of a step's experts in host memory across PCIe; the CPU computes "
         "the others.",
         f"  {share_basis}",
     ]
@@ -148,7 +150,7 @@ def to_json(plan: MemoryPlan) -> dict[str, Any]:
         **_memory(plan),
         "prefill_chunk_size": plan.numbers.prefill_chunk_size,
         "stream_from_tokens": plan.numbers.stream_from_tokens,
-        "device": None if plan.device is None else _device(plan.device),
+        "device": None if plan.gpus is None else _gpus(plan.gpus),
         "rules": [
             {
                 "index": report.rule.index,
@@ -172,13 +174,13 @@ def _lengths(lengths: Lengths) -> dict[str, Any]:
 
 
 def sums(plan: MemoryPlan) -> dict[str, int]:
-    """The bytes that the plan needs on the `host`, and on the `device` if there is one."""
-    device = {} if plan.device is None else {"device": plan.device.needed_bytes}
-    return {"host": plan.needed_bytes, **device}
+    """The bytes that the plan needs on the `host`, and as `device` on all GPUs, if there are any."""
+    on_gpus = {} if plan.gpus is None else {"device": plan.gpus.needed_bytes}
+    return {"host": plan.needed_bytes, **on_gpus}
 
 
-def _memory(plan: MemoryPlan | DevicePlan) -> dict[str, Any]:
-    """The needed and available memory of the host or of a device."""
+def _memory(plan: MemoryPlan) -> dict[str, Any]:
+    """The needed and available memory of the host."""
     return {
         "memory": _by_name(plan.uses),
         "needed_bytes": plan.needed_bytes,
@@ -189,10 +191,19 @@ def _memory(plan: MemoryPlan | DevicePlan) -> dict[str, Any]:
     }
 
 
-def _device(plan: DevicePlan) -> dict[str, Any]:
+def _gpus(plan: GpuPlan) -> dict[str, Any]:
+    """The GPUs together."""
+    uses = Counter[str]()
+    for device in plan.devices:
+        uses.update(_by_name(device.uses))
     return {
-        "name": plan.memory.name,
-        **_memory(plan),
+        "name": ", ".join(device.memory.name for device in plan.devices),
+        "memory": dict(uses),
+        "needed_bytes": plan.needed_bytes,
+        "available_bytes": sum(device.memory.available_bytes for device in plan.devices),
+        "limited_by": ", ".join(dict.fromkeys(device.memory.limited_by for device in plan.devices)),
+        "fits": plan.fits,
+        "max_cache_lens": plan.max_cache_lens,
         "streaming_cache_lens": plan.streaming_cache_lens,
         "resident_experts": [len(ids) for ids in plan.gpu_experts],
         "pcie_share": plan.pcie_share,

@@ -35,9 +35,10 @@ def shortfall_lines(
             file_bytes = sum(gguf.tensors[name].num_bytes for name in expected)
             num_weights = sum(math.prod(tensor.shape) for tensor in expected.values())
             lines.append(_would_fit(int(share * file_bytes), num_weights, others))
-    if plan.device is not None and not plan.device.fits:
-        more = human(plan.device.needed_bytes - plan.device.memory.available_bytes)
-        lines.append(f"{more} more memory of {plan.device.memory.name} is needed.")
+    for device in plan.devices:
+        if not device.fits:
+            more = human(device.needed_bytes - device.memory.available_bytes)
+            lines.append(f"{more} more memory of {device.memory.name} is needed.")
     return lines
 
 

@@ -70,7 +70,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
             num_bytes[routed] += gguf.tensors[name].num_bytes
             num_weights[routed] += math.prod(tensor.shape)
     num_routed = spec.routing.num_experts * len(spec.routed_layers)
-    on_gpu = plan.device is not None
+    on_gpu = plan.gpus is not None
     return Work(
         dense_bytes=num_bytes[False],
         dense_weights=num_weights[False],
@@ -115,7 +115,7 @@ def speed_report(
     sources = [f"{memory / 1e9:.0f} GB/s of host memory, {'measured now' if measured else 'as described'}"]
     sources.append(f"{threads} threads of {isa}")
     gpu = pcie = None
-    if plan.device is not None:
+    if plan.gpus is not None:
         known = None if gpu_name is None else gpu_bytes_per_s(gpu_name)
         gpu = described.gpu_bandwidth or known or ASSUMED_GPU_BYTES_PER_S
         pcie = described.pcie or ASSUMED_PCIE_BYTES_PER_S

@@ -12,6 +12,7 @@ from ballast.errors import ConfigError
 from ballast.model.hybrid.streaming.chunks import NUM_BUFFERS, chunk_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import routed_bytes
+from ballast.plan.device_layers import DeviceLayers
 
 LONG_STEPS = (16384, 8192, 4096, 2048, 1024, 512)
 """Tokens of a step in which no request decodes; the first size that fits is used, because a pass over the experts takes
@@ -55,10 +56,11 @@ def step_choices(
     return [*streamed, (sizes[-1], False)] if not stream_from_tokens else streamed
 
 
-def buffer_bytes(spec: ModelSpec, weights: Mapping[str, int]) -> int:
-    """Most bytes of the buffers for streamed experts; `weights`: packed bytes by name."""
-    largest = max(routed_bytes(spec, weights).values())
-    return NUM_BUFFERS * chunk_bytes(largest, -(-largest // spec.routing.num_experts))
+def buffer_bytes(own: DeviceLayers, weights: Mapping[str, int]) -> int:
+    """Most bytes of the buffers through which a device streams the experts of its layers; `weights`: packed bytes by
+    name."""
+    largest = own.largest_routed(weights)
+    return NUM_BUFFERS * chunk_bytes(largest, -(-largest // own.spec.routing.num_experts))
 
 
 def estimate(spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads: int) -> StreamEstimate | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
-from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import AttentionMixer
 from ballast.model.spec import ModelSpec
@@ -78,11 +78,14 @@ def _attention_bytes(spec: ModelSpec, mixer: AttentionMixer, num_tokens: int) ->
 
 def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> int:
     """Grouped-query attention: queries, keys and values, rotated queries (also in half precision), the output of
-    attention, rounded and as floats; before these the terms of the products' input, after them those of the output."""
+    attention, rounded and as floats, and gates; before these the terms of the products' input, after them those of the
+    output."""
     heads, values = grouped.num_heads * grouped.head_dim, grouped.num_heads * grouped.v_dim
     floats = 2 * heads + grouped.kv_width + values
     if grouped.norms_all_heads:  # queries and keys are copied
         floats += heads + grouped.num_kv_heads * grouped.head_dim
+    if GATE in grouped.options:  # and their function
+        floats += 2 * grouped.num_gates
     halves = heads + values
     terms = max(spec.hidden, values) * _TERM_BYTES
     return num_tokens * (floats * FLOAT_BYTES + halves * _HALF_BYTES + terms)
@@ -138,7 +141,8 @@ def _expert_bytes(spec: ModelSpec, num_tokens: int) -> int:
     routing, width = spec.routing, spec.widest_expert
     terms = 2 * num_tokens * spec.hidden * _HALF_BYTES
     few = min(num_tokens, PRODUCT_TOKENS)
-    by_pair = few * routing.num_experts_used * (2 * width + spec.hidden) * FLOAT_BYTES
+    num_hidden = 3 if spec.has_other_units else 2  # gate and up are kept until their unit is computed
+    by_pair = few * routing.num_experts_used * (num_hidden * width + spec.hidden) * FLOAT_BYTES
     if num_tokens * routing.num_experts_used < _FEWEST_PAIRS * routing.num_experts:
         return by_pair + terms
     decoded = max(_DECODED_BYTES, 4 * width * spec.hidden * _HALF_BYTES)

@@ -50,17 +50,17 @@ _HAN = r"\p{Han}"
 _HAN_AND_KANA = _char_class("4E00-9FA5 3040-309F 30A0-30FF")
 
 
-def _cased_words(without: str = "") -> str:
+def _cased_words(without: str = "", *, contraction: str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?") -> str:
     """A regex of words by their case, with contractions. `without`: a class of characters that are no part of them."""
     but = f"&&[^{without}]" if without else ""
     upper, lower = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{but}]", rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{but}]"
-    before, contraction = r"[^\r\n\p{L}\p{N}]?", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    before = r"[^\r\n\p{L}\p{N}]?"
     return f"{before}{upper}*{lower}+{contraction}|{before}{upper}+{lower}*{contraction}"
 
 
 # `tokenizer.ggml.pre` → the splits, applied one after the other. Sources: the tokenizer.json of DeepSeek V2 and V3,
 # llama.cpp's table for deepseek-coder, glm4, hunyuan-dense and gpt-4o, where it quotes the original, transformers'
-# tokenization_qwen2.py, and `pat_str` of Moonshot's tokenization_kimi.py.
+# tokenization_qwen2.py, `pat_str` of Moonshot's tokenization_kimi.py, and the tekken.json of mistral-common.
 _GLM = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
     r"|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -88,6 +88,15 @@ _GPT_4O = (
     r"|\s+(?!\S)"
     r"|\s+",
 )
+_QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+"
+    r"|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+"
+    r"|\s+(?!\S)"
+    r"|\s+"
+)
 SPLITS: Mapping[str, Sequence[str]] = {
     "deepseek-llm": (
         r"[\r\n]",
@@ -112,15 +121,17 @@ SPLITS: Mapping[str, Sequence[str]] = {
     "glm5": _GLM,
     "gpt-4o": _GPT_4O,
     "minimax-m2": _GPT_4O,
-    "qwen2": (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-        r"|[^\r\n\p{L}\p{N}]?\p{L}+"
+    "tekken": (
+        f"{_cased_words(contraction='')}"
         r"|\p{N}"
-        r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]*"
         r"|\s*[\r\n]+"
         r"|\s+(?!\S)"
         r"|\s+",
     ),
+    "qwen2": (_QWEN2,),
+    # Each run of line breaks begins a piece, with the text that follows it.
+    "laguna": (r"(?:\r?\n)+(?:[^\r\n]+|\r(?!\n))*", _QWEN2),
     "kimi-k2": (
         rf"{_HAN}+|{_cased_words(_HAN)}"
         r"|\p{N}{1,3}"
@@ -131,8 +142,11 @@ SPLITS: Mapping[str, Sequence[str]] = {
     ),
 }
 
-_WHOLE_FIRST = frozenset({"glm4", "glm5"})
+_WHOLE_FIRST = frozenset({"glm4", "glm5", "tekken"})
 """Pre-tokenizers whose words become one token if the vocabulary has it, before any merges."""
+
+_ADD_BOS = frozenset({"tekken"})
+"""Pre-tokenizers of models that begin every text with BOS, unless the file says otherwise."""
 
 COMPOSED_FIRST = frozenset({"qwen2"})
 """Splits whose text is brought into Unicode's composed form (NFC) first."""
@@ -151,7 +165,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], gguf_name: str) -> Tokenize
         build_backend(metadata, gguf_name),
         bos_id=bos_id,
         eos_ids=[end for end in ends if end is not None],
-        add_bos=_switch(metadata, "add_bos_token", gguf_name),
+        add_bos=_switch(metadata, "add_bos_token", gguf_name, default=metadata.get("tokenizer.ggml.pre") in _ADD_BOS),
         name=gguf_name,
     )
 
@@ -201,7 +215,7 @@ def optional_id(metadata: Mapping[str, Any], key: str, gguf_name: str) -> int | 
     """A token id; None for a file without the key. Raises ModelError."""
     value = metadata.get(f"tokenizer.ggml.{key}")
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise _wrong(key, value, "a token id", gguf_name)
+        raise _invalid(key, value, "a token id", gguf_name)
     return value
 
 
@@ -214,14 +228,14 @@ def _list(metadata: Mapping[str, Any], key: str, item: type[_Item], gguf_name: s
         raise _missing(key, gguf_name)
     # All items of a GGUF array are of one type.
     if not isinstance(value, list) or (value and type(value[0]) is not item):
-        raise _wrong(key, value, f"a list of {'texts' if item is str else 'whole numbers'}", gguf_name)
+        raise _invalid(key, value, f"a list of {'texts' if item is str else 'whole numbers'}", gguf_name)
     return value
 
 
-def _switch(metadata: Mapping[str, Any], key: str, gguf_name: str) -> bool:
-    value = metadata.get(f"tokenizer.ggml.{key}", False)
+def _switch(metadata: Mapping[str, Any], key: str, gguf_name: str, *, default: bool) -> bool:
+    value = metadata.get(f"tokenizer.ggml.{key}", default)
     if not isinstance(value, bool):
-        raise _wrong(key, value, "true or false", gguf_name)
+        raise _invalid(key, value, "true or false", gguf_name)
     return value
 
 
@@ -241,7 +255,7 @@ def _missing(key: str, gguf_name: str) -> ModelError:
     return ModelError(gguf_name, f"tokenizer.ggml.{key} is missing; {_WAY_OUT}")
 
 
-def _wrong(key: str, value: object, expected: str, gguf_name: str) -> ModelError:
+def _invalid(key: str, value: object, expected: str, gguf_name: str) -> ModelError:
     return ModelError(gguf_name, f"tokenizer.ggml.{key}={shown(value)}; expected {expected}; {_WAY_OUT}")
 
 

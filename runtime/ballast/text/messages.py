@@ -45,7 +45,7 @@ def normalize_messages(
     """
     if not messages:
         raise RequestError("messages must have at least one message", param="messages")
-    divide = _as_templates_divide if divides_content else _at_the_last_tag
+    divide = _as_templates_divide if divides_content else _split_at_last_tag
     chat = [_normalize(message, f"messages.{n}", divide, tags) for n, message in enumerate(messages)]
     _order_results(chat)
     return chat
@@ -207,7 +207,7 @@ def _split_reasoning(message: dict[str, Any], divide: _Divide, tags: ThinkTags) 
     message.setdefault("reasoning_content", reasoning)
 
 
-def _at_the_last_tag(content: str, tags: ThinkTags) -> tuple[str, str]:
+def _split_at_last_tag(content: str, tags: ThinkTags) -> tuple[str, str]:
     """Reasoning and answer. Line breaks at the reasoning's end belong to the tag and are dropped; the answer is not
     changed."""
     reasoning, _, answer = content.rpartition(tags.end)

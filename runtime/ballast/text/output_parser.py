@@ -86,7 +86,7 @@ class OutputParser:
 
     def _mark(self, mark: Mark) -> list[Part]:
         if self._calls.open or (mark in OPENS_CALLS):
-            parts = [] if self._calls.open else self._leave_reasoning()
+            parts = [] if self._calls.open else self._before_mark()
             return [*parts, *self._calls.mark(mark)]
         if mark is Mark.END_CALL and (parts := self._begin_unopened(is_closed=True)):
             return [*parts, *self._calls.mark(mark)]
@@ -94,22 +94,36 @@ class OutputParser:
         if mark is Mark.THINK and (undecided or (self._start is Start.REASONING and self._at_edge)):
             self._start, self._held, self._at_edge = Start.REASONING, "", True
         elif mark is Mark.END_THINK and self._start is not Start.CONTENT:
-            self._start, self._held, self._at_edge = Start.CONTENT, "", True
+            parts = self._end_reasoning(len(self._held))
+            self._at_edge = True
+            return parts
         return []
 
     def _begin_unopened(self, *, is_closed: bool) -> list[Part]:
         """The beginning of a call whose opening mark is missing; nothing where the text before is none."""
-        call = self._held[self._calls.unopened_at(self._held) :]
+        begin = self._calls.unopened_at(self._held)
+        call = self._held[begin:]
         if not self._calls.is_unopened_call(call, is_closed=is_closed):
             return []
-        return [*self._leave_reasoning(), *self._calls.mark(Mark.CALL), *self._calls.text(call)]
+        return [*self._leave_reasoning(begin), *self._calls.mark(Mark.CALL), *self._calls.text(call)]
 
-    def _leave_reasoning(self) -> list[Part]:
-        """Tool calls begin. They end the reasoning, whose last line breaks are dropped."""
-        held = self._held if self._start is not Start.REASONING else ""
-        held = held[: self._shown_until(held)]
+    def _before_mark(self) -> list[Part]:
+        """The text before a mark that opens calls, but for what frames them."""
+        return self._leave_reasoning(self._shown_until(self._held) if self._calls.is_framed else len(self._held))
+
+    def _leave_reasoning(self, num_shown: int) -> list[Part]:
+        """Tool calls begin, which end the reasoning. Of the text that was held, `num_shown` characters precede them."""
+        if self._start is Start.REASONING:
+            return self._end_reasoning(num_shown)
+        held = self._held[:num_shown]
         self._start, self._held, self._at_edge = Start.CONTENT, "", False
         return [Content(held)] if held else []
+
+    def _end_reasoning(self, num_shown: int) -> list[Part]:
+        """The rest of the reasoning without its last line breaks. What precedes content or reasoning is dropped."""
+        held = self._held[:num_shown].rstrip("\n") if self._start is Start.REASONING else ""
+        self._start, self._held, self._at_edge = Start.CONTENT, "", False
+        return [Reasoning(held)] if held else []
 
     def _part(self, text: str) -> Part:
         is_reasoning = self._start in (Start.REASONING, Start.EITHER_REASONING)

@@ -46,7 +46,7 @@ class CompiledTemplate:
         return "".join(chunks)
 
 
-class _GenerationBlocks(Extension):
+class GenerationBlocks(Extension):
     """Renders `{% generation %}…{% endgeneration %}` as what is inside. With these blocks templates mark the
     assistant's text for training; in transformers they have a scope of their own as well."""
 
@@ -63,7 +63,7 @@ def _environment() -> jinja2.Environment:
     """With the options, the blocks, the `tojson` filter and the two functions that transformers gives to templates
     (apply_chat_template)."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlocks]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception

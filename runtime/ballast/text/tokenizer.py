@@ -132,6 +132,8 @@ class Tokenizer:
         self.eos_id = next((token_id for token_id in eos_ids if token_id in self.eos_ids), None)
         # Some files declare the end of a turn as a user-defined token, whose text would be part of replies.
         self._control = spelled | {token_id for token_id, token in added.items() if token.special}
+        # Where reasoning stays in the content, its tags do, whatever their type.
+        self._control -= {backend.token_to_id(text) for text in self.reply.thinking.values()}
         for token_id in self.eos_ids | ({bos_id} if bos_id is not None else set()):
             if not 0 <= token_id < self.vocab_size:
                 raise ModelError(name, f"BOS or EOS id {token_id} is outside the vocabulary of {self.vocab_size}")

@@ -1,13 +1,10 @@
-"""The metadata of tiny models: GGUF keys, config.json and generation_config.json."""
+"""The GGUF metadata of tiny models."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from gguf import ExpertGatingFuncType, GGUFWriter, LlamaFileType
 
 from ballast.families.registry import ARCHITECTURES
-from ballast.model.layers.grouped import QK_NORM, QKV_BIAS
 from ballast.text.gguf_vocab import TokenType
 from ballast.tiny.shape import TinyHeads, TinyShape
 from ballast.tiny.tokenizer import TinyTokenizer
@@ -44,12 +41,13 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
     _add_index(writer, shape)
     _add_routing(writer, shape)
     _add_yarn(writer, shape)
+    _add_query_scale(writer, shape)
 
 
 def _layer_counts(shape: TinyShape) -> dict[str, int]:
     if shape.architecture in ("gpt-oss", "mimo2"):
         return {}  # their files do not contain it
-    if shape.architecture == "step35":
+    if shape.architecture in ("step35", "laguna"):
         shared = {"expert_shared_feed_forward_length": shape.expert_dim * shape.num_shared_experts}
         return {"leading_dense_block_count": shape.num_dense_layers, **shared}
     if not shape.counts_layers:
@@ -105,23 +103,35 @@ def _add_sections(writer: GGUFWriter, shape: TinyShape) -> None:
 
 
 def _add_by_layer(writer: GGUFWriter, shape: TinyShape) -> None:
-    """What a file lists by layer, if it names the layers with a window, with their base of frequencies."""
+    """What a file lists by layer, and what differs in layers with a window."""
     heads, layers, prefix = shape.heads, range(shape.num_layers), shape.architecture
-    if heads is None or heads.windowed_layers is None:
+    if heads is None:
         return
-    windowed = heads.windowed_layers
-    writer.add_array(f"{prefix}.attention.sliding_window_pattern", [layer in windowed for layer in layers])
-    writer.add_array(f"{prefix}.attention.head_count_kv", [heads.kv_heads(layer) for layer in layers])
+    if heads.windowed_layers is not None:
+        writer.add_array(f"{prefix}.attention.sliding_window_pattern", has_window(shape, heads))
+        writer.add_array(f"{prefix}.attention.head_count_kv", [heads.kv_heads(layer) for layer in layers])
     if heads.windowed_heads is not None:
-        counts = [heads.windowed_heads if layer in windowed else shape.num_heads for layer in layers]
-        writer.add_array(f"{prefix}.attention.head_count", counts)
+        writer.add_array(f"{prefix}.attention.head_count", head_counts(shape, heads))
     if heads.windowed_theta is not None:
         writer.add_float32(f"{prefix}.rope.freq_base_swa", heads.windowed_theta)
+    if heads.windowed_rope_dim is not None:
+        writer.add_uint32(f"{prefix}.rope.dimension_count_swa", heads.windowed_rope_dim)
     if ARCHITECTURES[prefix].scales_values:
         writer.add_float32(f"{prefix}.attention.value_scale", heads.value_scale)
     if shape.limits is not None:
         writer.add_array(f"{prefix}.swiglu_clamp_exp", list(shape.limits.experts))
         writer.add_array(f"{prefix}.swiglu_clamp_shexp", list(shape.limits.shared))
+
+
+def has_window(shape: TinyShape, heads: TinyHeads) -> list[bool]:
+    """Whether each layer has a window."""
+    rule = ARCHITECTURES[shape.architecture].windows
+    return [heads.has_window(layer, rule) for layer in range(shape.num_layers)]
+
+
+def head_counts(shape: TinyShape, heads: TinyHeads) -> list[int]:
+    """Heads of each layer's queries."""
+    return [(heads.windowed_heads if each else None) or shape.num_heads for each in has_window(shape, heads)]
 
 
 def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
@@ -147,7 +157,8 @@ def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
     if shape.gating == "softmax" and shape.old_keys:
         return
     gating = ExpertGatingFuncType.SIGMOID if shape.gating == "sigmoid" else ExpertGatingFuncType.SOFTMAX
-    writer.add_uint32(f"{shape.architecture}.expert_gating_func", gating)
+    if shape.architecture != "mistral4":  # its files do not contain it
+        writer.add_uint32(f"{shape.architecture}.expert_gating_func", gating)
     writer.add_bool(f"{shape.architecture}.expert_weights_norm", shape.normalize_weights)
 
 
@@ -158,12 +169,21 @@ def _add_yarn(writer: GGUFWriter, shape: TinyShape) -> None:
     writer.add_string(f"{scaling}.type", "yarn")
     writer.add_float32(f"{scaling}.factor", shape.yarn.factor)
     writer.add_uint32(f"{scaling}.original_context_length", shape.yarn.original_context)
-    if shape.yarn.is_plain:
-        return
-    writer.add_float32(f"{scaling}.yarn_log_multiplier", 0.1 * shape.yarn.mscale_all_dim)
-    if not shape.old_keys:
+    if shape.yarn.attention_factor is not None:
+        writer.add_float32(f"{scaling}.yarn_attn_factor", shape.yarn.attention_factor)
+    if not shape.yarn.is_plain:
+        writer.add_float32(f"{scaling}.yarn_log_multiplier", 0.1 * shape.yarn.mscale_all_dim)
+    if shape.yarn.has_betas and not shape.old_keys:
         writer.add_float32(f"{scaling}.yarn_beta_fast", shape.yarn.beta_fast)
         writer.add_float32(f"{scaling}.yarn_beta_slow", shape.yarn.beta_slow)
+
+
+def _add_query_scale(writer: GGUFWriter, shape: TinyShape) -> None:
+    if not shape.query_beta or shape.architecture == "mistral4":
+        return  # its files do not contain it
+    assert shape.yarn is not None
+    writer.add_float32(f"{shape.architecture}.attention.temperature_scale", shape.query_beta)
+    writer.add_uint32(f"{shape.architecture}.attention.temperature_length", shape.yarn.original_context)
 
 
 def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -> None:
@@ -180,310 +200,3 @@ def add_tokenizer(writer: GGUFWriter, tokenizer: TinyTokenizer, num_rows: int) -
     writer.add_add_bos_token(tokenizer.adds_bos)
     writer.add_add_eos_token(False)
     writer.add_chat_template(tokenizer.chat_template)
-
-
-def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict[str, Any]:
-    """config.json, with the keys of the real models."""
-    makers = {
-        "deepseek2": _deepseek_config,
-        "deepseek32": _deepseek_config,
-        "glm-dsa": _deepseek_config,
-        "glm4moe": _glm_config,
-        "minimax-m2": _minimax_config,
-        "hy_v3": _hy3_config,
-        "dots1": _dots_config,
-        "gpt-oss": _gpt_oss_config,
-        "qwen3moe": _qwen3_config,
-        "qwen3next": _qwen3_next_config,
-        "qwen35moe": _qwen35_config,
-        "step35": _step_config,
-        "mimo2": _mimo_config,
-    }
-    own = makers[shape.architecture](shape)
-    common: dict[str, Any] = {
-        "attention_dropout": 0.0,
-        "bos_token_id": tokenizer.token_id(tokenizer.bos),
-        "eos_token_id": tokenizer.token_id(tokenizer.eos),
-        "hidden_act": "silu",
-        "hidden_size": shape.hidden,
-        "initializer_range": 0.02,
-        "intermediate_size": shape.ffn_dim,
-        "max_position_embeddings": shape.context_length,
-        "moe_intermediate_size": shape.expert_dim,
-        "norm_topk_prob": shape.normalize_weights,
-        "num_attention_heads": shape.num_heads,
-        "num_experts_per_tok": shape.num_experts_used,
-        "num_hidden_layers": shape.num_layers,
-        "num_key_value_heads": shape.num_heads if shape.heads is None else shape.heads.num_kv_heads,
-        "rms_norm_eps": shape.rms_eps,
-        "rope_theta": shape.rope_theta,
-        "tie_word_embeddings": False,
-        "torch_dtype": "float32",
-        "use_cache": True,
-        "vocab_size": num_rows,
-    }
-    if "rope_parameters" not in own:
-        common["rope_scaling"] = None if shape.yarn is None else _rope_scaling(shape)
-    return own | common | own
-
-
-_SPARSE = {
-    "deepseek32": ("DeepseekV32ForCausalLM", "deepseek_v32"),
-    "glm-dsa": ("GlmMoeDsaForCausalLM", "glm_moe_dsa"),
-}
-
-
-def _deepseek_config(shape: TinyShape) -> dict[str, Any]:
-    is_v3 = shape.family != "v2"
-    v2_topk_method = "greedy" if shape.num_groups == 1 else "group_limited_greedy"
-    names = {"v2": ("DeepseekV2ForCausalLM", "deepseek_v2"), "glm": ("Glm4MoeLiteForCausalLM", "glm4_moe_lite")}
-    architecture, model_type = names.get(shape.family, ("DeepseekV3ForCausalLM", "deepseek_v3"))
-    index: dict[str, Any] = {}
-    if shape.index is not None:
-        architecture, model_type = _SPARSE[shape.architecture]
-        index = {
-            "index_head_dim": shape.index.key_dim,
-            "index_n_heads": shape.index.num_heads,
-            "index_topk": shape.index.top_k,
-        }
-        if shape.index.shared_layers:
-            shared = shape.index.shared_layers
-            index["indexer_types"] = ["shared" if layer in shared else "full" for layer in range(shape.num_layers)]
-    return index | {
-        "architectures": [architecture],
-        "attention_bias": False,
-        "first_k_dense_replace": shape.num_dense_layers,
-        "kv_lora_rank": shape.kv_lora_rank,
-        "mlp_layer_types": [
-            "dense" if layer < shape.num_dense_layers else "sparse" for layer in range(shape.num_layers)
-        ],
-        "model_type": model_type,
-        "moe_layer_freq": 1,
-        "n_group": shape.num_groups,
-        "n_routed_experts": shape.num_experts,
-        "n_shared_experts": shape.num_shared_experts,
-        "num_nextn_predict_layers": 0,
-        "q_lora_rank": shape.q_lora_rank,
-        "qk_nope_head_dim": shape.nope_dim,
-        "qk_rope_head_dim": shape.rope_dim,
-        "routed_scaling_factor": shape.weights_scale,
-        "scoring_func": shape.gating,
-        "topk_group": shape.num_groups_used,
-        "topk_method": "noaux_tc" if is_v3 else v2_topk_method,
-        "v_head_dim": shape.v_dim,
-    }
-
-
-def _qwen3_config(shape: TinyShape) -> dict[str, Any]:
-    assert shape.heads is not None
-    return {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "attention_bias": False,
-        "decoder_sparse_step": 1,
-        "head_dim": shape.heads.head_dim,
-        "mlp_only_layers": [],
-        "model_type": "qwen3_moe",
-        "num_experts": shape.num_experts,
-    }
-
-
-def _qwen3_next_config(shape: TinyShape) -> dict[str, Any]:
-    assert shape.heads is not None
-    assert shape.delta_net is not None
-    net, layers = shape.delta_net, range(shape.num_layers)
-    return {
-        "architectures": ["Qwen3NextForCausalLM"],
-        "attention_bias": False,
-        "decoder_sparse_step": 1,
-        "head_dim": shape.heads.head_dim,
-        "layer_types": ["linear_attention" if net.has(layer) else "full_attention" for layer in layers],
-        "linear_conv_kernel_dim": net.conv_taps,
-        "linear_key_head_dim": net.width,
-        "linear_num_key_heads": net.num_key_heads,
-        "linear_num_value_heads": net.num_heads,
-        "linear_value_head_dim": net.width,
-        "mlp_only_layers": [],
-        "model_type": "qwen3_next",
-        "num_experts": shape.num_experts,
-        "rope_parameters": {
-            "partial_rotary_factor": shape.rope_dim / shape.heads.head_dim,
-            "rope_theta": shape.rope_theta,
-            "rope_type": "default",
-        },
-        "shared_expert_intermediate_size": shape.expert_dim * shape.num_shared_experts,
-    }
-
-
-def _qwen35_config(shape: TinyShape) -> dict[str, Any]:
-    left_out = ("decoder_sparse_step", "mlp_only_layers")
-    config = {name: value for name, value in _qwen3_next_config(shape).items() if name not in left_out}
-    return config | {"architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text"}
-
-
-def _glm_config(shape: TinyShape) -> dict[str, Any]:
-    assert shape.heads is not None
-    return {
-        "architectures": ["Glm4MoeForCausalLM"],
-        "attention_bias": QKV_BIAS in shape.heads.options,
-        "first_k_dense_replace": shape.num_dense_layers,
-        "head_dim": shape.heads.head_dim,
-        "model_type": "glm4_moe",
-        "n_group": shape.num_groups,
-        "n_routed_experts": shape.num_experts,
-        "n_shared_experts": shape.num_shared_experts,
-        "num_nextn_predict_layers": 0,
-        "partial_rotary_factor": shape.rope_dim / shape.heads.head_dim,
-        "routed_scaling_factor": shape.weights_scale,
-        "topk_group": shape.num_groups_used,
-        "use_qk_norm": QK_NORM in shape.heads.options,
-    }
-
-
-def _minimax_config(shape: TinyShape) -> dict[str, Any]:
-    assert shape.heads is not None
-    return {
-        "architectures": ["MiniMaxM2ForCausalLM"],
-        "head_dim": shape.heads.head_dim,
-        "model_type": "minimax_m2",
-        "num_local_experts": shape.num_experts,
-        "rotary_dim": shape.rope_dim,
-        "scoring_func": shape.gating,
-        "use_qk_norm": True,
-        "use_routing_bias": True,
-    }
-
-
-def _hy3_config(shape: TinyShape) -> dict[str, Any]:
-    assert shape.heads is not None
-    return {
-        "architectures": ["HYV3ForCausalLM"],
-        "first_k_dense_replace": shape.num_dense_layers,
-        "head_dim": shape.heads.head_dim,
-        "model_type": "hy_v3",
-        "num_experts": shape.num_experts,
-        "num_shared_experts": shape.num_shared_experts,
-        "qk_norm": True,
-        "route_norm": True,
-        "router_scaling_factor": shape.weights_scale,
-    }
-
-
-def _dots_config(shape: TinyShape) -> dict[str, Any]:
-    assert shape.heads is not None
-    return {
-        "architectures": ["Dots1ForCausalLM"],
-        "attention_bias": False,
-        "first_k_dense_replace": shape.num_dense_layers,
-        "head_dim": shape.heads.head_dim,
-        "model_type": "dots1",
-        "n_group": shape.num_groups,
-        "n_routed_experts": shape.num_experts,
-        "n_shared_experts": shape.num_shared_experts,
-        "routed_scaling_factor": shape.weights_scale,
-        "sliding_window": None,
-        "topk_group": shape.num_groups_used,
-    }
-
-
-def _gpt_oss_config(shape: TinyShape) -> dict[str, Any]:
-    assert shape.heads is not None
-    windowed = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(shape.num_layers)]
-    return {
-        "architectures": ["GptOssForCausalLM"],
-        "attention_bias": True,
-        "head_dim": shape.heads.head_dim,
-        "layer_types": windowed,
-        "model_type": "gpt_oss",
-        "num_local_experts": shape.num_experts,
-        "sliding_window": shape.heads.window,
-        "swiglu_limit": 7.0,
-    }
-
-
-def _step_config(shape: TinyShape) -> dict[str, Any]:
-    assert shape.heads is not None
-    assert shape.factors is not None
-    assert shape.limits is not None
-    has_window = [shape.heads.has_window(layer, None) for layer in range(shape.num_layers)]
-    return {
-        "architectures": ["Step3p5ForCausalLM"],
-        "attention_other_setting": {
-            "attention_type": "sliding_attention",
-            "num_attention_heads": shape.heads.windowed_heads,
-            "num_attention_groups": shape.heads.num_kv_heads,
-            "head_dim": shape.heads.head_dim,
-        },
-        "head_dim": shape.heads.head_dim,
-        "layer_types": ["sliding_attention" if each else "full_attention" for each in has_window],
-        "model_type": "step3p5",
-        "moe_layers_enum": ",".join(map(str, range(shape.num_dense_layers, shape.num_layers))),
-        "moe_num_experts": shape.num_experts,
-        "moe_router_scaling_factor": shape.weights_scale,
-        "moe_top_k": shape.num_experts_used,
-        "num_attention_groups": shape.heads.num_kv_heads,
-        "partial_rotary_factors": [1.0 if each else 0.5 for each in has_window],
-        "rope_scaling": {
-            "factor": shape.factors.factor,
-            "high_freq_factor": shape.factors.fast_turns,
-            "low_freq_factor": shape.factors.slow_turns,
-            "original_max_position_embeddings": shape.factors.original_context,
-            "rope_type": "llama3",
-        },
-        "rope_theta": [shape.heads.windowed_theta if each else shape.rope_theta for each in has_window],
-        "share_expert_dim": shape.expert_dim * shape.num_shared_experts,
-        "sliding_window": shape.heads.window,
-        "swiglu_limits": list(shape.limits.experts),
-        "swiglu_limits_shared": list(shape.limits.shared),
-    }
-
-
-def _mimo_config(shape: TinyShape) -> dict[str, Any]:
-    heads, layers = shape.heads, range(shape.num_layers)
-    assert heads is not None
-    windowed = heads.windowed_layers or ()
-    rope = {"partial_rotary_factor": shape.rope_dim / heads.head_dim, "rope_type": "default"}
-    return {
-        "architectures": ["MiMoV2FlashForCausalLM"],
-        "attention_bias": False,
-        "attention_value_scale": heads.value_scale,
-        "head_dim": heads.head_dim,
-        "layer_types": ["sliding_attention" if layer in windowed else "full_attention" for layer in layers],
-        "mlp_layer_types": ["dense" if layer < shape.num_dense_layers else "sparse" for layer in layers],
-        "model_type": "mimo_v2_flash",
-        "n_group": shape.num_groups,
-        "n_routed_experts": shape.num_experts,
-        "rope_parameters": {
-            "full_attention": {**rope, "rope_theta": shape.rope_theta},
-            "sliding_attention": {**rope, "rope_theta": heads.windowed_theta},
-        },
-        "routed_scaling_factor": shape.weights_scale,
-        "sliding_window": heads.window,
-        "swa_num_key_value_heads": heads.windowed_kv_heads,
-        "swa_rope_theta": heads.windowed_theta,
-        "topk_group": shape.num_groups_used,
-        "v_head_dim": heads.value_dim,
-    }
-
-
-def _rope_scaling(shape: TinyShape) -> dict[str, Any]:
-    assert shape.yarn is not None
-    own: dict[str, Any] = {"mscale": shape.yarn.mscale, "mscale_all_dim": shape.yarn.mscale_all_dim}
-    if shape.yarn.is_plain:
-        own = {"truncate": False}
-    return own | {
-        "beta_fast": shape.yarn.beta_fast,
-        "beta_slow": shape.yarn.beta_slow,
-        "factor": shape.yarn.factor,
-        "original_max_position_embeddings": shape.yarn.original_context,
-        "type": "yarn",
-    }
-
-
-def generation_config(shape: TinyShape, tokenizer: TinyTokenizer) -> dict[str, Any]:
-    return {
-        "bos_token_id": tokenizer.token_id(tokenizer.bos),
-        "do_sample": True,
-        "eos_token_id": tokenizer.token_id(tokenizer.eos),
-        "temperature": 0.3 if shape.family == "v2" else 0.6,
-        "top_p": 0.95,
-    }

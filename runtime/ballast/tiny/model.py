@@ -17,7 +17,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from ballast.errors import ConfigError
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, SCALED_TYPES, expected_tensors, scale_name
-from ballast.tiny import metadata, weights
+from ballast.tiny import hf_config, metadata, weights
 from ballast.tiny.quant_mix import check_quant, file_type, types_for
 from ballast.tiny.shape import PRESETS, TinyShape
 from ballast.tiny.spec import spec_of
@@ -169,10 +169,10 @@ def _replace(directory: Path, scratch: Path) -> list[Path]:
 def _write_config(config_dir: Path, shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> None:
     config_dir.mkdir(exist_ok=True)
     files = {
-        "config.json": metadata.hf_config(shape, tokenizer, num_rows),
+        "config.json": hf_config.hf_config(shape, tokenizer, num_rows),
         "tokenizer.json": json.loads(tokenizer.backend.to_str()),
         "tokenizer_config.json": tokenizer.config(shape.context_length),
-        "generation_config.json": metadata.generation_config(shape, tokenizer),
+        "generation_config.json": hf_config.generation_config(shape, tokenizer),
     }
     for name, content in files.items():
         text = json.dumps(content, ensure_ascii=False, indent=2)

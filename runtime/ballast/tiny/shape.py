@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ballast.families.architecture import WindowRule
 from ballast.model.layers.feed_forward import ROUTER_BIAS
 from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, QK_NORM, QKV_BIAS, SINKS
 from ballast.tiny.tokenizer import Family
@@ -21,8 +22,11 @@ class TinyYarn:
     mscale: float = 1.0
     mscale_all_dim: float = 1.0
     is_plain: bool = False
-    """Whether the GGUF only has factor and original context, and config.json has no mscale and a ramp that is not
-    rounded."""
+    """Whether the GGUF has no log multiplier, and config.json no mscale."""
+    has_betas: bool = True
+    """Whether the GGUF has the betas."""
+    attention_factor: float | None = None
+    """The factor of cos and sin. None: it follows from the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,10 @@ class TinyHeads:
     """Heads of keys and values in `windowed_layers`; None: as many as in others."""
     windowed_theta: float | None = None
     """The base of the frequencies in layers with a window; None: as in others."""
+    windowed_rope_dim: int | None = None
+    """Entries of a head that are rotated in layers with a window; None: as in others."""
+    gates_entries: bool = False
+    """As in `GroupedSpec`."""
     v_dim: int | None = None
     """Width of a head's value. None: that of its key."""
     value_scale: float = 1.0
@@ -53,11 +61,11 @@ class TinyHeads:
         """Width of a head's value."""
         return self.v_dim or self.head_dim
 
-    def has_window(self, layer: int, period: int | None) -> bool:
-        """`period`: the architecture's, where the shape does not name the layers."""
+    def has_window(self, layer: int, rule: WindowRule | None) -> bool:
+        """`rule`: the architecture's, where the shape does not name the layers."""
         if self.windowed_layers is not None:
             return layer in self.windowed_layers
-        return period is not None and period > 0 and layer % period < period - 1
+        return self.window is not None and rule is not None and rule.has_window(layer)
 
     def kv_heads(self, layer: int) -> int:
         """Heads of keys and values of a layer."""
@@ -102,9 +110,9 @@ class TinyFactors:
 
     factor: float
     original_context: int
-    slow_turns: float = 1.0
+    slow_rotations: float = 1.0
     """The frequencies of pairs with at most this many turns in the original context are divided by `factor`."""
-    fast_turns: float = 32.0
+    fast_rotations: float = 32.0
     """Pairs with at least this many turns keep their frequency."""
 
 
@@ -157,6 +165,8 @@ class TinyShape:
     """None: latent attention."""
     index: TinyIndex | None = None
     """None: every token attends to all earlier tokens."""
+    query_beta: float = 0.0
+    """Of the factor of queries by position, whose length is YaRN's original context."""
     delta_net: TinyDeltaNet | None = None
     """None: all layers have attention."""
     factors: TinyFactors | None = None
@@ -373,7 +383,7 @@ GPT_OSS = TinyShape(
     normalize_weights=True,
     rms_eps=1e-5,
     rope_theta=150000.0,
-    yarn=TinyYarn(factor=32.0, original_context=64, is_plain=True),
+    yarn=TinyYarn(factor=32.0, original_context=64, is_plain=True, has_betas=False),
 )
 
 STEP35 = TinyShape(
@@ -425,6 +435,62 @@ MIMO_V2 = TinyShape(
     yarn=None,
 )
 
+LAGUNA = TinyShape(
+    name="Tiny Laguna",
+    family="laguna",
+    gating="sigmoid",
+    architecture="laguna",
+    num_layers=5,
+    heads=TinyHeads(
+        options=frozenset({QK_NORM, GATE}),
+        window=16,
+        windowed_heads=6,
+        windowed_theta=1e4,
+        windowed_rope_dim=128,
+    ),
+    rope_dim=64,
+    normalize_weights=True,
+    weights_scale=2.5,
+    rope_theta=5e5,
+    yarn=TinyYarn(factor=64.0, original_context=64, beta_fast=64.0, is_plain=True, attention_factor=1.0),
+    counts_layers=False,
+)
+
+LAGUNA_M1 = replace(
+    LAGUNA,
+    name="Tiny Laguna M.1",
+    num_layers=3,
+    num_dense_layers=2,
+    heads=TinyHeads(options=frozenset({QK_NORM, GATE}), gates_entries=True),
+    weights_scale=1.0,
+    yarn=TinyYarn(factor=32.0, original_context=64, beta_fast=64.0, is_plain=True),
+)
+
+MISTRAL4 = TinyShape(
+    name="Tiny Mistral Small 4",
+    family="mistral",
+    gating="softmax",
+    architecture="mistral4",
+    num_layers=3,
+    num_dense_layers=0,
+    kv_lora_rank=256,
+    v_dim=128,
+    normalize_weights=True,
+    yarn=TinyYarn(factor=32.0, original_context=16),
+    query_beta=0.1,
+)
+
+MISTRAL_LARGE3 = replace(
+    MISTRAL4,
+    name="Tiny Mistral Large 3",
+    architecture="deepseek2",
+    num_layers=4,
+    num_dense_layers=1,
+    kv_lora_rank=512,
+    nope_dim=128,
+    query_beta=0.3,
+)
+
 BALLAST_TINY = TinyShape(
     name="ballast-tiny",
     family="v3",
@@ -466,4 +532,8 @@ PRESETS = {
     "gptoss": GPT_OSS,
     "step35": STEP35,
     "mimov2": MIMO_V2,
+    "laguna": LAGUNA,
+    "lagunam1": LAGUNA_M1,
+    "mistral4": MISTRAL4,
+    "mistrallarge3": MISTRAL_LARGE3,
 }

@@ -117,15 +117,16 @@ def _delta_net(shape: TinyShape, net: TinyDeltaNet) -> DeltaNetSpec:
 
 def _grouped(shape: TinyShape, heads: TinyHeads, layer: int) -> GroupedSpec:
     architecture = ARCHITECTURES[shape.architecture]
-    has_window = heads.has_window(layer, architecture.window_period)
+    has_window = heads.has_window(layer, architecture.windows)
     is_halved = architecture.halves_full_rope and not has_window
+    rope_dim = (heads.windowed_rope_dim if has_window else None) or shape.rope_dim
     return GroupedSpec(
         (heads.windowed_heads if has_window else None) or shape.num_heads,
         heads.kv_heads(layer),
         heads.head_dim,
         heads.value_dim,
         RopeSpec(
-            shape.rope_dim // 2 if is_halved else shape.rope_dim,
+            rope_dim // 2 if is_halved else rope_dim,
             (heads.windowed_theta if has_window else None) or shape.rope_theta,
             None,
             has_factors=is_halved and shape.factors is not None,
@@ -136,4 +137,6 @@ def _grouped(shape: TinyShape, heads: TinyHeads, layer: int) -> GroupedSpec:
         value_scale=heads.value_scale,
         gates_queries=architecture.gates_queries,
         fuses_qkv=heads.fuses_qkv,
+        gate=architecture.gate,
+        gates_entries=heads.gates_entries,
     )

@@ -91,7 +91,9 @@ _V2_TEMPLATE = (
 )
 
 
-Family = Literal["v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss", "step", "mimo"]
+Family = Literal[
+    "v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss", "step", "mimo", "laguna", "mistral"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,29 @@ _OTHERS: dict[str, _OfFamily] = {
     "step": _OfFamily(
         "step-3.5-flash", "deepseek-v3", BOS, "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
     ),
+    "mistral": _OfFamily(
+        "mistral-small-4",
+        "tekken",
+        "<s>",
+        "</s>",
+        tuple(
+            f"[{slash}{name}]"
+            for name in ("INST", "SYSTEM_PROMPT", "AVAILABLE_TOOLS", "TOOL_RESULTS", "MODEL_SETTINGS")
+            for slash in ("", "/")
+        ),
+    ),
     "mimo": _OfFamily(
         "mimo-v2.5", "qwen2", "<|endoftext|>", "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
+    ),
+    "laguna": _OfFamily(
+        "laguna-s-2.1",
+        "laguna",
+        "〈|EOS|〉",
+        "〈|EOS|〉",
+        (
+            *("<system>", "</system>", "<user>", "</user>", "<assistant>", "</assistant>"),
+            *("<tool_response>", "</tool_response>"),
+        ),
     ),
 }
 
@@ -179,7 +202,7 @@ class TinyTokenizer:
         disagrees."""
         types = [TokenType.NORMAL] * self.num_tokens
         for number, added in self.backend.get_added_tokens_decoder().items():
-            is_control = added.special or added.content.startswith(("<｜", "<|", "<sop", "]~", "[e~["))
+            is_control = added.special or added.content.startswith(("<｜", "<|", "<sop", "]~", "["))
             types[number] = TokenType.CONTROL if is_control else TokenType.USER_DEFINED
         return types
 

@@ -83,7 +83,7 @@ def _rope_factors(shape: TinyShape, tensor: Tensor) -> Floats:
     dim, factors = shape.rope_dim // 2, shape.factors
     frequencies = shape.rope_theta ** -(np.arange(0, dim, 2) / dim)
     rotations = factors.original_context * frequencies / (2 * np.pi)
-    kept = np.clip((rotations - factors.slow_turns) / (factors.fast_turns - factors.slow_turns), 0.0, 1.0)
+    kept = np.clip((rotations - factors.slow_rotations) / (factors.fast_rotations - factors.slow_rotations), 0.0, 1.0)
     values = np.ones(tensor.shape, np.float32)
     values[: dim // 2] = 1 / ((1 - kept) / factors.factor + kept)
     return values

@@ -17,7 +17,7 @@ from ballast.weights.packed_set import Manifest, PackedError, PackedSet, reason,
 
 log = logging.getLogger(__name__)
 
-MOST_UNIT_BYTES = 2 << 20
+MAX_UNIT_BYTES = 2 << 20
 """Every matrix has its own file, so larger pages would be mostly empty."""
 _LOOK_S, _LOOK_AGAIN_S = 1.0, 0.02
 """Timeout and interval for acquiring a lock: a plan briefly takes each lock to see whether it is free."""
@@ -51,7 +51,7 @@ def _open(folder: Path, key: str, needed_bytes: Callable[[int], int]) -> PackedP
     for problem in remove_unused(folder, key):
         log.warning("stale packed weights cannot be removed", extra={"why": problem})
     files = read_file_system(folder)
-    if files.unit_bytes > MOST_UNIT_BYTES:
+    if files.unit_bytes > MAX_UNIT_BYTES:
         size = human(files.unit_bytes)
         raise PackedError(f"{folder}: its files take pages of {size}; mount it with pagesize=2M")
     kept = PackedSet(folder, key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, ClassVar, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, get_args, get_type_hints
 
 import orjson
 from pydantic import (
@@ -17,7 +17,9 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    TypeAdapter,
     ValidationError,
+    create_model,
     model_validator,
 )
 from pydantic_core import CoreSchema, ErrorDetails
@@ -83,6 +85,29 @@ class StrictModel(BaseModel):
         if isinstance(value, dict) and len(value) > MAX_FIELDS:
             raise ValueError(f"has {len(value)} fields; an object may have at most {MAX_FIELDS}")
         return value
+
+
+def with_fields(
+    kind: type[StrictModel],
+    declared: type,
+    names: Sequence[str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> type[StrictModel]:
+    """A subclass of `kind` with the fields of the dataclass `declared`, or only those in `names`: their types, bounds
+    and docstrings, with other defaults for some."""
+    hints = get_type_hints(declared, include_extras=True)
+    schemas = TypeAdapter(declared).json_schema()["properties"]
+    defaults = defaults or {}
+    more: dict[str, Any] = {}
+    for name in schemas if names is None else names:
+        hint = Annotated[hints[name], WHOLE] if _has_integer(hints[name]) else hints[name]
+        description = schemas[name].get("description")
+        more[name] = (hint, Field(defaults.get(name, schemas[name].get("default")), description=description))
+    return create_model(kind.__name__, __base__=kind, __module__=kind.__module__, **more)
+
+
+def _has_integer(hint: Any) -> bool:
+    return hint is int or any(map(_has_integer, get_args(hint)))
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
@@ -165,13 +190,24 @@ def refuse(param: str, reason: str) -> NoReturn:
 
 
 def _first_problem(problems: Sequence[ErrorDetails], body: Mapping[str, Any]) -> RequestError:
-    """The problem of the first invalid field. If the field has several types, that of the best match."""
-    of_field = [problem for problem in problems if problem["loc"][:1] == problems[0]["loc"][:1]]
-    problem = max(of_field, key=lambda each: (len(_client_path(each, body)), each["type"].startswith("union_tag")))
-    path = ".".join(map(str, _client_path(problem, body)))
-    describe = _SENTENCES.get(problem["type"])
-    sentence = describe(problem) if describe else problem["msg"][:1].lower() + problem["msg"][1:]
+    """The problem of the first invalid field. If the field has several types, that of the best match; if some match
+    equally well, all that these allow."""
+    of_field = [
+        (problem, _client_path(problem, body)) for problem in problems if problem["loc"][:1] == problems[0]["loc"][:1]
+    ]
+    closest, steps = max(of_field, key=lambda each: (len(each[1]), each[0]["type"].startswith("union_tag")))
+    sentences = [_sentence(closest)]
+    if sentences[0].startswith(_MUST_BE):
+        sentences = [_sentence(problem) for problem, path in of_field if path == steps]
+    allowed = dict.fromkeys(each.removeprefix(_MUST_BE) for each in sentences if each.startswith(_MUST_BE))
+    sentence = f"{_MUST_BE}{' or '.join(allowed)}" if len(allowed) > 1 else _sentence(closest)
+    path = ".".join(map(str, steps))
     return RequestError(f"{path}: {sentence}" if path else sentence, param=path or None)
+
+
+def _sentence(problem: ErrorDetails) -> str:
+    describe = _SENTENCES.get(problem["type"])
+    return describe(problem) if describe else problem["msg"][:1].lower() + problem["msg"][1:]
 
 
 def _client_path(problem: ErrorDetails, body: Any) -> list[int | str]:
@@ -180,7 +216,7 @@ def _client_path(problem: ErrorDetails, body: Any) -> list[int | str]:
     for step in problem["loc"]:
         if isinstance(body, Mapping) and str(step) in body:
             body = body[str(step)]
-        elif isinstance(body, list) and isinstance(step, int):
+        elif isinstance(body, list) and isinstance(step, int) and step < len(body):
             body = body[step]
         else:
             continue
@@ -188,12 +224,31 @@ def _client_path(problem: ErrorDetails, body: Any) -> list[int | str]:
     return [*path, problem["loc"][-1]] if problem["type"] == "missing" else path
 
 
+def _bound(value: float) -> float:
+    """Pydantic has whole bounds of numbers as floats."""
+    return int(value) if value == int(value) else value
+
+
+def _too_short_text(least: int) -> str:
+    return "must not be empty" if least == 1 else f"must have at least {least} characters"
+
+
 def _too_short(least: int) -> str:
     return "must not be empty" if least == 1 else f"must have at least {least} entries"
 
 
+_MUST_BE = "must be "
 _SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
     "missing": lambda _: "this field is required",
+    "string_type": lambda _: "must be a string",
+    "bool_type": lambda _: "must be true or false",
+    "int_type": lambda _: "must be a whole number",
+    "float_type": lambda _: "must be a number",
+    "literal_error": lambda problem: f"must be {problem['ctx']['expected']}",
+    "greater_than_equal": lambda problem: f"must be at least {_bound(problem['ctx']['ge'])}",
+    "less_than_equal": lambda problem: f"must be at most {_bound(problem['ctx']['le'])}",
+    "string_too_short": lambda problem: _too_short_text(problem["ctx"]["min_length"]),
+    "string_too_long": lambda problem: f"must have at most {problem['ctx']['max_length']} characters",
     "model_type": lambda _: "must be an object",
     "union_tag_not_found": lambda problem: f"must have the field {problem['ctx']['discriminator']}",
     "union_tag_invalid": lambda problem: (

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from ballast.wire.piece import Piece, Whole
 from ballast.wire.usage import Counts, Progress
 
-QUICK_WEIGHT = 1000
+MAX_INLINE_WEIGHT = 1000
 """Maximum number of tokens and alternatives that are written on the event loop: about 1 ms."""
 
 Output = TypeVar("Output", Piece, Sequence[Whole])
@@ -56,7 +56,7 @@ EVENT_STREAM = Framing("text/event-stream; charset=utf-8", lambda: b": keep-aliv
 async def written(write: Callable[[Output, Counts], bytes], output: Output, counts: Counts) -> bytes:
     """Call `write(output, counts)`, on another thread if the output is large."""
     weight = _weight(output) if isinstance(output, Piece) else sum(map(_weight, output))
-    return write(output, counts) if weight <= QUICK_WEIGHT else await asyncio.to_thread(write, output, counts)
+    return write(output, counts) if weight <= MAX_INLINE_WEIGHT else await asyncio.to_thread(write, output, counts)
 
 
 def _weight(output: Piece | Whole) -> int:

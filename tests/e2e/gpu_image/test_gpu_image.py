@@ -23,7 +23,7 @@ from devkit.cluster.waiting import wait_for
 RESTRICTED = "restricted"
 KERNELS = "kernels"
 GIGABYTE = 10**9
-MOST_BYTES = {"runtime": 5.7 * GIGABYTE, "cuda": 6.3 * GIGABYTE}
+MAX_BYTES = {"runtime": 5.7 * GIGABYTE, "cuda": 6.3 * GIGABYTE}
 COMPILING_S = 900
 WITH_FLASHINFER = pytest.mark.skipif(VARIANT != "cuda", reason="this image holds no flashinfer")
 
@@ -89,24 +89,24 @@ def kernels_volume(installed: InstalledNode) -> Path:
 def test_the_image_is_not_larger_than_documented() -> None:
     archive = ARCHIVES / f"{RUNTIME_IMAGE.rpartition('/')[2].replace(':', '-')}.tar"
     print(f"{RUNTIME_IMAGE}: {archive.stat().st_size / GIGABYTE:.2f} GB unpacked")
-    assert archive.stat().st_size <= MOST_BYTES[VARIANT]
+    assert archive.stat().st_size <= MAX_BYTES[VARIANT]
 
 
 def test_the_doctor_reports_the_contents_of_the_image(installed: InstalledNode) -> None:
-    code, said = run(installed, "doctor", ["ballast", "doctor"])
-    print(said)
+    code, message = run(installed, "doctor", ["ballast", "doctor"])
+    print(message)
     assert code == 0
-    assert "auto is cpu: NVIDIA's driver or a GPU is missing" in said
-    held = {words[1] for words in map(str.split, said.splitlines()) if words and words[0] == "ok"}
+    assert "auto is cpu: NVIDIA's driver or a GPU is missing" in message
+    held = {words[1] for words in map(str.split, message.splitlines()) if words and words[0] == "ok"}
     assert {"torch", "triton"} <= held
     assert ("flashinfer-python" in held) == (VARIANT == "cuda")
 
 
 def test_cuda_by_name_ends_by_name(installed: InstalledNode) -> None:
-    code, said = run(installed, "cuda", ["ballast", "serve", "--device", "cuda"])
-    print(said)
+    code, message = run(installed, "cuda", ["ballast", "serve", "--device", "cuda"])
+    print(message)
     assert code == 2
-    last = said.splitlines()[-1]
+    last = message.splitlines()[-1]
     assert "device" in last
     assert "finds no CUDA device here" in last
 
@@ -115,13 +115,13 @@ def test_auto_falls_back_to_the_cpu_says_so_and_chats(installed: InstalledNode, 
     """The pod has a device of the node's plugin, by name only."""
     with served(installed, sample("tiny-gpu")) as name:
         chunks = chat(installed, client_pod, name, tokens=20)
-        said = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+        message = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
         (pod,) = [pod["metadata"]["name"] for pod in engine_pods(kube, name)]
         log = installed.kubectl("logs", pod, "-n", NAMESPACE)
         (device,) = [line for line in map(json.loads, log.splitlines()) if line.get("event") == "device"]
         uid, refusal = installed.kubectl("exec", pod, "--", "sh", "-c", "id -u; touch /opt/x 2>&1 || true").splitlines()
-        print(device, uid, refusal, said, sep="\n")
-        assert said
+        print(device, uid, refusal, message, sep="\n")
+        assert message
         assert (uid, "Read-only file system" in refusal) == ("10001", True)
         assert device["device"] == "cpu"
         assert device["why"] == "NVIDIA's driver or a GPU is missing"
@@ -149,9 +149,9 @@ def test_flashinfer_kernels_are_compiled_with_the_images_tools_and_cached(
     assert made(again) == made(first), "nothing is compiled twice"
 
 
-def made(said: str) -> list[str]:
+def made(message: str) -> list[str]:
     """Lines of FLASHINFER_KERNELS that name a library and when it was written."""
-    return [line for line in said.splitlines() if line.split()[-1].isdecimal()]
+    return [line for line in message.splitlines() if line.split()[-1].isdecimal()]
 
 
 def run(installed: InstalledNode, name: str, command: list[str], *, keeps_kernels: bool = False) -> tuple[int, str]:
@@ -184,6 +184,6 @@ def run(installed: InstalledNode, name: str, command: list[str], *, keeps_kernel
         return [status["state"]["terminated"]["exitCode"] for status in statuses if "terminated" in status["state"]]
 
     (code,) = wait_for(f"pod {name} to end", exit_codes, timeout_s=COMPILING_S, interval_s=0.5)
-    said = installed.kubectl("logs", name, "-n", RESTRICTED)
+    message = installed.kubectl("logs", name, "-n", RESTRICTED)
     installed.kubectl("delete", "pod", name, "-n", RESTRICTED, "--timeout=60s")
-    return code, said.strip()
+    return code, message.strip()

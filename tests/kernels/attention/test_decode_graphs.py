@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED, DecodeGraphs
+from ballast.model.hybrid.graphs.decode_graphs import MAX_CAPTURED, DecodeGraphs
 
 
 @pytest.fixture(params=["stand-in", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)
@@ -37,7 +37,7 @@ def fail(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError),
         (torch.AcceleratorError("CUDA error: out of memory"), torch.OutOfMemoryError),
@@ -45,8 +45,8 @@ def fail(error: Exception) -> None:
     ],
     ids=["full", "full outside torch", "lost"],
 )
-def test_a_full_or_lost_device_raises_its_own_error(error: Exception, told: type[Exception]) -> None:
-    with pytest.raises(told):
+def test_a_full_or_lost_device_raises_its_own_error(error: Exception, reported: type[Exception]) -> None:
+    with pytest.raises(reported):
         DecodeGraphs(None).capture(2, lambda size: None, lambda size: fail(error), lambda share: None)
 
 
@@ -65,23 +65,23 @@ def test_a_step_that_fails_before_capture_is_not_a_capture_failure() -> None:
 
 
 def test_steps_up_to_a_maximum_size_are_captured(cuda: None) -> None:
-    graphs, captured, told = DecodeGraphs(None), [], []
+    graphs, captured, reported = DecodeGraphs(None), [], []
     with pytest.warns(UserWarning, match="empty"):
-        graphs.capture(MOST_CAPTURED + 5, lambda size: None, captured.append, told.append)
-    assert captured == list(range(MOST_CAPTURED, 0, -1))
-    assert told[-1] == 1.0
-    assert graphs.count == MOST_CAPTURED
-    assert graphs.holds(MOST_CAPTURED)
-    assert not graphs.holds(MOST_CAPTURED + 1), "which is queued kernel by kernel"
+        graphs.capture(MAX_CAPTURED + 5, lambda size: None, captured.append, reported.append)
+    assert captured == list(range(MAX_CAPTURED, 0, -1))
+    assert reported[-1] == 1.0
+    assert graphs.count == MAX_CAPTURED
+    assert graphs.holds(MAX_CAPTURED)
+    assert not graphs.holds(MAX_CAPTURED + 1), "which is queued kernel by kernel"
 
 
 def test_graphs_of_rare_batch_sizes_can_wait_until_there_is_time() -> None:
-    graphs, captured, told = DecodeGraphs(None), [], []
+    graphs, captured, reported = DecodeGraphs(None), [], []
     common = [70, 64, 48, *range(32, 0, -1)]
     with pytest.warns(UserWarning, match="empty"):
-        graphs.capture(70, lambda size: None, captured.append, told.append, finishes_later=True)
+        graphs.capture(70, lambda size: None, captured.append, reported.append, finishes_later=True)
     assert captured == common
-    assert told[-1] == 1.0
+    assert reported[-1] == 1.0
     assert not graphs.holds(69)
     with pytest.warns(UserWarning, match="empty"):
         assert sum(graphs.capture_next(lambda size: None, captured.append) for _ in range(40)) == 34

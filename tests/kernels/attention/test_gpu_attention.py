@@ -51,9 +51,11 @@ class Recorder(PlainAttention):
     def prepare(self, step: Step) -> None:
         self.calls.append("prepare")
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         self.calls.append("call")
-        return super().__call__(query, cache, step)
+        return super().__call__(query, cache, step, sinks)
 
 
 @pytest.mark.parametrize(

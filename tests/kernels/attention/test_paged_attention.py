@@ -20,6 +20,8 @@ from devkit.kernels.interpreted import interpreted
 
 R1 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
 QWEN3 = GroupedSizes(num_heads=64, num_kv_heads=4, key_dim=128, v_dim=128, scale=0.1, block_tokens=32)
+GPT_OSS = GroupedSizes(64, 8, 64, 64, 0.125, 32, 128, True)
+MIMO = GroupedSizes(64, 8, 192, 128, 0.07, 32, 128, True)
 SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
 TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}
 
@@ -34,9 +36,12 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
 
 
 def check(attend: PagedAttention, case: AttentionCase) -> None:
+    sinks = None
+    if case.sizes.has_sinks:
+        sinks = torch.linspace(-2, 3, case.sizes.num_heads, device=case.query.device)
     attend.prepare(case.step)
-    expected = PlainAttention(case.sizes)(case.query, case.cache, case.step)
-    found = attend(case.query, case.cache, case.step)
+    expected = PlainAttention(case.sizes)(case.query, case.cache, case.step, sinks)
+    found = attend(case.query, case.cache, case.step, sinks)
     torch.testing.assert_close(found, expected, **TOLERANCES[case.cache.dtype])
 
 
@@ -53,6 +58,13 @@ def check(attend: PagedAttention, case: AttentionCase) -> None:
         (GroupedSizes(6, 3, 128, 64, 0.1, 16), [7, 1, 30], [7, 33, 61]),
         (GroupedSizes(40, 2, 64, 64, 0.1, 16), [5, 1], [20, 17]),  # groups wider than a tile
         (GroupedSizes(3, 1, 96, 40, 0.2, 16), [20], [130]),  # keys in two parts
+        # Windows and sinks: of gpt-oss, single tokens and prompts; a window of one token; MiMo's widths.
+        (GroupedSizes(8, 1, 64, 64, 0.1, 16, 20, True), [1, 1, 1], [1, 21, 90]),
+        (GroupedSizes(4, 2, 64, 64, 0.1, 16, 20, True), [7, 1, 50], [7, 33, 111]),
+        (GroupedSizes(2, 2, 32, 32, 0.1, 16, 5), [60], [100]),
+        (GroupedSizes(2, 1, 32, 32, 0.1, 16, 1, True), [3, 1], [40, 70]),
+        (GroupedSizes(4, 1, 192, 128, 0.1, 16, 128, True), [40], [200]),
+        (GroupedSizes(8, 2, 64, 64, 0.1, 16, None, True), [1, 30], [70, 30]),
     ],
     ids=str,
 )
@@ -85,15 +97,16 @@ def test_single_token_kernels_read_their_lengths_from_device_memory(device) -> N
     torch.testing.assert_close(found, expected, **TOLERANCES[torch.float32])
 
 
-@pytest.mark.parametrize("sizes", [R1, QWEN3], ids=["latents", "heads"])
+@pytest.mark.parametrize("sizes", [R1, QWEN3, GPT_OSS, MIMO], ids=["latents", "heads", "gpt-oss", "mimo"])
 @pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
 @pytest.mark.parametrize("kind", ["prompts", "singles"])
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(sizes, capability, shared_bytes, kind) -> None:
     is_rounded = isinstance(sizes, LatentSizes) and kind == "prompts"
     known = kernel_constants(sizes, getattr(choose_tilings(sizes, shared_bytes), kind)) | {"IS_ROUNDED": is_rounded}
+    known |= {"WINDOW": sizes.window or 0, "HAS_SINKS": sizes.has_sinks}
     query = "*fp16" if is_rounded else "*fp32"
-    pointers = {"query": query, "cache": "*fp16", "sums": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    pointers = {"query": query, "cache": "*fp16", "sinks": "*fp32", "sums": "*fp32", "peaks": "*fp32", "scale": "fp32"}
     pointers |= dict.fromkeys(("tiles", "begins", "lens", "blocks"), "*i32")
     compiled = compiled_for(capability, paged_kernels.attend, known, pointers)
     assert compiled.metadata.shared <= shared_bytes

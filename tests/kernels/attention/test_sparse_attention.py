@@ -22,7 +22,7 @@ from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_c
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
 from ballast.model.hybrid.sparse.gpu import Trial, sparse_kernels
-from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN, IndexSizes, group_counts, most_kept_bytes
+from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN, IndexSizes, group_counts, most_kept_bytes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.sparse.triton_choice import Spans, TritonPositionChoice, keep_constants, score_constants
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
@@ -204,9 +204,9 @@ def test_rounds_keep_the_highest_of_groups_until_one_group_is_left() -> None:
     }
     # 1,024 tokens are scored 256 at a time.
     assert most_kept_bytes(1024, 131072, 2048) == 256 * 8 * 2048 * 8
-    assert group_counts(1 << 20, MOST_CHOSEN)[-1] == 1
+    assert group_counts(1 << 20, MAX_CHOSEN)[-1] == 1
     with pytest.raises(ValueError, match="top_k is 8193; the maximum is half of a group of 16384"):
-        group_counts(20000, MOST_CHOSEN + 1)
+        group_counts(20000, MAX_CHOSEN + 1)
 
 
 def test_tokens_are_scored_in_chunks_that_fit(device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,12 +298,12 @@ def test_incorrect_kernels_are_detected_at_start(device, wrong: str) -> None:
         torch.float32,
         device,
     ).why_wrong()
-    told = {
+    reported = {
         "scores": "scores of positions",
         "choice": "the chosen positions are not",
         "attention": "attention to selected",
     }
-    assert reason is None if wrong == "nothing" else told[wrong] in reason
+    assert reason is None if wrong == "nothing" else reported[wrong] in reason
 
 
 @pytest.mark.gpu

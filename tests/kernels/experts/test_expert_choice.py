@@ -86,7 +86,7 @@ def test_transfers_to_host_memory_and_back_are_complete(
     num_tokens: int, hidden: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_pinned = device.type == "cuda"
-    send, fetch = carried(device, transport_kernels if is_pinned else interpreted(transport_kernels, monkeypatch))
+    send, fetch = carried(transport_kernels if is_pinned else interpreted(transport_kernels, monkeypatch))
     most, rng = num_tokens + 1, torch.Generator().manual_seed(num_tokens)
     box = Mailbox(
         torch.zeros(most, hidden, pin_memory=is_pinned),
@@ -105,7 +105,7 @@ def test_transfers_to_host_memory_and_back_are_complete(
     assert torch.equal(box.weights[:num_tokens], weights)
     assert not box.inputs[num_tokens:].any()
     assert not box.ids[num_tokens:].any()
-    assert torch.equal(fetch(box, num_tokens).cpu(), box.results[:num_tokens])
+    assert torch.equal(fetch(box, num_tokens, device).cpu(), box.results[:num_tokens])
 
 
 def test_few_pairs_are_grouped_by_expert_in_one_launch(device: torch.device) -> None:

@@ -91,7 +91,7 @@ def test_a_few_tokens_sum_their_experts_of_exact_codes(rng, pool, device, monkey
 
 @pytest.mark.parametrize("choice", ["all to one expert", "one expert empty", "none here"])
 def test_many_tokens_are_grouped_by_expert(rng, pool, device, monkeypatch, choice) -> None:
-    monkeypatch.setattr(grouped_int_gemm, "MOST_TOKENS", 4)
+    monkeypatch.setattr(grouped_int_gemm, "MAX_TOKENS", 4)
     experts, matrices = experts_of(rng, pool, (T.Q4_K, T.Q4_K, T.Q6_K), device)
     ids = {
         "all to one expert": np.stack([np.full(70, 1), np.full(70, -1)], 1),

@@ -18,8 +18,8 @@ from triton.compiler import ASTSource
 
 from ballast.model.hybrid.experts import grouped_int_gemm, grouped_int_gemm_kernels
 from ballast.model.hybrid.experts.grouped_int_gemm import (
-    MOST_PAIRS,
-    MOST_TOKENS,
+    MAX_PAIRS,
+    MAX_TOKENS,
     GroupedProduct,
     can_multiply,
     group_and_split,
@@ -156,7 +156,7 @@ def test_partial_sums_fit_the_memory_that_a_plan_has_for_them(width, hidden, num
     gate, up, down = (PanelStack(packed, T.Q8_0, 0, *shape) for shape in shapes)
     for stacks in ((gate, up), (down,)):
         product = GroupedProduct(stacks, num_used)
-        num_tokens = min(MOST_TOKENS, MOST_PAIRS // num_used)
+        num_tokens = min(MAX_TOKENS, MAX_PAIRS // num_used)
         assert product.num_programs * num_tokens * num_used * stacks[0].rows * 4 <= _PARTIAL_BYTES
 
 
@@ -185,8 +185,10 @@ def test_tensor_core_operands_need_no_exchange_between_threads(capability, kind,
     pointers = {"terms": "*bf16", "tiles": "*i32", "points": "*i32", "arrived": "*i32"}
     pointers |= dict.fromkeys(("words", "up_words"), "*i32") | dict.fromkeys(("halves", "up_halves"), "*fp16")
     pointers |= dict.fromkeys(("totals", "out", "out_totals", "partial", "scales", "up_scales"), "*fp32")
+    pointers |= dict.fromkeys(("gate_bias", "up_bias"), "*fp32")
     names = kernel.function.arg_names
-    types = {name: "constexpr" if name in kernel.known else pointers.get(name, "i32") for name in names}
+    others = dict.fromkeys(names, "i32") | {"alpha": "fp32", "limit": "fp32"}
+    types = {name: "constexpr" if name in kernel.known else pointers.get(name, others[name]) for name in names}
     aligned = {(index,): [["tt.divisibility", 16]] for index, name in enumerate(names) if name in pointers}
     aligned |= {(names.index(name),): [["tt.divisibility", 16]] for name in ("panel_words", "scale_words", "num_rows")}
     compiled = triton.compile(

@@ -97,7 +97,7 @@ def test_experts_arrive_in_chunks_some_of_which_no_token_chose(rng, pool, device
     stacks, matrices = stacks_of(rng, pool, SMALL_KINDS, device, SMALL, SMALL)
     x, ids, weights = some_tokens(rng, device, num_tokens=60, num_ids=2 * NUM_EXPERTS, hidden=SMALL)
     ids[ids == 1] = -1
-    monkeypatch.setattr(pair_sums, "FEWEST_PAIRS", 20)
+    monkeypatch.setattr(pair_sums, "MIN_PAIRS", 20)
     sums = ExpertSums(x, ids, weights, 2 * NUM_EXPERTS)
     sums.add(0, *stacks)
     sums.add(NUM_EXPERTS, *stacks)

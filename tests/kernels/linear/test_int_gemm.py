@@ -87,7 +87,7 @@ def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind: T) 
 
 @pytest.mark.parametrize("num_tokens", [8, 34])
 def test_heads_token_tiles_and_column_shards_can_be_combined(rng, pool, device, monkeypatch, num_tokens) -> None:
-    monkeypatch.setattr(int_gemm, "_LEAST_SHARE", 2)  # four steps of four groups, in two shares
+    monkeypatch.setattr(int_gemm, "_MIN_SHARE", 2)  # four steps of four groups, in two shares
     linear, weight = linear_of(rng, pool, T.Q4_K, 24, 512, device, heads=2)
     for _ in range(2):  # the second call finds its counters as the first one did
         check(linear, rng.standard_normal((num_tokens, 2, 512), dtype=np.float32), weight, device)

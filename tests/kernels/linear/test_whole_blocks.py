@@ -12,7 +12,7 @@ from devkit.kernels.isas import isa_params
 from devkit.models.random_blocks import HALF_OFFSETS, dequantized, random_blocks
 
 KINDS = [GgmlType.Q2_K, GgmlType.Q3_K]
-MOST_TOKENS = 17
+MAX_TOKENS = 17
 """One and two tokens, a few, and as many as panels are decoded first for."""
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -36,7 +36,7 @@ def products(pool, data, kind, isa, num_bytes, x):
 @every_width
 def test_every_instruction_set_and_number_of_tokens_gives_the_same_bits(rng, pool, kind, num_bytes):
     data = random_blocks(rng, kind, 35, 768)
-    x = rng.standard_normal((MOST_TOKENS, 768), dtype=np.float32)
+    x = rng.standard_normal((MAX_TOKENS, 768), dtype=np.float32)
     results = [products(pool, data, kind, isa, num_bytes, x) for isa in kernels.usable_isas()[:-1]]
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
@@ -52,6 +52,6 @@ def test_nothing_overflows_at_either_end_of_codes_and_scales(pool, kind, isa, nu
     blocks = data.reshape(16, 2, -1)
     for offset in HALF_OFFSETS[kind]:
         blocks[:, :, offset : offset + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
-    x = np.full((MOST_TOKENS, 512), sign * 127, np.float32)
+    x = np.full((MAX_TOKENS, 512), sign * 127, np.float32)
     expected = x.astype(np.float64) @ dequantized(data, kind).astype(np.float64).T
     np.testing.assert_allclose(products(pool, data, kind, isa, num_bytes, x), expected, rtol=1e-6)

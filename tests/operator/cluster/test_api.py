@@ -103,10 +103,10 @@ def test_missing_credentials_are_reported_with_the_variables_to_set(credentials:
 
 
 def test_schemas_are_read_again_only_if_the_cluster_publishes_others(credentials: Path) -> None:
-    asked, marks = [], ["1", "1", "2"]
+    requested, marks = [], ["1", "1", "2"]
 
     async def answer(request: web.Request) -> web.Response:
-        asked.append(str(request.rel_url))
+        requested.append(str(request.rel_url))
         if request.path == "/openapi/v3":
             url = f"/openapi/v3/apis/serving.ballast.dev/v1alpha1?hash={marks.pop(0)}"
             return web.json_response({"paths": {"apis/serving.ballast.dev/v1alpha1": {"serverRelativeURL": url}}})
@@ -132,4 +132,4 @@ def test_schemas_are_read_again_only_if_the_cluster_publishes_others(credentials
         {"InferenceService": "1"},
         {"InferenceService": "2"},
     ]
-    assert [url.rpartition("?")[2] for url in asked if "?" in url] == ["hash=1", "hash=2"]
+    assert [url.rpartition("?")[2] for url in requested if "?" in url] == ["hash=1", "hash=2"]

@@ -1,10 +1,13 @@
 """One screen that says why a service is not ready."""
 
+import asyncio
 from datetime import timedelta
 
+import pytest
 from builders import NOW, UID
+from fakes import REF, FakeApi, custom_resource
 
-from ballast_operator.commands.why import Seen, explain, is_ready
+from ballast_operator.commands.why import Seen, explain, is_ready, look
 from ballast_operator.names import ANNOTATION_NAMESPACES, LABEL_INSTALL
 
 WIDTH = 120
@@ -18,11 +21,12 @@ def condition(kind, status, reason, message=""):
     return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": ago(minutes=7)}
 
 
-def seen(*conditions, pods=(), events=(), leases=None, unread=(), generation=1):
+def seen(*conditions, pods=(), events=(), leases=None, unread=(), generation=1, source=None, cache=None):
     metadata = {"name": "s", "namespace": "ns", "uid": UID, "generation": generation}
     status = {"observedGeneration": 1, "readyReplicas": 0, "conditions": list(conditions)} if conditions else {}
-    body = {"metadata": metadata, "spec": {"replicas": 2}, "status": status}
-    return Seen(body, pods, events, [lease()] if leases is None else leases, unread, NOW)
+    spec = {"replicas": 2, "model": {"source": source or {}}}
+    body = {"metadata": metadata, "spec": spec, "status": status}
+    return Seen(body, pods, events, [lease()] if leases is None else leases, cache, unread, NOW)
 
 
 def lease(namespaces="", holder="pod-0", **renewed):
@@ -134,3 +138,45 @@ def test_it_is_ready_only_for_its_newest_spec():
     assert not is_ready(seen(ready, generation=2))
     assert not is_ready(seen(NOT_READY))
     assert not is_ready(seen())
+
+
+CACHED = {"cache": {"name": "shared", "model": "r1"}}
+NOT_PULLED = condition("Ready", "False", "PullFailed", "node n1: HTTP 403")
+CACHE = {
+    "status": {
+        "conditions": [NOT_PULLED],
+        "places": [
+            {"name": "n1", "models": [{"name": "r1", "state": "Failed", "message": "HTTP 403"}]},
+            {"name": "n2", "models": [{"name": "r1", "state": "Present"}, {"name": "k2", "state": "NoRoom"}]},
+        ],
+    }
+}
+
+
+def test_the_model_s_state_in_its_cache_is_shown_in_each_place():
+    lines = screen(seen(NOT_READY, source=CACHED, cache=CACHE))
+    start = lines.index("MODEL CACHE")
+    assert lines[start + 1 : start + 4] == [
+        "  shared: Ready False 7m  PullFailed: node n1: HTTP 403",
+        "  r1 on n1: Failed: HTTP 403",
+        "  r1 on n2: Present",
+    ]
+
+
+def test_a_missing_cache_is_reported_unless_it_could_not_be_read():
+    assert "  ModelCache shared does not exist" in screen(seen(NOT_READY, source=CACHED))
+    unread = screen(seen(NOT_READY, source=CACHED, unread=["ModelCache shared cannot be read: no"]))
+    assert "MODEL CACHE" not in unread
+    assert "MODEL CACHE" not in screen(seen(NOT_READY))
+
+
+@pytest.mark.parametrize("status", [200, 403])
+def test_the_cache_of_the_service_is_read(status):
+    service = custom_resource(model={"source": CACHED})
+    api = FakeApi(service)
+    api.put({**CACHE, "kind": "ModelCache", "apiVersion": "v1", "metadata": {"name": "shared", "namespace": "ns"}})
+    if status != 200:
+        api.failures = {("get", "ModelCache"): status}
+    found = asyncio.run(look(api, REF))
+    assert (found.cache is None) is (status != 200)
+    assert any(line.startswith("ModelCache shared cannot be read") for line in found.unread) is (status != 200)

@@ -187,7 +187,7 @@ def test_a_pod_that_was_not_ready_is_reached_again(serving):
 
 
 @pytest.fixture
-def told():
+def reported():
     """One node that reports too little free memory on its NUMA node."""
     api = FakeApi(custom_resource(numa={"enforcement": "Require"}))
     api.put({"kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "8", "memory": "8Gi"}}})
@@ -199,8 +199,8 @@ def told():
     return api, step
 
 
-def test_a_pod_to_be_pinned_waits_only_if_every_node_reports_no_capacity(told):
-    api, step = told
+def test_a_pod_to_be_pinned_waits_only_if_every_node_reports_no_capacity(reported):
+    api, step = reported
     run(step)
     assert api.conditions["Ready"] == ("False", "NoNUMANodeFits")
     assert api.written("create", "Pod") == []
@@ -210,8 +210,8 @@ def test_a_pod_to_be_pinned_waits_only_if_every_node_reports_no_capacity(told):
 
 
 @pytest.mark.parametrize("kind", ["Node", "NodeResourceTopology"])
-def test_unreadable_capacity_blocks_no_pod(told, kind):
-    api, step = told
+def test_unreadable_capacity_blocks_no_pod(reported, kind):
+    api, step = reported
     api.failures = {("list", kind): 403}
     run(step)
     assert len(api.written("create", "Pod")) == 1

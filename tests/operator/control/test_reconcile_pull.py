@@ -121,10 +121,10 @@ def test_a_missing_claim_is_reported():
 
 
 def test_a_pull_failure_is_the_reason_of_ready():
-    said = {"terminated": {"exitCode": 2, "message": json.dumps({"reason": "TokenRefused", "message": "401"})}}
+    message = {"terminated": {"exitCode": 2, "message": json.dumps({"reason": "TokenRefused", "message": "401"})}}
     waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
     api = api_with()
-    with_job(api, container={"name": "pull", "state": waiting, "lastState": said})
+    with_job(api, container={"name": "pull", "state": waiting, "lastState": message})
     run(api)
     assert api.conditions["Ready"] == ("False", "TokenRefused")
     assert [event["reason"] for event in api.written("create", "Event")] == ["TokenRefused"]

@@ -81,6 +81,52 @@ def test_a_scaled_down_service_keeps_its_last_pod_if_the_new_spec_has_failed():
     assert deleted(step, api) == ["s-1", "s-0"]
 
 
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (
+            {
+                "initContainerStatuses": [
+                    {"name": "proxy", "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}}
+                ]
+            },
+            "SidecarNotStarted",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {"name": "engine", "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no"}}}
+                ]
+            },
+            "CreateContainerConfigError",
+        ),
+    ],
+    ids=["sidecar", "configuration"],
+)
+def test_a_scaled_down_service_keeps_its_last_pod_if_another_container_has_failed(status, reason):
+    api = serving_an_earlier_spec()
+    body = api.objects["InferenceService", "s"]
+    body["spec"]["replicas"] = 1
+    failed = live(build_pod(InferenceService.from_api(body), OPTIONS, Attempt(1)))
+    api.put({**failed, "spec": {**failed["spec"], "nodeName": "n"}, "status": {"phase": "Pending", **status}})
+    assert deleted(reconciler(api), api) == ["s-1"]
+    del api.objects["Pod", "s-1"]
+    with_status(api, reason)
+    assert deleted(reconciler(api), api) == ["s-1"]
+    assert api.conditions["Ready"] == ("False", reason)
+
+
+def test_the_check_of_images_ends_while_a_failed_spec_is_held():
+    api = serving_an_earlier_spec()
+    api.objects["InferenceService", "s"]["spec"]["image"] = "new"
+    step = reconciler(api)
+    assert deleted(step, api) == []
+    (check,) = api.written("create", "Pod")
+    api.put(live(check))
+    with_status(api, "EngineCrashed")
+    assert deleted(step, api) == ["s-image-check"]
+
+
 def with_status(api, reason):
     body = api.objects["InferenceService", "s"]
     failed = {
@@ -113,6 +159,8 @@ def test_a_rollout_continues_when_the_surge_pod_that_has_failed_serves(ready, st
     api.put({**surge, "status": {"phase": "Running", "conditions": conditions, "containerStatuses": [engine]}})
     with_status(api, "OutOfMemory")
     assert deleted(reconciler(api), api) == stopped
+    (ready_now,) = [it for it in api.objects["InferenceService", "s"]["status"]["conditions"] if it["type"] == "Ready"]
+    assert ("s-1, a surge pod of this spec, has failed: change the spec" in ready_now["message"]) is not ready
 
 
 @pytest.mark.parametrize(("unavailable", "is_stalled"), [(1, False), (0, True)])

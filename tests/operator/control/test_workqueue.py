@@ -187,15 +187,17 @@ async def test_work_can_request_another_run(clock):
 
 
 async def test_every_exit_is_explained(clock):
-    told = []
+    reported = []
 
     async def work(key):
         await asyncio.sleep(2)
         if key == "bad":
             raise OSError("no")
 
-    async with make(work, clock, on_done=lambda seconds, error: told.append((round(seconds), type(error)))) as queue:
+    async with make(
+        work, clock, on_done=lambda seconds, error: reported.append((round(seconds), type(error)))
+    ) as queue:
         queue.enqueue("good")
         queue.enqueue("bad")
         await asyncio.sleep(2.2)
-    assert sorted(told, key=str) == [(2, type(None)), (2, OSError)]
+    assert sorted(reported, key=str) == [(2, type(None)), (2, OSError)]

@@ -39,9 +39,9 @@ def test_a_pod_requests_the_sum_of_its_containers():
 def test_an_exceeded_quota_is_reported_with_its_numbers():
     one = pod(resources={"cpus": 4, "memory": "10Gi", "gpus": 1})
     assert why_over_quota({"gpus": "2", "cpus": "8", "memory": "20Gi", "pods": "2"}, [one], one) is None
-    said = why_over_quota({"gpus": "1", "memory": "19Gi", "cpus": "8"}, [one], one)
+    message = why_over_quota({"gpus": "1", "memory": "19Gi", "cpus": "8"}, [one], one)
     assert (
-        said
+        message
         == "gpus: 1 of 1 are used and the pod requests 1; memory: 10.0Gi of 19Gi are used and the pod requests 10.0Gi"
     )
     without = pod(resources={"cpus": 4, "memory": "10Gi", "gpus": 0})
@@ -49,7 +49,7 @@ def test_an_exceeded_quota_is_reported_with_its_numbers():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("team", "'' in 'team' is not a quota"),
         ("team:disks=1", "'disks' in 'team:disks=1' is not a quota; use pods, cpus, gpus, memory"),
@@ -57,10 +57,10 @@ def test_an_exceeded_quota_is_reported_with_its_numbers():
         ("Team:gpus=1", "'Team' is not a valid name of a namespace"),
     ],
 )
-def test_an_invalid_quota_is_rejected(text, said, capsys):
+def test_an_invalid_quota_is_rejected(text, message, capsys):
     with pytest.raises(SystemExit):
         _parser().parse_args(["run", "--quota", text])
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_quotas_are_read_by_namespace():

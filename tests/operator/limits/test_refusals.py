@@ -17,8 +17,10 @@ def refusal(lists, **spec):
 def test_without_lists_everything_but_a_host_path_is_allowed():
     scheduling = {"priorityClassName": "system-node-critical", "nodeSelector": {"a": "b"}}
     assert refusal(AllowLists(), image="anywhere.test/x:1", scheduling=scheduling) is None
-    said = refusal(AllowLists(), **host_path("/"))
-    assert said == "spec.model.source.hostPath.path / is not allowed: --allowed-host-path of the operator allows none"
+    message = refusal(AllowLists(), **host_path("/"))
+    assert (
+        message == "spec.model.source.hostPath.path / is not allowed: --allowed-host-path of the operator allows none"
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,8 +57,8 @@ def test_an_artifact_is_limited_like_an_image():
     lists = AllowLists(images=("r.test/team/",))
     assert refusal(lists, model={"source": {"oci": ARTIFACT}}) is None
     other = {**ARTIFACT, "reference": "r.test/other/model:1"}
-    said = refusal(lists, model={"source": {"oci": other}})
-    assert "spec.model.source.oci.reference r.test/other/model:1 is not allowed: --allowed-image" in said
+    message = refusal(lists, model={"source": {"oci": other}})
+    assert "spec.model.source.oci.reference r.test/other/model:1 is not allowed: --allowed-image" in message
     assert refusal(lists, model={"source": {"s3": STORE}}) is None
 
     def cached(reference):
@@ -111,35 +113,35 @@ BESIDE = {
 def test_other_images_and_host_paths_are_checked_against_the_same_lists(field):
     lists = AllowLists(images=("/srv/ok",), host_paths=("/srv/ok",))
     assert refusal(lists, **BESIDE[field]("/srv/ok/x")) is None
-    said = refusal(lists, **BESIDE[field]("/srv/other"))
-    assert said is not None
-    assert said.startswith(f"spec.{field} /srv/other is not allowed: --allowed-")
+    message = refusal(lists, **BESIDE[field]("/srv/other"))
+    assert message is not None
+    assert message.startswith(f"spec.{field} /srv/other is not allowed: --allowed-")
 
 
 def test_a_priority_class_must_be_listed():
     lists = AllowLists(priority_classes=("models", "batch"))
     assert refusal(lists) is None
     assert refusal(lists, scheduling={"priorityClassName": "batch"}) is None
-    said = refusal(lists, scheduling={"priorityClassName": "system-node-critical"})
-    assert said is not None
-    assert "system-node-critical is not allowed: --allowed-priority-class of the operator allows only models" in said
+    message = refusal(lists, scheduling={"priorityClassName": "system-node-critical"})
+    assert message is not None
+    assert "system-node-critical is not allowed: --allowed-priority-class of the operator allows only models" in message
 
 
 def test_a_node_selector_holds_all_labels_of_one_entry():
     lists = AllowLists(node_selectors=({"pool": "models", "zone": "a"}, {"gpu": "h100"}))
     assert refusal(lists, scheduling={"nodeSelector": {"pool": "models", "zone": "a", "disk": "fast"}}) is None
     assert refusal(lists, scheduling={"nodeSelector": {"gpu": "h100"}}) is None
-    for asked in ({}, {"pool": "models"}, {"pool": "system", "zone": "a"}):
-        said = refusal(lists, scheduling={"nodeSelector": asked})
-        assert said is not None
-        assert "allows only pool=models,zone=a, gpu=h100" in said
+    for requested in ({}, {"pool": "models"}, {"pool": "system", "zone": "a"}):
+        message = refusal(lists, scheduling={"nodeSelector": requested})
+        assert message is not None
+        assert "allows only pool=models,zone=a, gpu=h100" in message
 
 
 def test_all_forbidden_values_are_reported_together():
     lists = AllowLists(images=("r.test/",), priority_classes=("models",))
-    said = refusal(lists, image="x", scheduling={"priorityClassName": "y"}, **host_path("/z"))
-    assert said is not None
-    assert [sentence.split()[0] for sentence in said.split("; ")] == [
+    message = refusal(lists, image="x", scheduling={"priorityClassName": "y"}, **host_path("/z"))
+    assert message is not None
+    assert [sentence.split()[0] for sentence in message.split("; ")] == [
         "spec.image",
         "spec.model.source.hostPath.path",
         "spec.scheduling.priorityClassName",

@@ -9,18 +9,18 @@ from ballast_operator.process import watcher
 
 
 def test_a_watcher_restarts_on_request_or_failure_and_leaks_no_thread(monkeypatch):
-    told = queue.Queue()
+    reported = queue.Queue()
     failures = [OSError("no way on")]
 
     async def watch(_registry, namespaces, leave):
-        told.put(("began", namespaces))
+        reported.put(("began", namespaces))
         if failures:
             raise failures.pop()
         await leave.wait()
-        told.put(("left", namespaces))
+        reported.put(("left", namespaces))
 
     def next_of(word):
-        assert told.get(timeout=20) == (word, ("ns",))
+        assert reported.get(timeout=20) == (word, ("ns",))
 
     monkeypatch.setattr(watcher, "watch", watch)
     watching = watcher.Watcher(lambda *_: None, lambda: [POD], ("ns",))
@@ -32,5 +32,5 @@ def test_a_watcher_restarts_on_request_or_failure_and_leaks_no_thread(monkeypatc
         next_of(word)
     asyncio.run(watching.stop())
     next_of("left")
-    assert told.empty()
+    assert reported.empty()
     assert "watches" not in {thread.name for thread in threading.enumerate()}

@@ -35,7 +35,7 @@ def test_sidecars_start_before_the_engine_and_leave_the_pod_guaranteed():
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "text"),
     [
         ({"env": [{"name": "HOME", "value": "/root"}]}, "HOME: env must not set HOME, USER"),
         ({"env": [{"name": "POD_SPEC_HASH", "value": "x"}]}, "which the operator sets"),
@@ -60,8 +60,8 @@ def test_sidecars_start_before_the_engine_and_leave_the_pod_guaranteed():
         ({"sidecars": [{**SIDECAR, "volumeMounts": [{"name": "work", "mountPath": "/a"}]}]}, "work is not one of them"),
     ],
 )
-def test_settings_that_would_replace_the_operators_are_rejected(spec, said):
-    with pytest.raises(SpecError, match=said):
+def test_settings_that_would_replace_the_operators_are_rejected(spec, text):
+    with pytest.raises(SpecError, match=text):
         service(**spec)
 
 

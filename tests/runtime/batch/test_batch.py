@@ -46,8 +46,8 @@ def request(name: str, url: str = TEXT, **body: Any) -> dict[str, Any]:
 
 def message(name: str, **body: Any) -> dict[str, Any]:
     """A request of Anthropic's API."""
-    said = [{"role": "user", "content": "What is 1 + 1?"}]
-    fields = {"model": "m", "max_tokens": 16, "messages": said, **body}
+    text = [{"role": "user", "content": "What is 1 + 1?"}]
+    fields = {"model": "m", "max_tokens": 16, "messages": text, **body}
     return {"custom_id": name, "method": "POST", "url": "/v1/messages", "body": fields}
 
 
@@ -66,12 +66,12 @@ def replies(folder: Path) -> dict[str, Any]:
 
 
 def test_replies_are_the_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [request(f"{n} + 3") for n in range(12)]
-    asked.append(request("chat", CHAT, messages=[{"role": "user", "content": "What is 12 + 7?"}], max_tokens=30))
-    assert batch(tmp_path, *asked) == 0
+    requested = [request(f"{n} + 3") for n in range(12)]
+    requested.append(request("chat", CHAT, messages=[{"role": "user", "content": "What is 12 + 7?"}], max_tokens=30))
+    assert batch(tmp_path, *requested) == 0
     found = replies(tmp_path)
     with ServerProcess(*LENGTHS) as server:
-        for each in asked:
+        for each in requested:
             served = httpx.post(server.url + each["url"], json=each["body"], timeout=60).json()
             response = found[each["custom_id"]]["response"]
             assert response["status_code"] == 200
@@ -146,7 +146,7 @@ def test_a_signal_leaves_complete_lines_and_a_hint_to_resume(
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "text"),
     [
         (["{"], "line 1: is not JSON"),
         ([json.dumps(request("a")), json.dumps(request("a"))], "line 2: custom_id a is also used in line 1"),
@@ -156,11 +156,11 @@ def test_a_signal_leaves_complete_lines_and_a_hint_to_resume(
     ],
 )
 def test_an_invalid_batch_file_is_rejected_before_a_model_is_loaded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: list[str], text: str
 ) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f"{line}\n" for line in lines))
     assert batch(tmp_path) == 2
-    assert said in capsys.readouterr().err
+    assert text in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -173,7 +173,7 @@ def test_requests_may_have_a_byte_order_mark_and_windows_line_endings(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "text"),
     [
         (json.dumps(request("a")).encode("utf-16"), "is text in UTF-16; save it as UTF-8"),
         (b'{"custom_id": "\xff"}', "line 1: is not JSON"),
@@ -182,10 +182,10 @@ def test_requests_may_have_a_byte_order_mark_and_windows_line_endings(tmp_path: 
         (b"\n" + codecs.BOM_UTF8 + b"{}", "line 2: is not JSON"),
     ],
 )
-def test_requests_that_are_not_text_are_rejected(tmp_path: Path, content: bytes, said: str) -> None:
+def test_requests_that_are_not_text_are_rejected(tmp_path: Path, content: bytes, text: str) -> None:
     file = tmp_path / "in.jsonl"
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=text):
         check_requests(file)
 
 

@@ -270,7 +270,7 @@ def test_a_file_name_with_a_nul_is_rejected_and_the_chat_continues(server):
 
 
 @pytest.mark.parametrize(
-    ("options", "environment", "told"),
+    ("options", "environment", "reported"),
     [
         (["--system", b"\xff"], {}, "ballast: system="),
         (["--model", b"\xff"], {}, "ballast: model="),
@@ -280,10 +280,10 @@ def test_a_file_name_with_a_nul_is_rejected_and_the_chat_continues(server):
         (["--url", "a:port"], {}, "ballast: url=a:port: expected HOST:PORT"),
     ],
 )
-def test_arguments_that_cannot_be_sent_are_refused(server, options, environment, told):
+def test_arguments_that_cannot_be_sent_are_refused(server, options, environment, reported):
     ended = chat_with(server, b"", *options, **environment)
     assert ended.returncode == 2
-    assert ended.stderr.decode().startswith(told)
+    assert ended.stderr.decode().startswith(reported)
 
 
 def test_half_of_a_character_in_a_reply_can_be_sent_again():

@@ -10,8 +10,10 @@ import pytest
 
 from ballast import __version__, cli, process_exit
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
-from ballast.tiny import BUILT_IN, write_tiny_model
+from ballast.tiny import BUILT_IN
 from ballast.weights.gguf import open_gguf
+from devkit.long import if_long
+from devkit.models.written import write_tiny_model
 from devkit.servers import command
 
 
@@ -37,16 +39,16 @@ def test_version_prints_the_version():
 
 
 @pytest.mark.parametrize(
-    ("package", "way_out"),
+    ("package", "advice"),
     [("orjson", "install the wheel again"), ("torch", "install the wheel with its extra: WHEEL[runtime]")],
 )
-def test_a_missing_package_is_one_sentence_with_the_command(capsys, package, way_out):
+def test_a_missing_package_is_one_sentence_with_the_command(capsys, package, advice):
     def command():
         raise ModuleNotFoundError(f"No module named '{package}'", name=package)
 
     assert cli.exit_code(command) == 2
     shown = capsys.readouterr().err
-    assert shown == f"ballast: the package {package} is not installed; run `make setup` in the clone, or {way_out}\n"
+    assert shown == f"ballast: the package {package} is not installed; run `make setup` in the clone, or {advice}\n"
 
 
 def test_the_help_of_plan_begins_with_its_own_options():
@@ -61,6 +63,7 @@ def test_a_mistyped_option_gets_a_suggestion(capsys):
         (["chat", "--modle=x"], "did you mean --model?"),
         (["serv", "model.gguf"], "no command 'serv'; did you mean serve?"),
         (["zzz"], "no command 'zzz'; commands are serve, pull,"),
+        ([], "a command is missing; commands are serve, pull,"),
     ):
         with pytest.raises(SystemExit) as ended:
             cli.main(argv)
@@ -161,18 +164,32 @@ def closed_pipe():
     return writer
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+OUTPUTS = {
+    "full": (lambda: os.open("/dev/full", os.O_WRONLY), "", "No space left on device"),
+    "closed": (lambda: os.open(os.devnull, os.O_WRONLY), ">&-", "Bad file descriptor"),
+    "broken pipe": (closed_pipe, "", "Broken pipe"),
+}
+
+
 @pytest.mark.parametrize(
-    ("output", "redirection", "reason"),
+    ("arguments", "output"),
     [
-        (lambda: os.open("/dev/full", os.O_WRONLY), "", "No space left on device"),
-        (lambda: os.open(os.devnull, os.O_WRONLY), ">&-", "Bad file descriptor"),
-        (closed_pipe, "", "Broken pipe"),
+        *((arguments, "full") for arguments in COMMANDS),
+        *((arguments, output) for arguments in (["--help"], ["plan"]) for output in ("closed", "broken pipe")),
+        *if_long(
+            *(
+                (arguments, output)
+                for arguments in COMMANDS
+                if arguments not in (["--help"], ["plan"])
+                for output in ("closed", "broken pipe")
+            )
+        ),
     ],
-    ids=["full", "closed", "broken pipe"],
 )
-def test_an_output_error_is_reported_in_one_sentence(arguments, output, redirection, reason):
-    descriptor = output()
+def test_an_output_error_is_reported_in_one_sentence(arguments, output):
+    """Commands write in their own ways, and what happens to an error does not depend on the command."""
+    opened, redirection, reason = OUTPUTS[output]
+    descriptor = opened()
     try:
         ended = subprocess.run(
             ["bash", "-c", f'exec "$@" {redirection}', "bash", sys.executable, "-m", "ballast", *arguments],

@@ -53,10 +53,10 @@ def test_computations_before_the_prompts_are_not_counted(tmp_path: Path) -> None
     spec = read_spec(gguf, None)
     settings = engine_settings(cli.serve_config([*OPTIONS, "--device", "cpu"]))
     runner = load_runner(gguf, spec, spec.vocab_size, settings)
-    asked = SamplingParams(max_tokens=2, temperature=0.0)
-    num_tokens, uses = count_uses(runner, spec, settings, [Request("first", tuple(range(5, 15)), asked)])
+    requested = SamplingParams(max_tokens=2, temperature=0.0)
+    num_tokens, uses = count_uses(runner, spec, settings, [Request("first", tuple(range(5, 15)), requested)])
     assert num_tokens == 11
-    again, same = count_uses(runner, spec, settings, [Request("second", tuple(range(5, 15)), asked)])
+    again, same = count_uses(runner, spec, settings, [Request("second", tuple(range(5, 15)), requested)])
     assert (again, same.tolist()) == (num_tokens, uses.tolist())
 
 

@@ -436,8 +436,8 @@ def test_auto_is_the_first_gpu_where_it_can_be_used(no_device, unusable, device,
     monkeypatch.setattr(gpu, "why_unusable", lambda _: unusable)
     config = resolved(device="auto")
     assert (config.machine.device, config.device_reason) == (device, why)
-    asked = resolved(device="cpu")
-    assert (asked.machine.device, asked.device_reason) == ("cpu", "asked for")
+    requested = resolved(device="cpu")
+    assert (requested.machine.device, requested.device_reason) == ("cpu", "asked for")
 
 
 def test_devices_and_the_limit_of_their_memory():

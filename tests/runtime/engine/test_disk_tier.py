@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import resource
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,9 +30,9 @@ from ballast.engine.startup.step_costs import Cost
 from ballast.model.metadata import read_spec
 from ballast.model.tiers import disk_tier
 from ballast.model.tiers.block_file import BlockFile
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
+from devkit.models.written import write_tiny_model
 from devkit.tiers import tiers_of, until_written
 
 BLOCK_TOKENS = 16
@@ -79,22 +80,22 @@ class Talk:
 
     def __init__(self, count: int = 4, seed: int = 3) -> None:
         self._random = random.Random(seed)
-        self._said = [self._tokens(60) for _ in range(count)]
+        self._sent = [self._tokens(60) for _ in range(count)]
 
     def turn(self, core: EngineCore, *, together: bool = False) -> list[Generated]:
         """Repeats each of them, one after another or concurrently."""
-        requests = [self._request(said) for said in self._said]
+        requests = [self._request(sent) for sent in self._sent]
         replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
-        for said, reply in zip(self._said, replies, strict=True):
-            said += [*reply.token_ids, *self._tokens(20)]
+        for sent, reply in zip(self._sent, replies, strict=True):
+            sent += [*reply.token_ids, *self._tokens(20)]
         return replies
 
     def _tokens(self, count: int) -> list[int]:
         return [self._random.randrange(300) for _ in range(count)]
 
     @staticmethod
-    def _request(said: Sequence[int]) -> Request:
-        return Request("test", tuple(said), SamplingParams(max_tokens=8, temperature=0.0))
+    def _request(sent: Sequence[int]) -> Request:
+        return Request("test", tuple(sent), SamplingParams(max_tokens=8, temperature=0.0))
 
 
 def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
@@ -185,9 +186,9 @@ def test_preempted_requests_are_restored_from_disk(
     core.close()
 
 
-def started(core: EngineCore, seq: int, said: Sequence[int]) -> None:
+def started(core: EngineCore, seq: int, sent: Sequence[int]) -> None:
     """Adds a request of which blocks come from disk, and waits until they are on their way."""
-    core.add(seq, Request("test", tuple(said), SamplingParams(max_tokens=4, temperature=0.0)), 0)
+    core.add(seq, Request("test", tuple(sent), SamplingParams(max_tokens=4, temperature=0.0)), 0)
     assert core.step() is BUSY
     assert {line[1] for line in core.describe(10)} == {"fetching"}
 
@@ -359,14 +360,14 @@ def test_fetches_of_other_requests_delay_no_request(
     started(core, 100, prompt)
     started(core, 101, prompt)
 
-    def pays() -> bool:
+    def is_faster() -> bool:
         core._scheduler.measured(0, 10.0)
         return core._scheduler.is_worth_fetching(101)
 
-    assert not pays(), "six blocks of the first, then six of its own"
+    assert not is_faster(), "six blocks of the first, then six of its own"
     may_read.release(5)
     until = time.monotonic() + 30
-    while not pays():
+    while not is_faster():
         assert time.monotonic() < until
         core._scheduler.measured(0, 0.0)
         assert core.step() is BUSY
@@ -411,14 +412,28 @@ FAULTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def stored(make_core: MakeCore, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A folder that holds a conversation, and its number of tokens."""
+    folder = tmp_path_factory.mktemp("stored")
+    core = make_core(folder)
+    talk(core)
+    num_tokens = core.stats().tiers[0].cached_tokens
+    core.close()
+    return folder, num_tokens
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_damage_on_disk_costs_time_but_changes_no_token(
-    make_core: MakeCore, plain: list[Generated], tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
+    make_core: MakeCore,
+    plain: list[Generated],
+    stored: tuple[Path, int],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
 ) -> None:
-    first = make_core(tmp_path)
-    talk(first)
-    num_stored = first.stats().tiers[0].cached_tokens
-    first.close()
+    folder, num_stored = stored
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     (path,) = tmp_path.iterdir()
     FAULTS[fault](path)
     second = make_core(tmp_path)

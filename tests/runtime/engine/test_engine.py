@@ -305,17 +305,17 @@ async def test_a_full_queue_rejects_with_a_retry_time():
 
 
 async def test_ended_requests_are_measured_without_idle_time(monkeypatch):
-    told = []
+    reported = []
 
     def ran(self, run_s, num_ended):
-        told.append((run_s, num_ended))
+        reported.append((run_s, num_ended))
         measure(self, run_s, num_ended)
 
     measure = RetrySchedule.ran
     monkeypatch.setattr(RetrySchedule, "ran", ran)
     pace = Paced()
     async with running_engine(wrap=pace.around, max_batch_size=2) as engine:
-        assert not any(run_s for run_s, _ in told)
+        assert not any(run_s for run_s, _ in reported)
         ends, leaves, waits = (engine.submit(make_request([seed], 3)) for seed in range(3))
         pace.allow(1)
         await anext(leaves)
@@ -324,11 +324,11 @@ async def test_ended_requests_are_measured_without_idle_time(monkeypatch):
         pace.allow()
         await collect(ends)
         await until(lambda: not engine.has_work)
-        assert sum(num_ended for _, num_ended in told) == 2, "who has only waited has not left the batch"
-        assert sum(run_s for run_s, _ in told) > 0
-        told.clear()
+        assert sum(num_ended for _, num_ended in reported) == 2, "who has only waited has not left the batch"
+        assert sum(run_s for run_s, _ in reported) > 0
+        reported.clear()
         await collect(engine.submit(make_request([1], 1)))
-        assert told[0] == (0.0, 0), "the engine was idle until then"
+        assert reported[0] == (0.0, 0), "the engine was idle until then"
 
 
 async def test_a_burst_that_finds_free_slots_does_not_count_as_waiting():

@@ -14,9 +14,9 @@ from ballast.engine.sampling.logprobs import LOWEST, TokenLogprobs
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.compiled_sampler import compiled_logprobs
+from devkit.models.written import write_tiny_model
 
 
 def test_log_probabilities_match_a_softmax_in_order_with_ties_by_id():

@@ -80,10 +80,10 @@ def make_request(n: int, grammar: Countdown | None) -> Request:
 def test_every_token_is_allowed_by_its_grammar_which_ends_the_text():
     results = generate(make_core(), [make_request(n, Countdown()) for n in range(30)])
     for result in results:
-        *said, last = result.token_ids
+        *message, last = result.token_ids
         assert last == EOS
-        assert said == sorted(set(said), reverse=True)
-        assert said[-1] < 10
+        assert message == sorted(set(message), reverse=True)
+        assert message[-1] < 10
         assert result.finish_reason is FinishReason.STOP
 
 

@@ -1,9 +1,15 @@
-"""The same request gives the same text: alone, in any batch, in any chunks, preempted, or after a prefix hit."""
+"""The same request gives the same text: alone, in any batch, in any chunks, preempted, or after a prefix hit.
+
+Which rows a kernel computes together depends on the batch, the chunks and the instruction set; which kernels are used,
+on the architecture. So each instruction set runs all batch and chunk sizes, and each architecture some of each. As
+requests end one after the other, a run with large batches has all smaller ones too. `--long` runs the whole product.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -16,30 +22,45 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.text.loading import load_text
+from ballast.tiny.shape import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
+from devkit.long import if_long, times
 from devkit.models.written import MakeTiny
 
-NUM_REQUESTS = 24
+T = TypeVar("T")
+
+NUM_REQUESTS = times(12, 24)
 NUM_REFERENCE_REQUESTS = 12
 """Of the reference kernels, which take ten times as long."""
 BLOCK_TOKENS = 16
+BATCHES = range(1, 9)
+CHUNKS = [(1, 1), (2, 2), (7, 7), (8, 8), (33, 8), (1000, 8)]
+"""(chunk_size, max_batch_size)."""
 
 
-# Kimi K2 and GLM-4.7-Flash differ from V3 in sizes and groups, Hunyuan 3 and dots.llm1 from GLM-4.5 in sizes, which
-# every instruction set treats the same way.
+# Kimi K2 and GLM-4.7-Flash differ from V3 in sizes and groups, Hunyuan 3 and dots.llm1 from GLM-4.5 and Mistral Large 3
+# from Small 4 in sizes, Laguna M.1 from Laguna in windows and gates, and Qwen3.5 from Qwen3-Next in layouts of tensors,
+# which every instruction set treats the same way.
+OTHERS = ("k2", "glm47flash", "glm5", "hy3", "dots1", "lagunam1", "mistrallarge3", "qwen35")
+LEFT_OUT = ("v2lite", "v2", "k25", "glm45air")  # differ from others in sizes and norms alone
+ARCHITECTURES = tuple(arch for arch in PRESETS if arch not in (*OTHERS, *LEFT_OUT))
 SUBJECTS = [
     *(
         pytest.param((arch, *isa.values), marks=isa.marks, id=f"{arch}-{isa.id or isa.values[0]}")
-        for arch in ("v3", "qwen3", "glm45", "v32", "minimaxm2", "gptoss", "step35", "mimov2", "qwen3next")
+        for arch in ARCHITECTURES
         for isa in isa_params(*FAST_ISAS, "reference")
     ),
-    *(
-        pytest.param((arch, kernels.usable_isas()[0]), id=arch)
-        for arch in ("k2", "glm47flash", "glm5", "hy3", "dots1", "qwen35")
-    ),
+    *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in OTHERS),
 ]
+
+
+def some(values: Sequence[T], subject: tuple[str, str]) -> list[T]:
+    """Two of `values`, or one for the reference kernels, with each architecture other ones; with `--long` all."""
+    number = times(1 if subject[1] == "reference" else 2, len(values))
+    first = number * (*ARCHITECTURES, *OTHERS).index(subject[0])
+    return [values[(first + index) % len(values)] for index in range(number)]
 
 
 @pytest.fixture(scope="module", params=SUBJECTS)
@@ -108,22 +129,25 @@ def texts_of(core: EngineCore, requests: list[Request], first_seq: int = 1) -> l
     return [result.token_ids for result in generate(core, requests, first_seq=first_seq)]
 
 
-@pytest.mark.parametrize("max_batch_size", range(1, 9))
 def test_text_is_the_same_in_any_batch(
-    make_core: Callable[..., EngineCore], requests: list[Request], alone: list[tuple[int, ...]], max_batch_size: int
+    make_core: Callable[..., EngineCore],
+    requests: list[Request],
+    alone: list[tuple[int, ...]],
+    subject: tuple[str, str],
 ):
-    assert texts_of(make_core(max_batch_size=max_batch_size), requests) == alone
+    for max_batch_size in some(BATCHES, subject):
+        assert texts_of(make_core(max_batch_size=max_batch_size), requests) == alone, max_batch_size
 
 
-@pytest.mark.parametrize(("chunk_size", "max_batch_size"), [(1, 1), (2, 2), (7, 7), (8, 8), (33, 8), (1000, 8)])
 def test_text_is_the_same_in_any_chunks(
     make_core: Callable[..., EngineCore],
     requests: list[Request],
     alone: list[tuple[int, ...]],
-    chunk_size: int,
-    max_batch_size: int,
+    subject: tuple[str, str],
 ):
-    assert texts_of(make_core(max_batch_size=max_batch_size, chunk_size=chunk_size), requests) == alone
+    for chunk_size, max_batch_size in some(CHUNKS, subject):
+        core = make_core(max_batch_size=max_batch_size, chunk_size=chunk_size)
+        assert texts_of(core, requests) == alone, (chunk_size, max_batch_size)
 
 
 def test_text_is_the_same_after_preemption(
@@ -150,13 +174,16 @@ def test_text_is_the_same_after_prefix_hits(
 
 
 def test_text_is_the_same_on_any_number_of_threads(
-    make_core: Callable[..., EngineCore], requests: list[Request], alone: list[tuple[int, ...]]
+    make_core: Callable[..., EngineCore],
+    requests: list[Request],
+    alone: list[tuple[int, ...]],
+    subject: tuple[str, str],
 ):
-    for threads in (2, 3):
+    for threads in some([2, 3], subject):
         assert texts_of(make_core(max_batch_size=8, threads=threads), requests) == alone
 
 
-@pytest.mark.parametrize("arch", ["v3", "qwen3", "glm45", "v32"])
+@pytest.mark.parametrize("arch", ["v3", "qwen3", *if_long("glm45", "v32")])
 def test_ids_beyond_the_tokenizer_are_never_sampled(written: MakeTiny, arch: str):
     """The embedding has more rows than the tokenizer has tokens; at high temperature every id would turn up."""
     gguf_model = open_gguf(written(arch=arch, mla="split", quant="q4_k").gguf)

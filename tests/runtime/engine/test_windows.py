@@ -14,28 +14,31 @@ import pytest
 from ballast._core import sched
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import with_tiers
 from ballast.engine.startup import loading
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
 from ballast.model.transformer import Transformer
-from ballast.tiny import write_tiny_model
-from ballast.tiny.shape import MIMO_V2
+from ballast.tiny.shape import MIMO_V2, PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
-from devkit.models.written import MakeTiny
+from devkit.models.written import MakeTiny, write_tiny_model
+from devkit.tiers import until_written
 
 BLOCK_TOKENS = 4
 CACHE_LENS = 2048
 CHUNK = 32
 
 
-def no_window_blocks(*_numbers: object) -> None:
+def no_window_blocks(*_numbers: object, has_tiers: bool) -> None:
     """All layers keep all tokens."""
 
 
-def least_window_blocks(window: int, num_blocks: int, block_tokens: int, max_batch_size: int, step_tokens: int) -> int:
+def least_window_blocks(
+    window: int, num_blocks: int, block_tokens: int, max_batch_size: int, step_tokens: int, *, has_tiers: bool
+) -> int:
     return sched.num_window_blocks(
         window=window,
         num_blocks=num_blocks,
@@ -43,13 +46,15 @@ def least_window_blocks(window: int, num_blocks: int, block_tokens: int, max_bat
         max_batch_size=max_batch_size,
         step_tokens=step_tokens,
         keeps_borders=False,
+        has_tiers=has_tiers,
     )
 
 
 MakeCore = Callable[..., EngineCore]
+WINDOWED = [arch for arch, shape in PRESETS.items() if shape.heads is not None and shape.heads.window is not None]
 
 
-@pytest.fixture(scope="module", params=["gptoss", "step35", "mimov2"])
+@pytest.fixture(scope="module", params=WINDOWED)
 def make_core(request: pytest.FixtureRequest, written: MakeTiny) -> MakeCore:
     gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf, None)
@@ -64,7 +69,7 @@ def make_core(request: pytest.FixtureRequest, written: MakeTiny) -> MakeCore:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loading, "num_window_blocks", blocks)
             runner = load_runner(gguf, spec, spec.vocab_size, settings)
-        return EngineCore(runner, scheduler_config(settings))
+        return EngineCore(runner, with_tiers(scheduler_config(settings), runner))
 
     return make
 
@@ -81,12 +86,12 @@ def conversations(core: EngineCore) -> list[Generated]:
     """Three turns of conversations with a common beginning, several windows long; each turn repeats the text so far."""
     rng = random.Random(5)
     beginning = tokens(rng, 90)
-    said = [beginning + tokens(rng, rng.randrange(5, 60)) for _ in range(6)]
+    prompts = [beginning + tokens(rng, rng.randrange(5, 60)) for _ in range(6)]
     replies = []
     for _ in range(3):
-        turn = generate(core, map(request_of, said))
+        turn = generate(core, map(request_of, prompts))
         replies += turn
-        for text, reply in zip(said, turn, strict=True):
+        for text, reply in zip(prompts, turn, strict=True):
             text += [*reply.token_ids, *tokens(rng, 15)]
     return replies
 
@@ -129,10 +134,21 @@ def test_text_is_the_same_after_preemption(make_core: MakeCore, plain: list[Gene
     assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
 
 
-def test_with_a_tier_all_layers_keep_all_tokens(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
-    core = make_core(folder=tmp_path / "kv")
+def test_text_is_the_same_with_a_tier(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
+    """The cache is too small for the conversations, so that their beginnings come from the disk."""
+    sizes = {"cache_lens": 480, "max_batch_size": 2, "chunk_size": 16, "prefill_chunk_size": 16}
+    core = make_core(least_window_blocks, folder=tmp_path / "kv", **sizes)
+    assert core._runner.window is not None
     assert texts(conversations(core)) == texts(plain)
-    assert core.stats().window_used_tokens == 0
+    [tier] = core.stats().tiers
+    assert tier.fetched_tokens > 0
+    until_written(core)
+    core.close()
+    again = make_core(least_window_blocks, folder=tmp_path / "kv", **sizes)
+    replies = conversations(again)
+    assert texts(replies) == texts(plain)
+    assert replies[0].cached_tokens > 0, "of an earlier process"
+    again.close()
 
 
 def test_a_long_context_keeps_its_windows_only(make_core: MakeCore) -> None:
@@ -193,12 +209,12 @@ def test_what_requests_have_in_common_is_a_border_from_the_second_one_on(crowded
 
 def test_a_reply_is_continued_at_its_end_and_a_prompt_is_found_again(crowded: sched.Scheduler) -> None:
     rng = random.Random(3)
-    said = tokens(rng, 400)
-    assert admitted(crowded, 1, said) == 0
+    message = tokens(rng, 400)
+    assert admitted(crowded, 1, message) == 0
     assert admitted(crowded, 2, tokens(rng, 200)) == 0
-    assert admitted(crowded, 3, said) == 396
-    assert admitted(crowded, 4, [*said, *[7] * 6, *tokens(rng, 10)]) == 404
-    assert admitted(crowded, 5, said[:300]) == 256, "the border at a regular distance, after 16 windows"
+    assert admitted(crowded, 3, message) == 396
+    assert admitted(crowded, 4, [*message, *[7] * 6, *tokens(rng, 10)]) == 404
+    assert admitted(crowded, 5, message[:300]) == 256, "the border at a regular distance, after 16 windows"
 
 
 def test_steps_are_measured_with_windows(make_core: MakeCore) -> None:

@@ -104,6 +104,16 @@ def test_a_tool_that_is_not_strict_gets_at_least_what_its_schema_allows(form: st
         assert json.loads(one.read(tools, [text]).calls[0].arguments) == {"k": each}
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("right", "wrong"), [("2]", "2,]"), ("[1", "[,1"), ("7}", "7,}"), ("7}", "7 8}")])
+def test_a_value_without_a_schema_is_json(form: str, right: str, wrong: str) -> None:
+    one, tools = FORMS[form], tool(schema_of({"type": "object"}), strict=False)
+    text = one.write("f", {"k": {"a": [1, 2], "b": {"c": 7}}})
+    assert one.refused_at(tools, text) is None
+    assert right in text
+    assert one.refused_at(tools, text.replace(right, wrong, 1)) is not None
+
+
 REFERENCES: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "the whole": ({"type": "array", "items": {"$ref": "#"}}, [{"k": [{"k": []}]}], [[]]),
     "a definition": ({"$ref": "#/$defs/unit"}, "c", "k"),

@@ -28,6 +28,7 @@ from ballast.grammar.source import Source
 from ballast.text.gguf_vocab import build_backend
 from ballast.text.marks import Start
 from ballast.text.tokenizer import Tokenizer
+from devkit.long import times
 from devkit.models.vocabulary import byte_metadata, byte_tokenizer
 
 EOS = 1
@@ -86,7 +87,7 @@ def is_person(value: Any) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=times(20, 60))
 @given(st.integers(0, 2**32))
 def test_a_completed_reply_matches_its_schema(seed: int) -> None:
     text, ended = speak(COMPILER.compile(source.json_schema(PERSON, "p", strict=True)), seed)
@@ -94,7 +95,7 @@ def test_a_completed_reply_matches_its_schema(seed: int) -> None:
     assert is_person(json.loads(text))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=times(15, 40))
 @given(st.integers(0, 2**32))
 def test_a_completed_reply_is_a_json_object(seed: int) -> None:
     text, ended = speak(COMPILER.compile(source.json_object("p")), seed)
@@ -119,8 +120,8 @@ TOOLS = [
 @pytest.mark.parametrize("form", ["fenced", "plain"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_forced_call_has_the_templates_form_and_valid_arguments(form: Any, seed: int) -> None:
-    asked = tool_calls(TOOLS, TOKENIZER, form, only={"get_age"}, parallel=False)
-    text, ended = speak(COMPILER.compile(asked), seed)
+    requested = tool_calls(TOOLS, TOKENIZER, form, only={"get_age"}, parallel=False)
+    text, ended = speak(COMPILER.compile(requested), seed)
     assert ended
     head, tail = {
         "fenced": ("function<｜tool▁sep｜>get_age\n```json\n", "\n```"),
@@ -158,15 +159,15 @@ BLANKS = [token for blank in " \n\t\r" for token in TOKENIZER.encode(blank)]
 
 
 @pytest.mark.parametrize(
-    ("asked", "head"),
+    ("requested", "head"),
     [
         (source.json_object("p"), ""),
         (source.json_schema(PERSON, "p", strict=True), ""),
         (tool_calls(TOOLS, TOKENIZER, "plain"), "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_age<｜tool▁sep｜>"),
     ],
 )
-def test_consecutive_blanks_are_limited_everywhere(asked: Source, head: str) -> None:
-    state = COMPILER.compile(asked).start()
+def test_consecutive_blanks_are_limited_everywhere(requested: Source, head: str) -> None:
+    state = COMPILER.compile(requested).start()
     for token in TOKENIZER.encode(head):
         state.accept(token)
     for text in ("", "{", '"name"', ":", '"a"', ",", '"age"', ":", "1"):
@@ -235,7 +236,7 @@ def test_a_grammar_begins_after_the_reasoning_which_must_end(begins: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("start", "asked", "held"),
+    ("start", "requested", "held"),
     [
         (Start.EITHER, None, Start.CONTENT),
         (Start.EITHER, False, Start.CONTENT),
@@ -246,9 +247,9 @@ def test_a_grammar_begins_after_the_reasoning_which_must_end(begins: bool) -> No
     ],
 )
 def test_reasoning_comes_first_if_prompt_model_or_request_enables_it(
-    start: Start, asked: bool | None, held: Start
+    start: Start, requested: bool | None, held: Start
 ) -> None:
-    assert constrained_start(start, asked) is held
+    assert constrained_start(start, requested) is held
 
 
 def test_reasoning_that_does_not_begin_at_once_cannot_begin_later() -> None:
@@ -318,11 +319,11 @@ def test_grammars_are_compiled_once_and_one_at_a_time(monkeypatch: pytest.Monkey
     entered, release, built = threading.Event(), threading.Event(), []
     build = compiler._new_matcher
 
-    def slow(asked: Source) -> Any:
-        built.append(asked)
+    def slow(requested: Source) -> Any:
+        built.append(requested)
         entered.set()
         assert release.wait(20)
-        return build(asked)
+        return build(requested)
 
     monkeypatch.setattr(compiler, "_new_matcher", slow)
     first = threading.Thread(target=compiler.compile, args=(source.json_object("p"),))

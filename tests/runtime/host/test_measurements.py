@@ -12,7 +12,7 @@ import pytest
 
 from ballast.host.machine import read_machine
 from ballast.host.startup.machine_facts import gpu_facts, machine_facts
-from ballast.host.startup.measurements import MOST_BYTES, MOST_FILES, Measurements, kept_counts, kept_seconds
+from ballast.host.startup.measurements import MAX_BYTES, MAX_FILES, Measurements, kept_counts, kept_seconds
 from ballast.host.startup.start_times import StartTimes
 
 FACTS = {"gpu": "H100", "threads": [16]}
@@ -76,7 +76,7 @@ def entry(value: str) -> Callable[[dict[str, Any]], str]:
         lambda content: json.dumps(content | {"format": 2}),
         lambda content: json.dumps(content | {"facts": {}}),
         lambda content: json.dumps(content | {"measured": [1]}),
-        lambda content: json.dumps(content) + " " * MOST_BYTES,
+        lambda content: json.dumps(content) + " " * MAX_BYTES,
         entry("NaN"),
         entry("-1"),
         entry("1e300"),
@@ -121,12 +121,12 @@ def test_a_folder_that_cannot_be_written_to_costs_one_log_line(
 
 
 def test_a_folder_keeps_the_newest_files(tmp_path: Path) -> None:
-    for number in range(MOST_FILES + 3):
+    for number in range(MAX_FILES + 3):
         take(Measurements(tmp_path, {"number": number}), 1.0)
         for file in tmp_path.iterdir():
             os.utime(file, ns=(0, file.stat().st_mtime_ns - 10**9))
-    assert len(list(tmp_path.iterdir())) == MOST_FILES
-    assert take(Measurements(tmp_path, {"number": MOST_FILES + 2}), 2.0) == 1.0
+    assert len(list(tmp_path.iterdir())) == MAX_FILES
+    assert take(Measurements(tmp_path, {"number": MAX_FILES + 2}), 2.0) == 1.0
     assert take(Measurements(tmp_path, {"number": 0}), 2.0) == 2.0
 
 
@@ -139,11 +139,11 @@ def test_numbers_that_do_not_ascend_are_refused(values: list[Any]) -> None:
 
 def test_facts_of_a_machine_name_its_cpu_and_software_and_are_json() -> None:
     machine = read_machine()
-    facts = machine_facts(machine, "cpu")
+    facts = machine_facts(machine, [])
     assert facts["cpu"][0] == machine.cpu_model
     assert facts["packages"]["torch"]
-    assert facts["gpu"] is None
-    assert json.loads(json.dumps(facts)) == facts == machine_facts(read_machine(), "cpu")
+    assert facts["gpus"] == []
+    assert json.loads(json.dumps(facts)) == facts == machine_facts(read_machine(), [])
 
 
 def test_facts_of_a_gpu_name_its_driver_and_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,12 +268,12 @@ def test_a_token_is_requested_once_and_only_for_this_repository(
     private: dict[str, Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     registry = private["token"]
-    registry.tokens.asked.clear()
+    registry.tokens.requested.clear()
     entry = {"identitytoken": registry.tokens.identity_token, "auth": ""}
     (tmp_path / "config.json").write_text(docker_config(registry.host, **entry))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     assert gguf(pulled(f"oci://{registry.host}/team/tiny:v1")) == WEIGHTS
-    assert registry.tokens.asked == ["repository:team/tiny:pull"]
+    assert registry.tokens.requested == ["repository:team/tiny:pull"]
 
 
 def test_a_public_repository_of_a_registry_with_tokens_needs_no_credentials(private: dict[str, Registry]) -> None:

@@ -29,8 +29,8 @@ from ballast.hub.naming import HUGGING_FACE, Choice, HubFile, HubName, choices, 
 from ballast.hub.progress import Progress
 from ballast.hub.pull import Found, check_room, find, print_plan, pull
 from ballast.hub.remote import Hub, UnreachableError
-from ballast.tiny import write_tiny_model
 from ballast.weights.header import is_whole
+from devkit.models.written import write_tiny_model
 from devkit.servers.command import ballast
 from devkit.stores.hub_server import COMMIT, HubServer, hub_server
 
@@ -74,10 +74,10 @@ def test_a_pull_downloads_only_needed_files_and_the_hubs_tools_find_them(
 ) -> None:
     server, hub = served
     server.token = "secret"
-    told = io.StringIO()
-    pulled = pull(NAME, hub, serve_config(["--device", "cpu"]), told)
+    reported = io.StringIO()
+    pulled = pull(NAME, hub, serve_config(["--device", "cpu"]), reported)
     assert gguf(pulled) == weights
-    assert told.getvalue().index("needed") < told.getvalue().index("/s"), "the plan comes before the first byte"
+    assert reported.getvalue().index("needed") < reported.getvalue().index("/s"), "the plan comes before the first byte"
     assert {path for path, _ in server.ranges} == {"tiny-Q8_0.gguf", "config.json"}
     assert server.leaked == []
     [repo] = scan_cache_dir(hub.cache).repos
@@ -86,14 +86,14 @@ def test_a_pull_downloads_only_needed_files_and_the_hubs_tools_find_them(
     known = hf_hub_download("org/tiny", "tiny-Q8_0.gguf", cache_dir=hub.cache, local_files_only=True)
     assert Path(known).read_bytes() == weights
 
-    asked = len(server.ranges)
-    assert pull(NAME, hub, None, told).missing == ()
+    requested = len(server.ranges)
+    assert pull(NAME, hub, None, reported).missing == ()
     assert gguf(pull(NAME, dataclasses.replace(hub, endpoint="http://127.0.0.1:9", is_offline=True), None)) == weights
     with pytest.raises(ConfigError, match=r"HF_HUB_OFFLINE .* Q4_K_M is none of its models"):
         pull(HubName("org/tiny", "Q4_K_M"), dataclasses.replace(hub, is_offline=True), None)
-    assert gguf(pull(NAME, dataclasses.replace(hub, endpoint="http://127.0.0.1:9"), None, told)) == weights
-    assert "the copy of an earlier download is used" in told.getvalue()
-    assert len(server.ranges) == asked
+    assert gguf(pull(NAME, dataclasses.replace(hub, endpoint="http://127.0.0.1:9"), None, reported)) == weights
+    assert "the copy of an earlier download is used" in reported.getvalue()
+    assert len(server.ranges) == requested
 
 
 def test_files_pulled_before_a_branch_moved_are_still_found(served: tuple[HubServer, Hub], weights: bytes) -> None:
@@ -147,7 +147,7 @@ def test_a_plan_reads_only_headers(served: tuple[HubServer, Hub], tmp_path: Path
     config = serve_config(["--device", "cpu"])
     there, here = io.StringIO(), io.StringIO()
     print_plan(find(NAME, hub, there), hub, config, out=there)
-    assert server.asked_bytes < 2 << 20
+    assert server.requested_bytes < 2 << 20
     assert not files_in(hub.cache)
     pull(NAME, hub, None, here)
     here.truncate(0)
@@ -437,10 +437,10 @@ def test_a_file_system_without_symbolic_links_holds_the_files_themselves(
     assert not [path for path in hub.cache.rglob("*") if path.is_symlink()]
     assert len([path for path in files_in(hub.cache) if path.stat().st_size == len(weights)]) == 1
 
-    asked = len(server.ranges)
+    requested = len(server.ranges)
     assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
     assert gguf(pull(NAME, dataclasses.replace(hub, is_offline=True), None, io.StringIO())) == weights
-    assert len(server.ranges) == asked
+    assert len(server.ranges) == requested
     assert listed({HUGGING_FACE: hub.cache}).startswith(f"org/tiny:Q8_0@{COMMIT}  13.9 MiB\n")
     assert "org/tiny: 13.9 MiB removed" in remove(hub.cache, HubName("org/tiny"))
 
@@ -543,7 +543,7 @@ def test_serve_and_plan_accept_files_and_names(
     planned = capsys.readouterr().out
     assert "It fits." in planned
     assert "\n  org/tiny/tiny-Q8_0.gguf\n" in planned, "not a folder that is gone"
-    assert server.asked_bytes < 2 << 20
+    assert server.requested_bytes < 2 << 20
 
     assert cli.main(["plan", "org/tiny:Q4_K_M"]) == ModelError.exit_code
     assert "ballast: org/tiny/tiny-Q4_K_M.gguf: " in capsys.readouterr().err, "not a folder that is gone, either"
@@ -564,9 +564,9 @@ def test_serve_and_plan_accept_files_and_names(
     finally:
         for number, handler in handlers:
             signal.signal(number, handler)
-    told = capsys.readouterr().err
-    assert "are two models; pass one" in told
-    assert "no such file" in told
+    reported = capsys.readouterr().err
+    assert "are two models; pass one" in reported
+    assert "no such file" in reported
 
 
 def test_progress_on_a_terminal_and_in_a_log() -> None:

@@ -48,25 +48,25 @@ def reported(tmp_path: Path, name: str = "org/tiny:Q8_0") -> tuple[int, dict[str
 
 
 def test_a_downloaded_model_is_reported_with_its_commit(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
-    code, said = reported(tmp_path)
-    assert (code, said["reason"], said["message"]) == (0, "Pulled", f"org/tiny:Q8_0 at {COMMIT}")
-    assert Path(said["file"]).read_bytes() == WEIGHTS
+    code, message = reported(tmp_path)
+    assert (code, message["reason"], message["message"]) == (0, "Pulled", f"org/tiny:Q8_0 at {COMMIT}")
+    assert Path(message["file"]).read_bytes() == WEIGHTS
 
 
 def test_a_failure_is_reported_by_a_reason(served: tuple[HubServer, Hub], tmp_path: Path) -> None:
     server, _ = served
     server.token = "another"
-    code, said = reported(tmp_path)
-    assert (code, said["reason"]) == (2, "TokenRefused")
-    assert "HF_TOKEN" in said["message"]
+    code, message = reported(tmp_path)
+    assert (code, message["reason"]) == (2, "TokenRefused")
+    assert "HF_TOKEN" in message["message"]
     server.token = None
     assert reported(tmp_path, "org/tiny:Q2_K")[1]["reason"] == "ModelNotFound"
     server.statuses = [503] * 9
     assert reported(tmp_path)[1]["reason"] == "HubUnreachable"
     server.statuses = []
     server.change = lambda body: bytes(len(body))
-    code, said = reported(tmp_path)
-    assert (code, said["reason"]) == (3, "WrongBytes")
+    code, message = reported(tmp_path)
+    assert (code, message["reason"]) == (3, "WrongBytes")
 
 
 def test_the_report_stays_in_a_containers_termination_log(
@@ -75,8 +75,8 @@ def test_the_report_stays_in_a_containers_termination_log(
     (tmp_path / "report.json").touch()
     monkeypatch.setattr(process_exit, "TERMINATION_LOG", tmp_path / "report.json")
     served[0].token = "another"
-    code, said = reported(tmp_path)
-    assert (code, said["reason"]) == (2, "TokenRefused")
+    code, message = reported(tmp_path)
+    assert (code, message["reason"]) == (2, "TokenRefused")
 
 
 def test_every_error_has_its_reason() -> None:

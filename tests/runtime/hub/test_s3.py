@@ -256,7 +256,7 @@ def test_the_region_that_a_store_names_is_in_the_message() -> None:
 )
 def test_only_a_checksum_of_the_whole_object_is_trusted(headers: dict[str, str], checksum: Checksum | None) -> None:
     file = HubFile("x.gguf", 5, "0" * 32, f'"{"0" * 32}"')
-    assert S3Store().checksum("models", file, lambda path, asked: headers) == checksum
+    assert S3Store().checksum("models", file, lambda path, requested: headers) == checksum
 
 
 def test_stores_with_buckets_of_one_name_are_kept_apart(

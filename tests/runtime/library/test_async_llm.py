@@ -76,8 +76,8 @@ def test_each_concurrent_reply_has_its_own_outputs(engine: AsyncLLM) -> None:
 
 
 def test_a_conversation_is_answered(engine: AsyncLLM) -> None:
-    asked = [{"role": "user", "content": "What is 12 + 7?"}]
-    outputs = asyncio.run(all_of(engine.chat(asked, SamplingParams(temperature=0, max_tokens=40))))
+    requested = [{"role": "user", "content": "What is 12 + 7?"}]
+    outputs = asyncio.run(all_of(engine.chat(requested, SamplingParams(temperature=0, max_tokens=40))))
     assert "19" in outputs[-1].outputs[0].text
     assert outputs[-1].outputs[0].finish_reason == "stop"
 

@@ -25,19 +25,19 @@ def test_a_thousand_prompts_in_one_call_get_the_servers_replies(llm):
     with ServerProcess("--cache_lens", "4096", "--max_new_tokens", "128", "--max_batch_size", "16") as server:
         served = []
         for start in range(0, 1000, 125):
-            asked = {**body, "prompt": prompts[start : start + 125]}
-            choices = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=120).json()["choices"]
+            requested = {**body, "prompt": prompts[start : start + 125]}
+            choices = httpx.post(f"{server.url}/v1/completions", json=requested, timeout=120).json()["choices"]
             served += [choice["text"] for choice in choices]
     assert found == served
     assert len(set(found)) > 50
 
 
 def test_chat_returns_content_and_token_counts(llm):
-    asked = [{"role": "user", "content": "What is 12 + 7?"}]
-    one = llm.chat(asked, SamplingParams(temperature=0, max_tokens=40))
+    requested = [{"role": "user", "content": "What is 12 + 7?"}]
+    one = llm.chat(requested, SamplingParams(temperature=0, max_tokens=40))
     assert "19" in one[0].outputs[0].text
     assert one[0].outputs[0].finish_reason == "stop"
-    two = llm.chat([asked, asked], SamplingParams(temperature=0, max_tokens=40))
+    two = llm.chat([requested, requested], SamplingParams(temperature=0, max_tokens=40))
     assert [each.outputs[0].text for each in two] == [one[0].outputs[0].text] * 2
 
 

@@ -65,7 +65,7 @@ def test_forms_can_be_mixed_and_streamed(llm: LLM, expected: str, ids: list[int]
 
 
 @pytest.mark.parametrize(
-    ("prompt", "said"),
+    ("prompt", "message"),
     [
         ({}, "a prompt must have `prompt`, a text, or `prompt_token_ids`"),
         ({"prompt": None}, "a prompt must have `prompt`"),
@@ -93,6 +93,6 @@ def test_forms_can_be_mixed_and_streamed(llm: LLM, expected: str, ids: list[int]
     ],
     ids=str,
 )
-def test_other_prompt_forms_are_rejected_with_a_fix(llm: LLM, prompt: Any, said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+def test_other_prompt_forms_are_rejected_with_a_fix(llm: LLM, prompt: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         llm.generate(prompt, GREEDY)

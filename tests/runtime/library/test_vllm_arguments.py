@@ -38,7 +38,7 @@ def test_arguments_for_default_behaviour_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: an engine uses one GPU"),
         ({"tensor_parallel_size": True}, "tensor_parallel_size=True"),
@@ -65,8 +65,8 @@ def test_arguments_for_default_behaviour_are_accepted() -> None:
     ],
     ids=str,
 )
-def test_other_values_are_rejected_by_name_with_a_fix(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_other_values_are_rejected_by_name_with_a_fix(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         LLM(**options)
 
 
@@ -125,7 +125,7 @@ def test_structured_outputs_hold_the_reply_to_a_form(llm: LLM, form: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"structured_outputs": StructuredOutputsParams()}, "must contain exactly one of json"),
         ({"structured_outputs": StructuredOutputsParams(regex="a", choice=["a"])}, "must contain exactly one"),
@@ -141,8 +141,8 @@ def test_structured_outputs_hold_the_reply_to_a_form(llm: LLM, form: dict[str, A
     ],
     ids=str,
 )
-def test_unsupported_parameters_are_rejected_by_name(llm: LLM, params: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+def test_unsupported_parameters_are_rejected_by_name(llm: LLM, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         llm.generate("a", SamplingParams(**params))
 
 
@@ -193,7 +193,7 @@ def test_a_chat_call_may_have_its_own_template(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
+    ("argument", "message"),
     [
         ({"lora_request": "an adapter"}, "lora_request=.*adapters are not supported"),
         ({"priority": [1]}, "priority=.*prompts start in the given order"),
@@ -201,9 +201,9 @@ def test_a_chat_call_may_have_its_own_template(llm: LLM) -> None:
     ],
     ids=str,
 )
-def test_arguments_of_calls_are_refused_by_name(llm: LLM, argument: dict[str, Any], said: str) -> None:
+def test_arguments_of_calls_are_refused_by_name(llm: LLM, argument: dict[str, Any], message: str) -> None:
     for call in (lambda **more: llm.generate("a", GREEDY, **more), lambda **more: llm.chat([], GREEDY, **more)):
-        with pytest.raises(RequestError, match=said):
+        with pytest.raises(RequestError, match=message):
             call(**argument)
         with pytest.raises(TypeError, match="unknown argument: loras"):
             call(loras=1)

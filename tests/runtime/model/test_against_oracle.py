@@ -1,6 +1,9 @@
 """Logits against Hugging Face transformers on the same dequantised weights: max relative error 1e-3 in float32.
 
-Everything goes through the real scheduler: chunks, decode steps, and a second pass served from the prefix cache.
+Everything goes through the real scheduler: chunks, decode steps, and a second pass served from the prefix cache. An
+instruction set's kernels, and their choice by the number of rows, know nothing of the architecture; its layers know
+nothing of instruction sets. Hence all pairs of architecture, chunk size and instruction set run, and all triples with
+`--long`.
 
 Fast kernels round activations, which changes the input of a router or an indexer by some 3e-5. If two experts' scores,
 or two positions', are closer, it may choose the other, which changes this token and later ones as much as an error
@@ -26,14 +29,14 @@ from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.tiny import write_tiny_model
-from ballast.tiny.shape import QWEN3_NEXT, V3
+from ballast.tiny.shape import PRESETS, QWEN3_NEXT, V3
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
+from devkit.long import pairwise
 from devkit.models.mixed_types import with_all_types
 from devkit.models.random_blocks import FORMATS
-from devkit.models.written import MakeTiny
+from devkit.models.written import MakeTiny, write_tiny_model
 from devkit.oracles.hf_oracle import hf_logits, hf_model, near_ties
 
 if TYPE_CHECKING:
@@ -43,15 +46,26 @@ MAX_RELATIVE_ERROR = 1e-3
 ROUNDING_NOISE = 1e-4
 PROMPT_TOKENS = 80
 NEW_TOKENS = 12
-VARIANTS = [(arch, mla) for arch in ("v2lite", "v2", "v3", "k2", "glm47flash") for mla in ("split", "joint")]
+LATENT = ("v2lite", "v2", "v3", "k2", "glm47flash", "mistral4", "mistrallarge3")  # Mistral's scale queries by position
+VARIANTS = [(arch, mla) for arch in LATENT for mla in ("split", "joint")]
 SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what they attend to
-GROUPED = [(arch, quant) for arch in ("qwen3", "glm45", "minimaxm2", "hy3", "dots1") for quant in ("f32", "q4_k")]
+# glm45air differs from glm45 in its norms, which have a test of their own.
+GROUPED = [
+    (arch, quant)
+    for arch, shape in PRESETS.items()
+    if shape.heads is not None and shape.heads.window is None and shape.delta_net is None and arch != "glm45air"
+    for quant in ("f32", "q4_k")
+]
+OWN_QUANTS = {"gptoss": ("f32", "mxfp4", "q8_0"), "mimov2": ("f32", "nvfp4", "q4_k")}
 WINDOWED = [  # whose prompts are five times their window
-    *(("gptoss", quant) for quant in ("f32", "mxfp4", "q8_0")),
-    *(("step35", quant) for quant in ("f32", "q4_k", "q8_0")),
-    *(("mimov2", quant) for quant in ("f32", "nvfp4", "q4_k")),
+    (arch, quant)
+    for arch, shape in PRESETS.items()
+    if shape.heads is not None and shape.heads.window is not None
+    for quant in OWN_QUANTS.get(arch, ("f32", "q4_k", "q8_0"))
 ]
 RECURRENT = [(arch, quant) for arch in ("qwen3next", "qwen35") for quant in ("f32", "q4_k", "q8_0")]
+CHUNKS = [1, 7, 64, 256]
+ISAS = isa_params(*FAST_ISAS, "reference")
 QUANTS = [
     "f32",
     "f16",
@@ -190,43 +204,35 @@ def test_near_ties_between_experts_are_rare(subjects: Callable[..., Subject], ar
     assert len(near_ties(oracle, make_prompt(), 1.0, num_copies=2)) > PROMPT_TOKENS / 2
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
-@pytest.mark.parametrize(("arch", "mla"), VARIANTS)
+@pytest.mark.parametrize(("arch", "mla", "chunk_size", "isa"), pairwise(VARIANTS, CHUNKS, ISAS))
 def test_logits_agree_in_every_architecture_and_layout(
     subjects: Callable[..., Subject], arch: str, mla: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, mla, "q4_k"), chunk_size, isa)
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
-@pytest.mark.parametrize(("arch", "quant"), GROUPED)
+@pytest.mark.parametrize(("arch", "quant", "chunk_size", "isa"), pairwise(GROUPED, CHUNKS, ISAS))
 def test_logits_agree_where_heads_share_keys_and_values(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
-@pytest.mark.parametrize(("arch", "quant"), WINDOWED)
+@pytest.mark.parametrize(("arch", "quant", "chunk_size", "isa"), pairwise(WINDOWED, CHUNKS, ISAS))
 def test_logits_agree_where_attention_has_windows(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
-@pytest.mark.parametrize(("arch", "quant"), RECURRENT)
+@pytest.mark.parametrize(("arch", "quant", "chunk_size", "isa"), pairwise(RECURRENT, CHUNKS, ISAS))
 def test_logits_agree_where_layers_have_recurrent_state(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("isa", ISAS)
 def test_logits_agree_where_products_are_grouped_by_key_head(tmp_path_factory: pytest.TempPathFactory, isa: str):
     assert QWEN3_NEXT.delta_net is not None
     shape = replace(QWEN3_NEXT, delta_net=replace(QWEN3_NEXT.delta_net, is_grouped=True))
@@ -234,7 +240,7 @@ def test_logits_agree_where_products_are_grouped_by_key_head(tmp_path_factory: p
     compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 64, isa)
 
 
-@pytest.mark.parametrize("arch", ["k2", "k25", "glm47flash"])
+@pytest.mark.parametrize("arch", ["k2", "k25", "glm47flash", "mistral4", "mistrallarge3"])
 def test_logits_agree_in_families_with_deepseeks_arithmetic_and_plain_weights(
     subjects: Callable[..., Subject], arch: str
 ):
@@ -247,23 +253,20 @@ def test_logits_agree_without_norms_of_heads(subjects: Callable[..., Subject], q
     compare(subjects("glm45air", "split", quant), 64, kernels.usable_isas()[0])
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
-@pytest.mark.parametrize("chunk_size", [1, 7, 64, 256])
-@pytest.mark.parametrize("quant", ["f32", "q4_k"])
-@pytest.mark.parametrize("arch", SPARSE)
+@pytest.mark.parametrize(("arch", "quant", "chunk_size", "isa"), pairwise(SPARSE, ["f32", "q4_k"], CHUNKS, ISAS))
 def test_logits_agree_where_positions_are_chosen(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("quant", QUANTS)
 def test_logits_agree_in_every_quantisation(subjects: Callable[..., Subject], quant: str, isa: str):
     compare(subjects("v3", "split", quant), 256, isa)
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
+@pytest.mark.parametrize("isa", ISAS)
 def test_logits_agree_in_a_file_of_all_types(mixed: Subject, isa: str):
     compare(mixed, 256, isa)
     compare(mixed, 7, isa)

@@ -14,10 +14,11 @@ from ballast.errors import ConfigError
 from ballast.host.isa import chosen_isa
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.kernels.isas import isa_params
+from devkit.long import times
 from devkit.models.written import MakeTiny
 from devkit.oracles.divergence import Prompt, greedy_run, mean_divergence, random_prompts
 
-NUM_PROMPTS, NEW_TOKENS = 100, 64
+NUM_PROMPTS, NEW_TOKENS = times(40, 100), times(32, 64)
 NUM_COMPARED = 32
 """Prompts of the first step, whose distributions are compared."""
 

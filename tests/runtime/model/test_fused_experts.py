@@ -32,7 +32,8 @@ def fuse(tensors: Tensors) -> Tensors:
 
 @pytest.mark.parametrize("isa", kernels.usable_isas())
 @pytest.mark.parametrize(
-    ("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0"), ("gptoss", "mxfp4"), ("step35", "q4_k")]
+    ("arch", "quant"),
+    [("v3", "q4_k"), ("v2lite", "q8_0"), ("gptoss", "mxfp4"), ("step35", "q4_k"), ("mistral4", "q4_k")],
 )
 def test_a_fused_file_gives_the_same_text(tmp_path: Path, written: MakeTiny, arch: str, quant: str, isa: str) -> None:
     apart = written(arch=arch, quant=quant).gguf

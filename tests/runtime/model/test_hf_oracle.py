@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from gguf import GGUFReader
 
-from ballast.tiny import TinyModel, write_tiny_model
+from ballast.tiny import TinyModel
+from devkit.models.written import write_tiny_model
 from devkit.oracles.hf_oracle import dequantized, hf_logits, hf_model, hf_weights
 
 Make = Callable[..., TinyModel]

@@ -19,9 +19,9 @@ from ballast.model.layers.layer import Mixer
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.models.gguf_files import Tensors, copy_model
+from devkit.models.written import write_tiny_model
 
 SETTINGS = EngineSettings(
     cache_lens=128, max_batch_size=2, max_new_tokens=16, chunk_size=48, prefill_chunk_size=48, max_queue=4

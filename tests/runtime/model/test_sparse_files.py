@@ -11,11 +11,11 @@ import pytest
 
 from ballast.engine.request import Request, SamplingParams
 from ballast.errors import ModelError
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.generate import generate
 from devkit.models.gguf_files import Tensors, copy_model
 from devkit.models.small_core import core_of
+from devkit.models.written import write_tiny_model
 
 
 def with_zero_biases(tensors: Tensors) -> Tensors:

@@ -20,9 +20,10 @@ from ballast.host.numa import WeightMemory, read_report
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
+from devkit.long import pairwise
+from devkit.models.written import write_tiny_model
 
 FAST = kernels.usable_isas()[:-1]
 SUMS_ELSEWHERE = 1e-4
@@ -104,11 +105,12 @@ def requests(num: int, num_tokens: int) -> list[Request]:
     return [Request(str(i), tuple(rng.randrange(300) for _ in range(rng.randint(5, 40))), sampling) for i in range(num)]
 
 
-@pytest.mark.parametrize("isa", FAST)
-@pytest.mark.parametrize("num_nodes", [2, 4])
+@pytest.mark.parametrize(
+    ("model", "isa", "num_nodes"), pairwise([pytest.param(each) for each in MODELS], FAST, [2, 4]), indirect=["model"]
+)
 def test_several_nodes_give_the_same_text_as_one_in_any_batch(model: GgufModel, isa: str, num_nodes: int) -> None:
     split, whole = Loaded(model, num_nodes, isa), Loaded(model, 1, isa)
-    asked = requests(8, 12)
+    requested = requests(8, 12)
     for loaded in (split, whole):
         loaded.texts(requests(8, 1), max_batch_size=8)
     np.testing.assert_allclose(
@@ -117,10 +119,10 @@ def test_several_nodes_give_the_same_text_as_one_in_any_batch(model: GgufModel, 
         rtol=0,
         atol=SUMS_ELSEWHERE * float(np.abs(whole.runner.seen[0]).max()),
     )
-    together = split.texts(asked, max_batch_size=8)
+    together = split.texts(requested, max_batch_size=8)
     assert len(set(together)) > 1
-    assert split.texts(asked, max_batch_size=3) == together
-    assert split.texts(asked, max_batch_size=1) == together
+    assert split.texts(requested, max_batch_size=3) == together
+    assert split.texts(requested, max_batch_size=1) == together
 
 
 def num_bytes(ranges: list[tuple[int, int]]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,13 +23,13 @@ from ballast.host.sizes import human
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.experts import pair_sums
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.graphs.decode_graphs import MOST_CAPTURED
+from ballast.model.hybrid.graphs.decode_graphs import MAX_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
-from ballast.model.hybrid.sparse.sizes import MOST_CHOSEN, SCORE_BYTES
+from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
-from ballast.model.hybrid.weights import load_hybrid_weights
+from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.latent import LatentSpec
@@ -42,6 +43,8 @@ from ballast.moe.device_rules import NO_RULES
 from ballast.moe.rule_file import read_placement
 from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json, work
 from ballast.plan import device as device_plan
+from ballast.plan.device import gpu_cache
+from ballast.plan.device_layers import DeviceLayers
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
@@ -74,20 +77,22 @@ def r1_plan(r1: GgufModel, vram: int = 24 * GIB, numbers: Numbers = NUMBERS, rul
         file = r1.path.parent / "rules.yaml"
         file.write_text(rules)
         placement = read_placement(file, module_tree(R1_SPEC))
-    return make_hybrid_plan(r1, R1_SPEC, numbers, HOST, DeviceMemory("cuda:0", vram, "the limit"), placement=placement)
+    return make_hybrid_plan(
+        r1, R1_SPEC, numbers, HOST, [DeviceMemory("cuda:0", vram, "the limit")], placement=placement
+    )
 
 
 def use(plan: MemoryPlan, name: str) -> int:
-    assert plan.device is not None
-    [found] = [row.num_bytes for row in plan.device.uses if row.name == name]
+    assert plan.gpus is not None
+    [found] = [row.num_bytes for row in plan.devices[0].uses if row.name == name]
     return found
 
 
 def test_r1_with_a_cache_of_32768_tokens_fits_a_gpu_of_24_gib(r1: GgufModel) -> None:
     plan = r1_plan(r1)
     check_memory(plan)
-    assert plan.device is not None
-    assert plan.device.needed_bytes <= 24 * GIB
+    assert plan.gpus is not None
+    assert plan.gpus.needed_bytes <= 24 * GIB
     devices = {row.group: row.device for row in plan.weights}
     assert {group for group, device in devices.items() if device == "cpu"} == {"embedding", "routed experts"}
     assert use(plan, "KV cache") == (32768 + 32) * 576 * 61 * 2
@@ -97,8 +102,8 @@ def test_r1_with_a_cache_of_32768_tokens_fits_a_gpu_of_24_gib(r1: GgufModel) -> 
 def test_v32_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_gib(tmp_path: Path) -> None:
     file = write_hollow_model(tmp_path / "v32.gguf", V32_671B_SPEC, common_types(V32_671B_SPEC))
     numbers = replace(NUMBERS, prefill_chunk_size=8192, streams_experts=True, threads_per_node=(16,))
-    device = DeviceMemory("cuda:0", 24 * GIB, "the limit")
-    plan = make_hybrid_plan(open_gguf(file), V32_671B_SPEC, numbers, HOST, device)
+    devices = [DeviceMemory("cuda:0", 24 * GIB, "the limit")]
+    plan = make_hybrid_plan(open_gguf(file), V32_671B_SPEC, numbers, HOST, devices)
     check_memory(plan)
     assert use(plan, "KV cache") == (32768 + 32) * 61 * (576 + 128) * 2
     scores, chosen = 128 << 20, 1024 * 2048 * 4
@@ -108,8 +113,8 @@ def test_v32_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_
 def test_qwen3_235b_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu_of_24_gib(tmp_path: Path) -> None:
     file = write_hollow_model(tmp_path / "qwen3.gguf", QWEN3_235B_SPEC, common_types(QWEN3_235B_SPEC))
     numbers = replace(NUMBERS, prefill_chunk_size=8192, streams_experts=True)
-    device = DeviceMemory("cuda:0", 24 * GIB, "the limit")
-    plan = make_hybrid_plan(open_gguf(file), QWEN3_235B_SPEC, numbers, HOST, device)
+    devices = [DeviceMemory("cuda:0", 24 * GIB, "the limit")]
+    plan = make_hybrid_plan(open_gguf(file), QWEN3_235B_SPEC, numbers, HOST, devices)
     check_memory(plan)
     assert use(plan, "KV cache") == (32768 + 32) * 2 * (4 * 128) * 94 * 2
     queries, keys_and_values, hidden = 64 * 128, 2 * 4 * 128, 4096
@@ -119,8 +124,8 @@ def test_qwen3_235b_with_a_cache_of_32768_tokens_and_streamed_experts_fits_a_gpu
 
 def test_the_largest_cache_named_fits_and_a_block_more_does_not(r1: GgufModel) -> None:
     plan = r1_plan(r1)
-    assert plan.device is not None
-    most = plan.device.max_cache_lens
+    assert plan.gpus is not None
+    most = plan.gpus.max_cache_lens
     check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=most)))
     with pytest.raises(OutOfMemoryError):
         check_memory(r1_plan(r1, numbers=replace(NUMBERS, cache_lens=most + 32)))
@@ -150,8 +155,8 @@ def test_a_gpu_too_small_is_refused_with_every_number(r1: GgufModel) -> None:
 def test_a_refusal_names_the_options_that_would_help_most_first(
     r1: GgufModel, numbers: Numbers, wanted: GpuExpertOptions, options: str
 ) -> None:
-    device = DeviceMemory("cuda:0", 8 * GIB, "the limit set by vram_limit", "vram_limit")
-    plan = make_hybrid_plan(r1, R1_SPEC, numbers, HOST, device, wanted)
+    devices = [DeviceMemory("cuda:0", 8 * GIB, "the limit set by vram_limit", "vram_limit")]
+    plan = make_hybrid_plan(r1, R1_SPEC, numbers, HOST, devices, wanted)
     message = f"for any cache_lens; raise vram_limit, lower {options}, or use a model with fewer bits per weight"
     with pytest.raises(OutOfMemoryError, match=message):
         check_memory(plan)
@@ -188,7 +193,15 @@ def test_rules_for_an_impossible_device_are_reported(r1: GgufModel) -> None:
 
 @pytest.mark.parametrize("whole_layers", [0, 1])
 @pytest.mark.parametrize(
-    ("arch", "mla", "quant"), [("v3", "split", "q4_k"), ("v2lite", "joint", "q8_0"), ("glm5", "split", "q4_k")]
+    ("arch", "mla", "quant"),
+    [
+        ("v3", "split", "q4_k"),
+        ("v2lite", "joint", "q8_0"),
+        ("glm5", "split", "q4_k"),
+        ("gptoss", "split", "mxfp4"),
+        ("step35", "split", "q4_k"),
+        ("mimov2", "split", "q8_0"),
+    ],
 )
 def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
     gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
@@ -206,11 +219,9 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
         spec,
         spec.vocab_size,
         Packing(pool, FAST, 2),
-        counted,
-        Router,
-        torch.device("cpu"),
+        [DeviceLoader(torch.device("cpu"), counted, Router, lambda index, _: index < whole_layers, nullcontext)]
+        * spec.num_layers,
         lambda _: None,
-        lambda index, _: index < whole_layers,
     )
     routers = len(spec.routed_layers) * spec.routing.num_experts * spec.hidden * 4
     indexers = [layer.mixer.index for layer in spec.layers if isinstance(layer.mixer, LatentSpec)]
@@ -221,13 +232,15 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
         spec,
         NUMBERS,
         HOST,
-        DeviceMemory("cuda:0", 8 * GIB, "the limit"),
+        [DeviceMemory("cuda:0", 8 * GIB, "the limit")],
         GpuExpertOptions(whole_layers * spec.routing.num_experts),
     )
     assert use(plan, "dense weights") == on_device + routers + vectors
     memory = weight_memory(weights)
     in_host = sum(size for ranges in (*memory.experts.values(), memory.others) for _, size in ranges)
-    assert plan.uses[0].num_bytes == in_host
+    in_host_layers = [spec.layers[layer].experts for layer in spec.routed_layers[whole_layers:]]
+    biases = sum(experts.num_biases(spec.hidden) * 4 for experts in in_host_layers if experts is not None)
+    assert plan.uses[0].num_bytes == in_host + biases
 
 
 def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
@@ -239,7 +252,7 @@ def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
 
 def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: GgufModel) -> None:
     assert work.SCRATCH_BYTES == matmul.SCRATCH_BYTES
-    assert (pair_sums.FEWEST_PAIRS, pair_sums.DECODED_BYTES, pair_sums.HIDDEN_BYTES, pair_sums.SUMS) == (
+    assert (pair_sums.MIN_PAIRS, pair_sums.DECODED_BYTES, pair_sums.HIDDEN_BYTES, pair_sums.SUMS) == (
         work._FEWEST_PAIRS,
         work._DECODED_BYTES,
         work._HIDDEN_BYTES,
@@ -251,15 +264,15 @@ def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: 
     assert use(four, "CUDA graphs") < use(sixteen, "CUDA graphs") < 1 * GIB
     tiled, sliced = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (159, 160))
     assert use(sliced, "CUDA graphs") - use(tiled, "CUDA graphs") > matmul.SCRATCH_BYTES
-    assert device_plan._MOST_CAPTURED == MOST_CAPTURED
-    most, beyond = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=MOST_CAPTURED + more)) for more in (0, 50))
+    assert device_plan._MAX_CAPTURED == MAX_CAPTURED
+    most, beyond = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=MAX_CAPTURED + more)) for more in (0, 50))
     assert use(most, "CUDA graphs") == use(beyond, "CUDA graphs")
-    assert most.device is not None
-    assert beyond.device is not None
-    assert most.device.limit == beyond.device.limit
+    assert most.gpus is not None
+    assert beyond.gpus is not None
+    assert most.devices[0].limit == beyond.devices[0].limit
     for plan in (four, sixteen):
-        assert plan.device is not None
-        limit = plan.device.limit
+        assert plan.gpus is not None
+        limit = plan.devices[0].limit
         assert limit.torch_bytes + limit.outside_bytes == limit.limit_bytes == 24 * GIB
         assert use(plan, "CUDA") < limit.outside_bytes < use(plan, "CUDA") + use(plan, "CUDA graphs")
 
@@ -300,7 +313,7 @@ def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_siz
 
 
 @pytest.mark.parametrize(
-    ("vram", "stream_from_tokens", "pcie_share", "told", "untold"),
+    ("vram", "stream_from_tokens", "pcie_share", "reported", "untold"),
     [
         (80 * GIB, None, None, ["No expert is streamed: all are in the GPU's memory."], ["expert buffers", "PCIe"]),
         (80 * GIB, 1000, 1.0, ["No expert is streamed"], ["expert buffers", "PCIe", "stream_from_tokens"]),
@@ -332,7 +345,7 @@ def test_the_plan_shows_streaming_pcie_share_and_set_options(
     vram: int,
     stream_from_tokens: int | None,
     pcie_share: float | None,
-    told: list[str],
+    reported: list[str],
     untold: list[str],
 ) -> None:
     gguf = open_gguf(written().gguf)
@@ -343,7 +356,7 @@ def test_the_plan_shows_streaming_pcie_share_and_set_options(
     plan = plan_for(replace(config, machine=machine, scheduling=scheduling), gguf, read_spec(gguf))
     check_memory(plan)
     text = render(plan)
-    assert [part for part in told if part not in text] == []
+    assert [part for part in reported if part not in text] == []
     assert [part for part in untold if part in text] == []
     device = to_json(plan)["device"]
     assert (device["streaming"] is None) == ("expert_buffers" not in device["memory"])
@@ -351,10 +364,10 @@ def test_the_plan_shows_streaming_pcie_share_and_set_options(
 
 def test_the_plan_says_why_dense_weights_keep_their_types(r1: GgufModel) -> None:
     plan = r1_plan(r1, vram=80 * GIB)
-    assert plan.device is not None
+    assert plan.gpus is not None
     params = sum(math.prod(info.shape) for name, info in r1.tensors.items() if "_exps" not in name)
     params -= math.prod(r1.tensors["token_embd.weight"].shape)
-    assert plan.device.bfloat16_bytes == 2 * params
+    assert plan.gpus.bfloat16_bytes == 2 * params
     text = render(plan)
     assert f"keep the file's types, even if memory is free: bfloat16 would take {human(2 * params)}" in text
 
@@ -365,8 +378,8 @@ def test_r1_streams_steps_of_4096_tokens_on_a_gpu_of_24_gib(r1: GgufModel, fast:
     plan = r1_plan(r1, numbers=numbers)
     check_memory(plan)
     assert use(plan, "expert buffers") == 8 * 256 << 20
-    assert plan.device is not None
-    stream = plan.device.streaming
+    assert plan.gpus is not None
+    stream = plan.gpus.streaming
     assert stream is not None
     assert stream.pass_bytes == sum(row.num_bytes for row in plan.weights if row.group == "routed experts")
     assert stream.pass_s == pytest.approx(16, rel=0.1)
@@ -392,12 +405,12 @@ def test_the_plan_includes_all_buffers(written: MakeTiny) -> None:
         spec,
         replace(NUMBERS, streams_experts=True),
         HOST,
-        DeviceMemory("cuda:0", GIB, "the limit"),
+        [DeviceMemory("cuda:0", GIB, "the limit")],
     )
     assert streamed.num_bytes <= use(plan, "expert buffers") <= 2 * streamed.num_bytes
-    assert plan.device is not None
-    assert plan.device.streaming is not None
-    assert plan.device.streaming.pass_bytes == streamed.pass_bytes
+    assert plan.gpus is not None
+    assert plan.gpus.streaming is not None
+    assert plan.gpus.streaming.pass_bytes == streamed.pass_bytes
 
 
 # --- the commands -----------------------------------------------------------------------------------------------
@@ -432,7 +445,7 @@ def test_an_unsupported_model_is_reported_before_gpu_memory_is_queried(written: 
 def choosing_too_many(gguf: GgufModel) -> ModelSpec:
     """What a file says, but for a choice of one position more than a GPU's kernels take."""
     spec = read_spec(gguf)
-    chosen = replace(spec.choices[0], top_k=MOST_CHOSEN + 1)
+    chosen = replace(spec.choices[0], top_k=MAX_CHOSEN + 1)
     return changed(spec, index=chosen)
 
 
@@ -442,8 +455,8 @@ def test_insufficient_host_memory_does_not_shorten_planned_steps(r1: GgufModel) 
     plan = plan_for(config, r1, R1_SPEC)
     assert plan.numbers.prefill_chunk_size == 16384
     assert plan.numbers.streams_experts
-    assert plan.device is not None
-    assert plan.device.needed_bytes <= 24 * GIB
+    assert plan.gpus is not None
+    assert plan.gpus.needed_bytes <= 24 * GIB
 
 
 @pytest.fixture(scope="module")
@@ -465,10 +478,10 @@ def qwen3_plan(
 
 def test_a_derived_cache_size_leaves_memory_for_streamed_experts(qwen3: GgufModel) -> None:
     plan = qwen3_plan(qwen3, batch=64, cache_lens=None)
-    assert plan.device is not None
-    assert plan.device.fits
+    assert plan.gpus is not None
+    assert plan.gpus.fits
     assert plan.numbers.streams_experts
-    assert plan.device.streaming_cache_lens == 0
+    assert plan.gpus.streaming_cache_lens == 0
     without = qwen3_plan(qwen3, batch=64, cache_lens=None, stream_from_tokens=0)
     assert not without.numbers.streams_experts
     assert plan.numbers.cache_lens >= without.numbers.cache_lens // 2
@@ -478,10 +491,10 @@ def test_a_derived_cache_size_leaves_memory_for_streamed_experts(qwen3: GgufMode
 def test_a_given_cache_size_that_prevents_streaming_is_kept_and_reported(qwen3: GgufModel) -> None:
     largest = qwen3_plan(qwen3, batch=64, cache_lens=None, stream_from_tokens=0).numbers.cache_lens
     plan = qwen3_plan(qwen3, batch=64, cache_lens=largest)
-    assert plan.device is not None
+    assert plan.gpus is not None
     assert plan.numbers.cache_lens == largest
     assert not plan.numbers.streams_experts
-    smaller = plan.device.streaming_cache_lens
+    smaller = plan.gpus.streaming_cache_lens
     assert 0 < smaller < largest
     assert f"They would fit with cache_lens = {smaller}." in render(plan)
     assert qwen3_plan(qwen3, batch=64, cache_lens=smaller).numbers.streams_experts
@@ -535,7 +548,7 @@ def test_auto_is_the_cpu_if_the_gpu_is_not_supported(
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192", "--gpu_experts", "1"]
     config, plan = settle(cli.serve_config(options), gguf, read_spec(gguf))
     check_memory(plan)
-    assert (config.machine.device, plan.device is not None) == (device, device != "cpu")
+    assert (config.machine.device, plan.gpus is not None) == (device, device != "cpu")
     assert re.match(reason, config.device_reason)
     assert config.unused_options == (("gpu_experts",) if device == "cpu" else ())
     assert config.scheduling.prefill_chunk_size == (256 if device == "cpu" else 16384)
@@ -577,8 +590,8 @@ def test_values_left_to_the_plan_fit(written: MakeTiny) -> None:
         return planned(config, made), made
 
     _, long_steps = plan(8 * GIB, 1024)
-    assert long_steps.device is not None
-    enough = long_steps.device.needed_bytes
+    assert long_steps.gpus is not None
+    enough = long_steps.gpus.needed_bytes
     for vram, step_tokens, stream_from_tokens in (
         (8 * GIB, 16384, None),
         (enough, 1024, None),
@@ -621,11 +634,46 @@ def test_a_model_that_chooses_too_many_positions_runs_on_the_cpu(written: MakeTi
     wide = choosing_too_many(gguf)
     options = ["--gguf_path", str(gguf.path), "--cache_lens", "8192"]
     config, plan = settle(cli.serve_config(options), gguf, wide)
-    assert (config.machine.device, plan.device) == ("cpu", None)
+    assert (config.machine.device, plan.gpus) == ("cpu", None)
     with pytest.raises(
         ConfigError, match=r"8193 positions, and kernels on a GPU select at most 8192; the CPU .* with dev"
     ):
         settle(cli.serve_config([*options, "--device", "cuda"]), gguf, wide)
+
+
+@pytest.mark.parametrize("arch", ["gptoss", "step35", "mimov2"])
+def test_a_gpu_takes_layers_with_windows(written: MakeTiny, beside_a_gpu: None, arch: str) -> None:
+    gguf = open_gguf(written(arch=arch, quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
+    assert config.machine.device == "cuda:0"
+    assert plan.gpus is not None
+    [device] = plan.devices
+    experts = spec.layers[-1].experts
+    assert experts is not None
+    biases = {each.name: each.num_bytes for each in device.uses}.get("biases of experts", 0)
+    num_copies = 1 if plan.gpus.streaming is None else 2
+    width = 2 * experts.width + spec.hidden
+    of_all = len(spec.routed_layers) * experts.routing.num_experts * width
+    assert biases == (num_copies * of_all * 4 if arch == "gptoss" else 0)
+
+
+@pytest.mark.parametrize("kv_host_bytes", ["0", "auto"])
+def test_layers_with_a_window_keep_their_windows_on_a_gpu(
+    written: MakeTiny, beside_a_gpu: None, kv_host_bytes: str
+) -> None:
+    gguf = open_gguf(written(arch="mimov2", quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    sizes = {"cache_lens": 32768, "chunk_size": 64, "prefill_chunk_size": 512, "kv_host_bytes": kv_host_bytes}
+    options = [f"--{name}={value}" for name, value in sizes.items()]
+    _, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), *options]), gguf, spec)
+    num_blocks = num_kv_blocks(32768, plan.numbers.block_tokens)
+    window_blocks = gpu_cache(DeviceLayers(spec, range(spec.num_layers)), plan.numbers).window_blocks(num_blocks)
+    assert window_blocks is not None
+    sizes_of_pool = spec.planes, num_blocks, plan.numbers.block_tokens, torch.float16, torch.device("cpu")
+    kept = DeviceKvPool(*sizes_of_pool, window_blocks)
+    assert use(plan, "KV cache") == sum(tensor.nbytes for tensor in kept.tensors)
+    assert use(plan, "KV cache") < sum(tensor.nbytes for tensor in DeviceKvPool(*sizes_of_pool).tensors) // 2
 
 
 @pytest.mark.parametrize("arch", ["qwen3", "glm45", "glm45air", "minimaxm2"])
@@ -634,7 +682,7 @@ def test_a_gpu_takes_grouped_query_attention(written: MakeTiny, beside_a_gpu: No
     spec = read_spec(gguf)
     config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
     assert config.machine.device == "cuda:0"
-    assert plan.device is not None
+    assert plan.gpus is not None
     keys_and_values = 2 * (2 * 128)
     slots = 8192 + plan.numbers.block_tokens
     assert use(plan, "KV cache") == slots * keys_and_values * 2 * spec.num_layers

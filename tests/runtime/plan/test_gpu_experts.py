@@ -26,10 +26,10 @@ from ballast.plan import check_memory, render, to_json
 from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.written import write_tiny_model
 
 GIB = 1 << 30
 FAST = kernels.usable_isas()[0]
@@ -95,36 +95,36 @@ def r1_plan(r1: GgufModel, vram: int, wanted: GpuExpertOptions, rules: str = "",
         file.write_text(rules)
         placement = read_placement(file, module_tree(R1_SPEC))
     numbers = replace(NUMBERS, cache_lens=cache_lens)
-    device = DeviceMemory("cuda:0", vram, "the limit")
-    return make_hybrid_plan(r1, R1_SPEC, numbers, HOST, device, wanted, placement=placement)
+    devices = [DeviceMemory("cuda:0", vram, "the limit")]
+    return make_hybrid_plan(r1, R1_SPEC, numbers, HOST, devices, wanted, placement=placement)
 
 
 def gpu_expert_bytes(plan: MemoryPlan) -> int:
-    assert plan.device is not None
-    return sum(row.num_bytes for row in plan.device.uses if row.name == "GPU experts")
+    assert plan.gpus is not None
+    return sum(row.num_bytes for row in plan.devices[0].uses if row.name == "GPU experts")
 
 
 def use(plan: MemoryPlan, name: str) -> int:
-    assert plan.device is not None
-    [found] = [row.num_bytes for row in plan.device.uses if row.name == name]
+    assert plan.gpus is not None
+    [found] = [row.num_bytes for row in plan.devices[0].uses if row.name == name]
     return found
 
 
 def test_spare_memory_is_filled_with_experts_after_the_cache(r1: GgufModel) -> None:
     none, auto = (r1_plan(r1, 80 * GIB, GpuExpertOptions(most)) for most in (0, None))
     check_memory(auto)
-    assert none.device is not None
-    assert auto.device is not None
+    assert none.gpus is not None
+    assert auto.gpus is not None
     assert none.gpu_experts == ((),) * LAYERS
-    spare = 80 * GIB - none.device.needed_bytes - UNSPENT_BYTES
-    one = auto.device.needed_bytes - none.device.needed_bytes
+    spare = 80 * GIB - none.gpus.needed_bytes - UNSPENT_BYTES
+    one = auto.gpus.needed_bytes - none.gpus.needed_bytes
     assert one == gpu_expert_bytes(auto)
     assert spare - 40 * (1 << 20) < one <= spare, "an expert takes some 25 MiB"
     counts = to_json(auto)["device"]["resident_experts"]
     assert counts[0] == 256
     assert 0 < sum(counts) < 256 * LAYERS
     assert f"{sum(counts)} of {256 * LAYERS} routed experts, layer after layer" in render(auto)
-    assert auto.device.max_cache_lens == none.device.max_cache_lens, "experts give way to a larger cache"
+    assert auto.gpus.max_cache_lens == none.gpus.max_cache_lens, "experts give way to a larger cache"
     larger = r1_plan(r1, 80 * GIB, GpuExpertOptions(None), cache_lens=4 * 32768)
     assert gpu_expert_bytes(larger) < gpu_expert_bytes(auto)
 

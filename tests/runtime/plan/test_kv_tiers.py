@@ -14,10 +14,10 @@ from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.plan.command import plan_for, planned
 from ballast.plan.described import Described
-from ballast.plan.kv_tiers import MOST_AUTO_BYTES, auto_host_bytes
+from ballast.plan.kv_tiers import MAX_AUTO_BYTES, auto_host_bytes
 from ballast.plan.memory import MemoryPlan
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import GgufModel, open_gguf
+from devkit.models.written import write_tiny_model
 
 GIB = 1 << 30
 
@@ -30,8 +30,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[GgufModel, ModelSpec
 
 def settled(tiny: tuple[GgufModel, ModelSpec], host: int, **machine: object) -> tuple[Config, MemoryPlan]:
     gguf, spec = tiny
-    asked = {"device": "cuda:15", "vram_limit": 8 * GIB, "cpu_threads": 1, "gpu_experts": 0, **machine}
-    config = Config(ModelConfig(gguf_path=gguf.path), SchedulingConfig(cache_lens=8192), MachineConfig(**asked))
+    requested = {"device": "cuda:15", "vram_limit": 8 * GIB, "cpu_threads": 1, "gpu_experts": 0, **machine}
+    config = Config(ModelConfig(gguf_path=gguf.path), SchedulingConfig(cache_lens=8192), MachineConfig(**requested))
     made = plan_for(config, gguf, spec, Described(host_memory=host))
     return planned(config, made), made
 
@@ -42,7 +42,7 @@ def rows(plan: MemoryPlan) -> dict[str, int]:
 
 def test_auto_uses_half_of_the_remaining_memory_within_bounds() -> None:
     assert auto_host_bytes(10 * GIB) == 5 * GIB
-    assert auto_host_bytes(1000 * GIB) == MOST_AUTO_BYTES
+    assert auto_host_bytes(1000 * GIB) == MAX_AUTO_BYTES
     assert auto_host_bytes(2 * GIB - 2) == 0
     assert auto_host_bytes(-GIB) == 0
 
@@ -63,9 +63,9 @@ def test_requested_tiers_are_planned_and_counted(tiny: tuple[GgufModel, ModelSpe
     config, plan = settled(tiny, 64 * GIB, kv_host_bytes=10 * GIB)
     assert config.machine.kv_host_bytes == 10 * GIB
     assert plan.needed_bytes == without.needed_bytes + 10 * GIB
-    assert plan.device is not None
-    assert without.device is not None
-    assert plan.device.needed_bytes > without.device.needed_bytes, "what is copied goes through the GPU"
+    assert plan.gpus is not None
+    assert without.gpus is not None
+    assert plan.gpus.needed_bytes > without.gpus.needed_bytes, "what is copied goes through the GPU"
     _, too_much = settled(tiny, 64 * GIB, kv_host_bytes=63 * GIB)
     assert not too_much.fits
 
@@ -74,8 +74,8 @@ def test_the_buffers_for_disk_writes_are_planned(tiny: tuple[GgufModel, ModelSpe
     gguf, spec = tiny
     config = Config(ModelConfig(gguf_path=gguf.path), machine=MachineConfig(device="cpu", cpu_threads=1))
     assert "KV on its way to disk" not in rows(plan_for(config, gguf, spec))
-    asked = replace(config, machine=replace(config.machine, kv_disk_dir=tmp_path))
-    assert 0 < rows(plan_for(asked, gguf, spec))["KV on its way to disk"] < 512 << 20
+    requested = replace(config, machine=replace(config.machine, kv_disk_dir=tmp_path))
+    assert 0 < rows(plan_for(requested, gguf, spec))["KV on its way to disk"] < 512 << 20
 
 
 def test_options_without_effect_are_rejected_by_name(tmp_path: Path) -> None:

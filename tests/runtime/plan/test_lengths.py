@@ -28,24 +28,24 @@ GIB = 1 << 30
 R1_CONTEXT = 163840
 
 
-def asked(max_new_tokens: int | None = None, cache_lens: int | None = None, batch: int = 4) -> SchedulingConfig:
+def requested(max_new_tokens: int | None = None, cache_lens: int | None = None, batch: int = 4) -> SchedulingConfig:
     return SchedulingConfig(max_new_tokens=max_new_tokens, cache_lens=cache_lens, max_batch_size=batch)
 
 
 @pytest.mark.parametrize(
     ("scheduling", "context", "least", "useful", "most"),
     [
-        (asked(), R1_CONTEXT, 4128, 32800, 163840),
-        (asked(batch=8), R1_CONTEXT, 8224, 65568, 262176),
-        (asked(batch=1), R1_CONTEXT, 1056, 8224, 163840),
-        (asked(), 4096, 4128, 16416, 16416),
-        (asked(), 100, 416, 416, 416),
-        (asked(max_new_tokens=64), R1_CONTEXT, 288, 32800, 163840),
-        (asked(max_new_tokens=16384), R1_CONTEXT, 65568, 65568, 163840),
-        (asked(max_new_tokens=100_000), R1_CONTEXT, 400_032, 400_032, 400_032),
-        (asked(cache_lens=32768), R1_CONTEXT, 32768, 32768, 32768),
-        (asked(cache_lens=5000), 100, 5024, 5024, 5024),
-        (asked(1024, 32768), R1_CONTEXT, 32768, 32768, 32768),
+        (requested(), R1_CONTEXT, 4128, 32800, 163840),
+        (requested(batch=8), R1_CONTEXT, 8224, 65568, 262176),
+        (requested(batch=1), R1_CONTEXT, 1056, 8224, 163840),
+        (requested(), 4096, 4128, 16416, 16416),
+        (requested(), 100, 416, 416, 416),
+        (requested(max_new_tokens=64), R1_CONTEXT, 288, 32800, 163840),
+        (requested(max_new_tokens=16384), R1_CONTEXT, 65568, 65568, 163840),
+        (requested(max_new_tokens=100_000), R1_CONTEXT, 400_032, 400_032, 400_032),
+        (requested(cache_lens=32768), R1_CONTEXT, 32768, 32768, 32768),
+        (requested(cache_lens=5000), 100, 5024, 5024, 5024),
+        (requested(1024, 32768), R1_CONTEXT, 32768, 32768, 32768),
     ],
 )
 def test_candidate_sizes_from_which_memory_selects(
@@ -69,23 +69,35 @@ def test_candidate_sizes_from_which_memory_selects(
 def test_the_cache_shrinks_to_the_minimum_and_grows_by_a_quarter_of_spare_memory(
     largest: int, fitting: int, grown: int
 ) -> None:
-    sizes = cache_sizes(asked(), R1_CONTEXT)
+    sizes = cache_sizes(requested(), R1_CONTEXT)
     assert (sizes.fitting(largest), sizes.grown(largest)) == (fitting, grown)
 
 
 @pytest.mark.parametrize(
     ("scheduling", "context", "cache", "new", "derived"),
     [
-        (asked(), R1_CONTEXT, 163840, 32768, {"cache_lens": "context of 163840", "max_new_tokens": "longest reply"}),
-        (asked(), R1_CONTEXT, 100_000, 24999, {"cache_lens": "1/4 of the free memory", "max_new_tokens": "= 100000"}),
-        (asked(), R1_CONTEXT, 32800, 8199, {"cache_lens": "4 replies of 8192", "max_new_tokens": "= 32800"}),
-        (asked(), R1_CONTEXT, 20000, 4999, {"cache_lens": "the largest that fits", "max_new_tokens": "= 20000"}),
-        (asked(), R1_CONTEXT, 4128, 1031, {"cache_lens": "4 replies of 1024", "max_new_tokens": "= 4128"}),
-        (asked(), 4096, 16416, 4096, {"cache_lens": "context of 4096", "max_new_tokens": "the model's context"}),
-        (asked(max_new_tokens=64), R1_CONTEXT, 32800, 64, {"cache_lens": "4 replies of 8192"}),
-        (asked(max_new_tokens=64), R1_CONTEXT, 288, 64, {"cache_lens": "4 replies of 64"}),
-        (asked(cache_lens=32768), R1_CONTEXT, 32768, 8191, {"max_new_tokens": "= 32768"}),
-        (asked(1024, 32768), R1_CONTEXT, 32768, 1024, {}),
+        (
+            requested(),
+            R1_CONTEXT,
+            163840,
+            32768,
+            {"cache_lens": "context of 163840", "max_new_tokens": "longest reply"},
+        ),
+        (
+            requested(),
+            R1_CONTEXT,
+            100_000,
+            24999,
+            {"cache_lens": "1/4 of the free memory", "max_new_tokens": "= 100000"},
+        ),
+        (requested(), R1_CONTEXT, 32800, 8199, {"cache_lens": "4 replies of 8192", "max_new_tokens": "= 32800"}),
+        (requested(), R1_CONTEXT, 20000, 4999, {"cache_lens": "the largest that fits", "max_new_tokens": "= 20000"}),
+        (requested(), R1_CONTEXT, 4128, 1031, {"cache_lens": "4 replies of 1024", "max_new_tokens": "= 4128"}),
+        (requested(), 4096, 16416, 4096, {"cache_lens": "context of 4096", "max_new_tokens": "the model's context"}),
+        (requested(max_new_tokens=64), R1_CONTEXT, 32800, 64, {"cache_lens": "4 replies of 8192"}),
+        (requested(max_new_tokens=64), R1_CONTEXT, 288, 64, {"cache_lens": "4 replies of 64"}),
+        (requested(cache_lens=32768), R1_CONTEXT, 32768, 8191, {"max_new_tokens": "= 32768"}),
+        (requested(1024, 32768), R1_CONTEXT, 32768, 1024, {}),
     ],
 )
 def test_omitted_lengths_are_derived_and_show_their_source(
@@ -146,7 +158,7 @@ def test_r1_can_think_on_the_memory_that_is_there(
     cache: tuple[int, int],
 ) -> None:
     host[0] = host_gib * GIB
-    plan = plan_for(config_for(r1, vram and vram * GIB, asked()), r1, R1_SPEC)
+    plan = plan_for(config_for(r1, vram and vram * GIB, requested()), r1, R1_SPEC)
     check_memory(plan)
     assert plan.lengths is not None
     assert reply[0] <= plan.lengths.max_new_tokens <= reply[1]
@@ -154,8 +166,8 @@ def test_r1_can_think_on_the_memory_that_is_there(
 
 
 def test_a_larger_cache_does_not_shorten_the_steps(r1: GgufModel, host: list[int]) -> None:
-    derived = plan_for(config_for(r1, 80 * GIB, asked()), r1, R1_SPEC)
-    given = plan_for(config_for(r1, 80 * GIB, asked(1024, 32768)), r1, R1_SPEC)
+    derived = plan_for(config_for(r1, 80 * GIB, requested()), r1, R1_SPEC)
+    given = plan_for(config_for(r1, 80 * GIB, requested(1024, 32768)), r1, R1_SPEC)
     assert derived.numbers.prefill_chunk_size == given.numbers.prefill_chunk_size == 16384
     assert given.lengths is not None
     assert (given.lengths.max_new_tokens, given.numbers.cache_lens) == (1024, 32768)
@@ -166,46 +178,46 @@ def test_memory_too_small_for_the_minimum_is_rejected_with_what_fits(
 ) -> None:
     gguf = open_gguf(written().gguf)
     spec = replace(read_spec(gguf), context_length=R1_CONTEXT)
-    least = cache_sizes(asked(), R1_CONTEXT).least
-    enough = plan_for(config_for(gguf, None, asked(1024, least)), gguf, spec).needed_bytes
+    least = cache_sizes(requested(), R1_CONTEXT).least
+    enough = plan_for(config_for(gguf, None, requested(1024, least)), gguf, spec).needed_bytes
     host[0] = enough
-    fits = plan_for(config_for(gguf, None, asked()), gguf, spec)
+    fits = plan_for(config_for(gguf, None, requested()), gguf, spec)
     check_memory(fits)
     assert fits.lengths is not None
     assert fits.lengths.max_new_tokens >= 1024
     host[0] = enough - (1 << 19)
     with pytest.raises(OutOfMemoryError) as raised:
-        check_memory(plan_for(config_for(gguf, None, asked()), gguf, spec))
+        check_memory(plan_for(config_for(gguf, None, requested()), gguf, spec))
     found = re.search(r"fits is (\d+), which holds 4 replies of (\d+) tokens: set both, or", str(raised.value))
     assert found is not None
     assert "KV cache" in str(raised.value)
-    way_out = asked(int(found[2]), int(found[1]))
-    check_memory(plan_for(config_for(gguf, None, way_out), gguf, spec))
+    advice = requested(int(found[2]), int(found[1]))
+    check_memory(plan_for(config_for(gguf, None, advice), gguf, spec))
 
 
 def test_the_settled_configuration_is_complete_and_bounds_the_queue_by_its_cache(written: MakeTiny) -> None:
     gguf = open_gguf(written().gguf)
-    config, plan = settle(config_for(gguf, None, asked(max_new_tokens=16)), gguf, read_spec(gguf))
+    config, plan = settle(config_for(gguf, None, requested(max_new_tokens=16)), gguf, read_spec(gguf))
     assert plan.lengths is not None
     assert config.scheduling.max_new_tokens == 16
     assert config.scheduling.cache_lens == plan.lengths.cache_lens
     assert config.scheduling.max_queue_tokens == 8 * plan.lengths.cache_lens
-    fewer = replace(config_for(gguf, None, asked()), scheduling=replace(asked(), max_queue_tokens=7))
+    fewer = replace(config_for(gguf, None, requested()), scheduling=replace(requested(), max_queue_tokens=7))
     assert planned(fewer, plan).scheduling.max_queue_tokens == 7
 
 
 def test_the_plan_shows_which_values_were_derived_or_given(written: MakeTiny) -> None:
     gguf = open_gguf(written().gguf)
-    config = config_for(gguf, None, asked(max_new_tokens=16))
+    config = config_for(gguf, None, requested(max_new_tokens=16))
     out, data = io.StringIO(), io.StringIO()
     run(config, out=out)
     assert re.search(
         r"^Lengths\n.*\n  max_new_tokens +16  as given\n  cache_lens +\d+  the model's", out.getvalue(), re.M
     )
     run(config, as_json=True, out=data)
-    told = json.loads(data.getvalue())["lengths"]
-    assert told["max_new_tokens"] == 16
-    assert list(told["derived"]) == ["cache_lens"]
+    reported = json.loads(data.getvalue())["lengths"]
+    assert reported["max_new_tokens"] == 16
+    assert list(reported["derived"]) == ["cache_lens"]
 
 
 def test_auto_equals_an_omitted_option() -> None:

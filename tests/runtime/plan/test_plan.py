@@ -38,8 +38,10 @@ from devkit.models.specs.glm import GLM5_SPEC, GLM45_AIR_SPEC, GLM46_SPEC, GLM47
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from devkit.models.specs.hunyuan import HUNYUAN3_SPEC
 from devkit.models.specs.kimi import K2_SPEC
+from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_S_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
 from devkit.models.specs.minimax import MINIMAX_M2_SPEC
+from devkit.models.specs.mistral import MISTRAL_LARGE3_SPEC, MISTRAL_SMALL4_SPEC
 from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_235B_SPEC, QWEN3_CODER_SPEC, QWEN3_NEXT_SPEC
 from devkit.models.specs.step import STEP35_FLASH_SPEC
 from devkit.models.written import MakeTiny
@@ -85,6 +87,8 @@ def use(plan: MemoryPlan, name: str) -> int:
         ("v32", "split", "q4_k_m"),
         ("glm5", "split", "q8_0"),
         ("step35", "split", "q4_k_m"),
+        ("laguna", "split", "q4_k_m"),
+        ("lagunam1", "split", "q8_0"),
     ],
 )
 def test_the_plan_matches_the_memory_of_the_loaded_model(
@@ -123,6 +127,11 @@ def test_the_plan_matches_the_memory_of_the_loaded_model(
         (GPT_OSS_120B_SPEC, 116.83e9, 2 * 73_728),
         (STEP35_FLASH_SPEC, 196.96e9, 2 * 184_320),
         (MIMO_FLASH_SPEC, 308.8e9, 2 * 222_720),
+        (LAGUNA_XS_SPEC, 33.44e9, 2 * 163_840),
+        (LAGUNA_S_SPEC, 117.6e9, 2 * 196_608),
+        (LAGUNA_M1_SPEC, 225.8e9, 2 * 286_720),
+        (MISTRAL_LARGE3_SPEC, 672.9e9, 2 * 70_272),
+        (MISTRAL_SMALL4_SPEC, 118.6e9, 2 * 23_040),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )
@@ -193,11 +202,14 @@ def test_layers_with_a_window_count_with_what_they_keep(tmp_path: Path, cache_le
     numbers = replace(NUMBERS, cache_lens=cache_lens)
     plan = make_plan(gguf, MIMO_SPEC, numbers, ROOMY)
     num_blocks = num_kv_blocks(cache_lens, 32)
-    window_blocks = num_window_blocks(MIMO_SPEC.window, num_blocks, 32, numbers.max_batch_size, numbers.step_tokens)
-    pool = KvPool(MIMO_SPEC.planes, num_blocks, 32, window_blocks)
+    sizes = MIMO_SPEC.window, num_blocks, 32, numbers.max_batch_size, numbers.step_tokens
+    pool, with_tier = (
+        KvPool(MIMO_SPEC.planes, num_blocks, 32, num_window_blocks(*sizes, has_tiers=has_tiers))
+        for has_tiers in (False, True)
+    )
     assert use(plan, "KV cache") == pool.nbytes < KvPool(MIMO_SPEC.planes, num_blocks, 32).nbytes
-    whole = make_plan(gguf, MIMO_SPEC, replace(numbers, tiers=KvTierSizes(disk_dir=tmp_path)), ROOMY)
-    assert use(whole, "KV cache") == KvPool(MIMO_SPEC.planes, num_blocks, 32).nbytes
+    on_disk = make_plan(gguf, MIMO_SPEC, replace(numbers, tiers=KvTierSizes(disk_dir=tmp_path)), ROOMY)
+    assert use(on_disk, "KV cache") == with_tier.nbytes >= pool.nbytes
 
 
 @pytest.mark.parametrize(("cache_lens", "num_slots"), [(1000, 32), (400_000, 16 + 48)])

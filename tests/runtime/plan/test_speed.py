@@ -101,8 +101,8 @@ def runs(file: str, minute: str, begins: str) -> list[dict[str, Any]]:
 
 def read_speeds(found: dict[str, Any]) -> list[float]:
     """What the run measured of its memory: one figure, or one a round."""
-    said = found.get("memory_gb_per_s", found.get("dram_gb_per_s")) or []
-    return said if isinstance(said, list) else [said]
+    message = found.get("memory_gb_per_s", found.get("dram_gb_per_s")) or []
+    return message if isinstance(message, list) else [message]
 
 
 @pytest.mark.parametrize(("file", "minute", "begins"), RECORDED)
@@ -205,9 +205,9 @@ def test_a_machine_is_described(
 
     with_gpu = [*words, "--vram_limit", "24GiB", "--pcie", "4x16", "--gpu_bandwidth", "1008GB/s"]
     assert cli.main(["plan", str(models["v2"].path), *with_gpu]) == 0
-    told = capsys.readouterr().out
-    assert "46 GB/s of host memory, as described, 2 threads of" in told
-    assert "1008 GB/s of the GPU's memory, as described, 25 GB/s across PCIe, as described" in told
+    reported = capsys.readouterr().out
+    assert "46 GB/s of host memory, as described, 2 threads of" in reported
+    assert "1008 GB/s of the GPU's memory, as described, 25 GB/s across PCIe, as described" in reported
 
 
 def test_a_described_machine_does_not_use_the_local_gpu(
@@ -253,9 +253,9 @@ def test_memory_that_a_limit_keeps_back_is_not_measured(monkeypatch: pytest.Monk
 
 def test_the_doctor_measures(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.run(measure=True) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     nodes = [node for node in read_machine().topology.nodes if node.cores and node.memory_allowed]
-    assert len(re.findall(r"bandwidth +memory.*: \d+\.\d GB/s", told)) == len(nodes)
+    assert len(re.findall(r"bandwidth +memory.*: \d+\.\d GB/s", reported)) == len(nodes)
     doctor.run()
     assert "bandwidth" not in capsys.readouterr().out
 
@@ -264,9 +264,9 @@ def test_missing_memory_is_reported_with_what_would_fit(models: dict[str, GgufMo
     gguf = models["v2"]
     assert shortfall_lines(gguf, V2_LITE, planned(gguf, V2_LITE)) == []
     plan = planned(gguf, V2_LITE, gib=8)
-    needed, way_out = shortfall_lines(gguf, V2_LITE, plan)
+    needed, advice = shortfall_lines(gguf, V2_LITE, plan)
     assert needed == f"{(plan.needed_bytes - 8 * GIB) / GIB:.1f} GiB more host memory is needed."
-    assert way_out == "A file of about 4.0 bits per weight would fit, such as Q3_K_M."
+    assert advice == "A file of about 4.0 bits per weight would fit, such as Q3_K_M."
     others = [("Q2_K", 6 * GIB), ("IQ1_S", 4 * GIB), ("Q4_K_M", 11 * GIB)]
     assert shortfall_lines(gguf, V2_LITE, plan, others)[1] == (
         "Of the repository's models, Q2_K (6.0 GiB) would probably fit."

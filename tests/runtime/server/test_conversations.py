@@ -38,9 +38,9 @@ class Conversation:
         request = urllib.request.Request(server.url + "/v1/chat/completions", json.dumps(body).encode(), JSON)
         with urllib.request.urlopen(request, timeout=60) as response:
             reply: dict[str, Any] = json.load(response)
-        said = reply["choices"][0]["message"]["content"]
-        self._messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "And then?"}]
-        return said, reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+        message = reply["choices"][0]["message"]["content"]
+        self._messages += [{"role": "assistant", "content": message}, {"role": "user", "content": "And then?"}]
+        return message, reply["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 def talk(server: ServerProcess, topics: list[Conversation]) -> list[tuple[str, int]]:
@@ -81,8 +81,8 @@ def test_conversations_continue_after_a_restart_and_a_kill(tmp_path: Path) -> No
     with start(tmp_path / "kv") as server:
         assert server.event("KV tier")["restored_tokens"] >= 3 * 64
         third = talk(server, topics)
-    texts = [[said for said, _ in turn] for turn in (first, second, third)]
-    assert texts == [[said for said, _ in turn] for turn in plain]
+    texts = [[message for message, _ in turn] for turn in (first, second, third)]
+    assert texts == [[message for message, _ in turn] for turn in plain]
     assert all(cached >= 64 for _, cached in third), "all come back from what the killed server has left"
 
 

@@ -289,9 +289,9 @@ process_exit.exit_now(EngineDeadError.because_of(RuntimeError("CUDA error: unkno
 def test_a_port_in_use_is_a_configuration_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        code, said = ended("--port", port)
+        code, message = ended("--port", port)
     assert code == 2
-    assert said[-1] == (
+    assert message[-1] == (
         f"ballast: port={port}: cannot listen on 127.0.0.1: another process uses this port; choose another"
     )
 
@@ -307,17 +307,17 @@ def test_a_port_in_use_is_a_configuration_error():
     ],
 )
 def test_an_unusable_address_is_reported_with_its_option(options, sentence):
-    code, said = ended(*options)
+    code, message = ended(*options)
     assert code == 2
-    assert sentence in said[-1]
+    assert sentence in message[-1]
 
 
 def test_an_admin_port_in_use_is_reported_with_its_option():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        code, said = ended("--port", "0", "--admin_port", port)
+        code, message = ended("--port", "0", "--admin_port", port)
     assert code == 2
-    assert said[-1].startswith(f"ballast: admin_port={port}: cannot listen on 127.0.0.1: another")
+    assert message[-1].startswith(f"ballast: admin_port={port}: cannot listen on 127.0.0.1: another")
 
 
 @pytest.mark.parametrize("stream", [True, False])

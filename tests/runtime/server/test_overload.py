@@ -167,20 +167,20 @@ def test_a_full_queue_rejects_before_the_prompt_is_tokenised():
             return connection
 
         too_long = "a" * 20_000
-        asked = {
+        requested = {
             "/v1/completions": {"prompt": too_long},
             "/v1/chat/completions": {"messages": [{"role": "user", "content": too_long}]},
             "/v1/messages": {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": too_long}]},
             "/v1/responses": {"input": too_long},
             "/completion": {"prompt": too_long},
         }
-        for path, body in asked.items():
+        for path, body in requested.items():
             assert ask(body, path).getresponse().status == 400, path
         long_reply = {"prompt": "a", "max_tokens": 1000, "stream": True}
         assert ask(long_reply).getresponse().status == 200
         ask(long_reply)
         server.wait_for(lambda now: now["ballast_requests_waiting"] == 1)
-        for path, body in asked.items():
+        for path, body in requested.items():
             assert ask(body, path).getresponse().status == 429, path
         count = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
         assert ask(count, "/v1/messages/count_tokens").getresponse().status == 200

@@ -12,7 +12,7 @@ import pytest
 from devkit.servers.process import FAKE, ServerProcess
 
 MOST_WAITED_S = 60
-ASKED = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "a"}]}
+REQUESTED = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "a"}]}
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +51,15 @@ def test_a_rejection_raises_the_clients_error_class_and_a_retry_succeeds(server)
         running, waiting = fill(first)
         wait_until_one_waits(server)
         with pytest.raises(openai.RateLimitError) as refused:
-            first.chat.completions.create(**ASKED)
+            first.chat.completions.create(**REQUESTED)
         assert 0 < wait_s(first, refused) <= MOST_WAITED_S
         with pytest.raises(anthropic.RateLimitError) as refused:
-            second.messages.create(**ASKED)
+            second.messages.create(**REQUESTED)
         assert refused.value.body["error"]["type"] == "rate_limit_error"
         assert 0 < wait_s(second, refused) <= MOST_WAITED_S
         threading.Timer(0.5, running.close).start()
-        assert patient.chat.completions.create(**ASKED).usage.completion_tokens == 2
-        assert other.messages.create(**ASKED).usage.output_tokens == 2
+        assert patient.chat.completions.create(**REQUESTED).usage.completion_tokens == 2
+        assert other.messages.create(**REQUESTED).usage.output_tokens == 2
         waiting.join(timeout=30)
         assert not waiting.is_alive()
     refusals = [count for name, count in server.metrics().items() if 'outcome="rejected"' in name]
@@ -74,11 +74,11 @@ def test_a_loading_server_raises_the_clients_error_class_with_retry_after():
         clients(server, retries=0) as (first, second),
     ):
         with pytest.raises(openai.InternalServerError) as refused:
-            first.chat.completions.create(**ASKED)
+            first.chat.completions.create(**REQUESTED)
         assert refused.value.status_code == 503
         assert 0 < wait_s(first, refused) <= MOST_WAITED_S
         with pytest.raises(anthropic.ServiceUnavailableError) as refused:
-            second.messages.create(**ASKED)
+            second.messages.create(**REQUESTED)
         assert refused.value.body["error"]["type"] == "overloaded_error"
         assert 0 < wait_s(second, refused) <= MOST_WAITED_S
 
@@ -91,10 +91,10 @@ def test_a_timeout_raises_the_clients_error_class_and_is_not_retried():
         clients(server, retries=5) as (first, second),
     ):
         with pytest.raises(openai.InternalServerError) as refused:
-            first.chat.completions.create(**ASKED | {"max_tokens": 1000})
+            first.chat.completions.create(**REQUESTED | {"max_tokens": 1000})
         assert (refused.value.status_code, refused.value.code) == (504, "request_timeout")
         with pytest.raises(anthropic.GatewayTimeoutError) as refused:
-            second.messages.create(**ASKED | {"max_tokens": 1000})
+            second.messages.create(**REQUESTED | {"max_tokens": 1000})
         assert refused.value.body["error"]["type"] == "timeout_error"
         timeouts = [count for name, count in server.metrics().items() if 'outcome="timeout"' in name]
         assert sum(timeouts) == 2

@@ -139,7 +139,7 @@ def test_earlier_reasoning_is_omitted_from_the_history() -> None:
 
 
 @pytest.mark.parametrize("source", [V2, V3, R1, V31])
-def test_no_generation_prompt_when_not_asked(source: str) -> None:
+def test_no_generation_prompt_without_a_request(source: str) -> None:
     assert template(source).render(CHAT, add_generation_prompt=False).endswith("U2\n\n" if source == V2 else "U2")
 
 

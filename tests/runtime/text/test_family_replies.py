@@ -20,6 +20,7 @@ FLASH = """[gMASK]<sop>
 {{- '<|assistant|>' }}{{ '</think>' if enable_thinking is defined and not enable_thinking else '<think>' }}
 """
 
+SMALL4 = source_of(RELEASES["mistral-small-4"][1])
 V32 = source_of(RELEASES["deepseek-v3.2"][1])
 MINIMAX, HY3, STEP, MIMO = (
     source_of(RELEASES[name][1]) for name in ("minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5")
@@ -35,8 +36,8 @@ def start(family: str, template: str, **options: Any) -> Start:
     chosen = text.require_template()
     assert text.tokenizer.reply is form.reply
     assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, HY3, MIMO, K2_THINKING))
-    said = "a client's <think> and </think>"
-    prompt = chosen.render([{"role": "user", "content": said}], options=options, protect=text.tokenizer.protect)
+    message = "a client's <think> and </think>"
+    prompt = chosen.render([{"role": "user", "content": message}], options=options, protect=text.tokenizer.protect)
     thinks = chosen.release is not None and chosen.release.thinks
     marks = marks_of(text.tokenizer, form.reply.thinking)
     return start_of(reversed(text.tokenizer.encode_prompt(prompt)), marks, text.tokenizer.eos_ids, thinks=thinks)
@@ -58,6 +59,8 @@ def start(family: str, template: str, **options: Any) -> Start:
         ("step", STEP, {"enable_thinking": False}, Start.REASONING),
         ("mimo", MIMO, {}, Start.EITHER),
         ("mimo", MIMO, {"enable_thinking": False}, Start.CONTENT),
+        ("mistral", SMALL4, {}, Start.EITHER),
+        ("mistral", SMALL4, {"reasoning_effort": "high"}, Start.EITHER),
         ("hunyuan", HY3, {}, Start.CONTENT),
         ("hunyuan", HY3, {"reasoning_effort": "low"}, Start.REASONING),
         ("hunyuan", HY3, {"enable_thinking": True}, Start.REASONING),

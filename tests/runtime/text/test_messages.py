@@ -25,15 +25,15 @@ def test_a_developer_speaks_as_the_system() -> None:
 
 
 def test_functions_of_the_older_api_are_tools() -> None:
-    asked = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
+    requested = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
     call = {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    assert one(asked) == {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert one(requested) == {"role": "assistant", "content": "", "tool_calls": [call]}
     assert one({"role": "function", "name": "f", "content": "2"}) == {"role": "tool", "name": "f", "content": "2"}
     with pytest.raises(RequestError, match=r"messages\.0\.function_call\.name must be a string"):
         one({"role": "assistant", "function_call": {}})
 
 
-def asked_of(*ids: str) -> dict[str, Any]:
+def requested_of(*ids: str) -> dict[str, Any]:
     calls = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ids]
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
@@ -51,11 +51,11 @@ def asked_of(*ids: str) -> dict[str, Any]:
 def test_results_of_tools_are_in_the_order_of_their_calls(given: list[str | None], read: list[str | None]) -> None:
     results = [{"role": "tool", "tool_call_id": each, "content": f"{n}"} for n, each in enumerate(given)]
     user = {"role": "user", "content": "x"}
-    chat = normalize_messages([user, asked_of("z"), user, asked_of("a", "b", "c"), *results, user, *results])
+    chat = normalize_messages([user, requested_of("z"), user, requested_of("a", "b", "c"), *results, user, *results])
     first, second = chat[4 : 4 + len(given)], chat[5 + len(given) :]
     assert [result.get("tool_call_id") for result in first] == read
     assert [result.get("tool_call_id") for result in second] == given  # no calls right before these
-    assert chat[3]["tool_calls"] == asked_of("a", "b", "c")["tool_calls"]
+    assert chat[3]["tool_calls"] == requested_of("a", "b", "c")["tool_calls"]
 
 
 def test_text_parts_become_lines() -> None:
@@ -91,8 +91,8 @@ def test_reasoning_of_earlier_turns_is_accepted_under_both_names(key: str) -> No
 @pytest.mark.parametrize("divides_content", [False, True])
 def test_reasoning_inside_the_content_is_divided_by_the_tags_of_the_family(divides_content: bool) -> None:
     tags = ThinkTags("<think:a>", "</think:a>")
-    said = [{"role": "assistant", "content": content} for content in ("<think:a>hm</think:a>So.", "<think:a>hm")]
-    divided = normalize_messages(said, divides_content=divides_content, tags=tags)
+    turn = [{"role": "assistant", "content": content} for content in ("<think:a>hm</think:a>So.", "<think:a>hm")]
+    divided = normalize_messages(turn, divides_content=divides_content, tags=tags)
     assert [(message["reasoning_content"], message["content"]) for message in divided] == [("hm", "So."), ("hm", "")]
 
 
@@ -139,7 +139,7 @@ def test_no_messages_at_all_are_refused() -> None:
 
 
 def test_late_instructions_are_merged_into_the_adjacent_user_turn() -> None:
-    def said(role: str, content: str) -> dict[str, Any]:
+    def turn(role: str, content: str) -> dict[str, Any]:
         return {"role": role, "content": content}
 
     def mark(text: str) -> str:
@@ -147,20 +147,46 @@ def test_late_instructions_are_merged_into_the_adjacent_user_turn() -> None:
 
     chat = [
         *(
-            said("system", "S1"),
-            said("system", "S2"),
-            said("user", "U1"),
-            said("system", "L1"),
-            said("assistant", "A1"),
+            turn("system", "S1"),
+            turn("system", "S2"),
+            turn("user", "U1"),
+            turn("system", "L1"),
+            turn("assistant", "A1"),
         ),
-        *(said("tool", "R1"), said("system", "L2"), said("tool", "R2"), said("assistant", "A2"), said("system", " ")),
-        *(said("user", "U2"), said("user", "U3"), said("assistant", "A3"), said("system", mark("L3"))),
+        *(
+            turn("tool", "R1"),
+            turn("system", "L2"),
+            turn("tool", "R2"),
+            turn("assistant", "A2"),
+            turn("system", " "),
+        ),
+        *(
+            turn("user", "U2"),
+            turn("user", "U3"),
+            turn("assistant", "A3"),
+            turn("system", mark("L3")),
+        ),
     ]
     assert has_late_instructions(chat)
     assert not has_late_instructions(chat[:3])
     assert with_late_instructions(chat) == [
-        *(said("system", "S1"), said("system", "S2"), said("user", f"U1\n\n{mark('L1')}"), said("assistant", "A1")),
-        *(said("tool", "R1"), said("tool", "R2"), said("user", mark("L2")), said("assistant", "A2")),
-        *(said("user", "U2"), said("user", "U3"), said("assistant", "A3"), said("user", mark("L3"))),
+        *(
+            turn("system", "S1"),
+            turn("system", "S2"),
+            turn("user", f"U1\n\n{mark('L1')}"),
+            turn("assistant", "A1"),
+        ),
+        *(
+            turn("tool", "R1"),
+            turn("tool", "R2"),
+            turn("user", mark("L2")),
+            turn("assistant", "A2"),
+        ),
+        *(
+            turn("user", "U2"),
+            turn("user", "U3"),
+            turn("assistant", "A3"),
+            turn("user", mark("L3")),
+        ),
     ]
-    assert chat[2] == said("user", "U1"), "the messages given are not changed"
+    assert chat[2] == turn("user", "U1"), "the messages given are not changed"

@@ -9,9 +9,11 @@ import pytest
 
 from ballast.families.registry import FAMILIES, RELEASES, release_of, source_of, without_template
 from ballast.text.chat_template import ChatTemplate
+from ballast.text.gguf_vocab import TokenType, tokenizer_from_gguf
 from ballast.text.loading import load_text
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
+from devkit.models.vocabulary import byte_metadata
+from devkit.models.written import write_tiny_model
 
 BOS = "<bos>"
 USER = [{"role": "user", "content": "U"}]
@@ -30,7 +32,7 @@ def call(name: str, arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "line"),
+    ("requested", "line"),
     [
         ("low", "Reasoning: low\n\n"),
         ("medium", "Reasoning: medium\n\n"),
@@ -40,8 +42,8 @@ def call(name: str, arguments: str) -> dict[str, Any]:
         (None, ""),
     ],
 )
-def test_step_3_7_writes_the_effort_in_the_first_line_of_the_system_turn(asked: str | None, line: str) -> None:
-    options = {} if asked is None else {"reasoning_effort": asked}
+def test_step_3_7_writes_the_effort_in_the_first_line_of_the_system_turn(requested: str | None, line: str) -> None:
+    options = {} if requested is None else {"reasoning_effort": requested}
     with_system = render("step-3.7-flash", SYSTEM, options=options)
     assert with_system == f"{BOS}<|im_start|>system\n{line}S<|im_end|>\n{OPEN}"
     alone = f"<|im_start|>system\n{line}<|im_end|>\n" if line else ""
@@ -68,6 +70,17 @@ def test_texts_are_trimmed() -> None:
         "<|im_start|>assistant\n<think>\nR\n</think>\nA<tool_call>\n<function=f>\n</function>\n</tool_call><|im_end|>\n"
         "<|im_start|>tool_response\n<tool_response>1</tool_response><|im_end|>\n<|im_start|>assistant\n<think>\n"
     )
+
+
+def test_tags_of_reasoning_are_text_whatever_their_type() -> None:
+    form = FAMILIES["step"]
+    metadata = byte_metadata(user_defined=tuple(dict.fromkeys((*form.vocabulary, *form.reply.spellings.values()))))
+    types = metadata["tokenizer.ggml.token_type"]
+    metadata["tokenizer.ggml.token_type"] = [
+        TokenType.CONTROL if kind == TokenType.USER_DEFINED else kind for kind in types
+    ]
+    tokenizer = tokenizer_from_gguf(metadata, "m.gguf")
+    assert tokenizer.decode(tokenizer.encode("<think>R</think>A<tool_response>")) == "<think>R</think>A"
 
 
 def test_reasoning_inside_content_is_kept_only_since_the_last_question() -> None:

@@ -11,9 +11,9 @@ from ballast.errors import ConfigError, RequestError
 from ballast.families.registry import RELEASES, fingerprint, release_of, source_of
 from ballast.text.chat_template import ChatTemplate, close_thinking, force_think
 from ballast.text.loading import load_text
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.models.vocabulary import BOS, EOS, byte_metadata
+from devkit.models.written import write_tiny_model
 from devkit.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
 
 PUBLISHED_V3 = json.loads((V3_DIRECTORY / "tokenizer_config.json").read_text())
@@ -185,8 +185,8 @@ def test_a_file_without_a_template_gets_v32s_if_the_vocabulary_matches() -> None
     text = load_text(None, byte_metadata(user_defined=tokens), "m.gguf")
     assert text.template_source == "deepseek-v3.2"
     assert text.require_template().has_thinking_switch
-    said = [{"role": "user", "content": "a client's ｜DSML｜ is text"}]
-    prompt = text.require_template().render(said, protect=text.tokenizer.protect)
+    output = [{"role": "user", "content": "a client's ｜DSML｜ is text"}]
+    prompt = text.require_template().render(output, protect=text.tokenizer.protect)
     assert text.tokenizer.id_of("｜DSML｜") not in text.tokenizer.encode_prompt(prompt)
     assert load_text(None, byte_metadata(user_defined=tokens[:4]), "m.gguf").template is None
 
@@ -292,8 +292,10 @@ def test_a_fingerprint_is_stable_under_conversion() -> None:
         ("glm45", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
         ("glm5", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
         ("minimaxm2", '<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>'),
+        ("laguna", "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"),
         ("mimov2", "<function=f>\n<parameter=a>1</parameter>\n</function>"),
         ("hy3", "<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>1</arg_value:opensource>"),
+        ("mistral4", '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}</s>'),
         ("step35", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"),
     ],
 )
@@ -358,13 +360,13 @@ def test_kimi_names_the_calls_of_another_server(name: str, break_: str, thought:
 
 
 def test_kimi_results_are_matched_by_call_id_or_order() -> None:
-    asked = {"role": "assistant", "content": None, "tool_calls": [call("f", {}), call("g", {})]}
+    requested = {"role": "assistant", "content": None, "tool_calls": [call("f", {}), call("g", {})]}
     results: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": "g", "content": "RG"},
         {"role": "tool", "content": "RF"},
         {"role": "tool", "name": "h", "content": "RH"},
     ]
-    prompt = kimi("kimi-k2").render([{"role": "system", "content": "S"}, asked, *results])
+    prompt = kimi("kimi-k2").render([{"role": "system", "content": "S"}, requested, *results])
     assert [piece.split("<")[0] for piece in prompt.split("## Return of ")[1:]] == [
         "functions.g:1\nRG",
         "functions.f:0\nRF",
@@ -415,14 +417,23 @@ def test_families_with_text_calls_write_non_object_arguments_unchanged() -> None
         ("glm-4.7", "<tool_call>fno JSON</tool_call>"),
         ("minimax-m2", '<invoke name="f">\nno JSON\n</invoke>'),
         ("mimo-v2.5", "<function=f>\nno JSON\n</function>"),
+        ("laguna-xs-2.1", "<tool_call>f\nno JSON\n</tool_call>"),
+        ("laguna-s-2.1", "<tool_call>fno JSON</tool_call>"),
         ("hy3", "<tool_call:opensource>f<tool_sep:opensource>\nno JSON\n</tool_call:opensource>"),
         ("step-3.5-flash", "<tool_call>\n<function=f>\nno JSON\n</function>\n</tool_call>"),
+        ("mistral-large-3", "[TOOL_CALLS]f[ARGS]no JSON"),
     ):
         assert written in family(name).render(turns)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "step-3.5-flash", "mimo-v2.5"])
-def test_qwen_glm_step_and_mimo_write_late_instructions_in_their_place(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "step-3.5-flash", "mimo-v2.5", "mistral-large-3"),
+        *("laguna-xs.2", "laguna-xs-2.1", "laguna-s-2.1"),
+    ],
+)
+def test_families_write_late_instructions_in_their_place(name: str) -> None:
     prompt = family(name).render(CHAT)
     assert prompt.index("A1") < prompt.index("U2") < prompt.index("S2")
     assert "system-reminder" not in prompt
@@ -440,8 +451,25 @@ def test_qwen_glm_step_and_mimo_write_late_instructions_in_their_place(name: str
         ("glm-4.5", {"enable_thinking": False}, "U/nothink<|assistant|>\n<think></think>"),
         ("glm-4.7", {}, "U<|assistant|><think>"),
         ("glm-4.7", {"enable_thinking": False}, "U<|assistant|></think>"),
+        ("laguna-xs.2", {}, "<user>\nU\n</user>\n<assistant>\n</think>"),
+        ("laguna-xs-2.1", {"enable_thinking": True}, "<user>\nU\n</user>\n<assistant>\n<think>"),
+        ("laguna-s-2.1", {}, "<user>U</user>\n<assistant><think>"),
+        ("laguna-s-2.1", {"enable_thinking": False}, "<user>U</user>\n<assistant></think>"),
         ("mimo-v2.5", {}, "<|im_start|>user\nU<|im_end|><|im_start|>assistant\n"),
         ("mimo-v2.5", {"enable_thinking": False}, "<|im_start|>assistant\n<think></think>"),
+        ("mistral-large-3", {}, f"{BOS}[INST]U[/INST]"),
+        ("mistral-large-3", {"reasoning_effort": "high"}, f"{BOS}[INST]U[/INST]"),
+        *(
+            ("mistral-small-4", options, f'{{"reasoning_effort": "{effort}"}}[/MODEL_SETTINGS][INST]U[/INST]')
+            for options, effort in (
+                ({}, "none"),
+                ({"reasoning_effort": "none"}, "none"),
+                ({"reasoning_effort": "low"}, "high"),
+                ({"reasoning_effort": "high"}, "high"),
+                ({"reasoning_effort": "high", "enable_thinking": False}, "none"),
+                ({"enable_thinking": True}, "high"),
+            )
+        ),
         ("minimax-m2", {}, "]~b]user\nU[e~[\n]~b]ai\n<think>\n"),
         ("minimax-m2", {"enable_thinking": False}, "]~b]ai\n<think>\n"),
         (
@@ -470,7 +498,10 @@ def test_the_ends_of_prompts_by_the_switch(name: str, options: dict[str, Any], t
 
 @pytest.mark.parametrize(
     "name",
-    ["qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5"],
+    [
+        *("qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5"),
+        *("laguna-xs-2.1", "laguna-s-2.1", "mistral-small-4"),
+    ],
 )
 def test_other_families_last_messages_are_continued(name: str) -> None:
     chat = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "Once"}]
@@ -478,13 +509,13 @@ def test_other_families_last_messages_are_continued(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "effort"),
+    ("requested", "effort"),
     [("none", "no_think"), ("minimal", "low"), ("low", "low"), ("medium", "high"), ("high", "high"), ("max", "high")],
 )
-def test_hunyuan_gets_the_nearest_of_its_levels_of_effort(asked: str, effort: str) -> None:
+def test_hunyuan_gets_the_nearest_of_its_levels_of_effort(requested: str, effort: str) -> None:
     for tools in (None, TOOLS):
         prompt = family("hy3").render(
-            [{"role": "user", "content": "U"}], tools=tools, options={"reasoning_effort": asked}
+            [{"role": "user", "content": "U"}], tools=tools, options={"reasoning_effort": requested}
         )
         assert f"<｜reasoning_mode:opensource｜>reasoning_effort:{effort}<｜hy_User:opensource｜>U" in prompt
 
@@ -505,6 +536,23 @@ def test_a_forced_thought_and_a_closed_one_have_the_familys_own_tags(tmp_path: P
 def test_hunyuan_refuses_an_effort_that_no_one_knows() -> None:
     with pytest.raises(RequestError, match="reasoning_effort is some; expected no_think, low or high"):
         family("hy3").render([{"role": "user", "content": "U"}], options={"reasoning_effort": "some"})
+
+
+def test_mistral_small_4_refuses_an_effort_that_no_one_knows() -> None:
+    with pytest.raises(RequestError, match="reasoning_effort is some; expected none or high"):
+        family("mistral-small-4").render([{"role": "user", "content": "U"}], options={"reasoning_effort": "some"})
+
+
+def test_mistral_joins_messages_of_one_role_and_writes_tools_and_reasoning() -> None:
+    chat = [
+        *({"role": "user", "content": text} for text in ("U1", "U2")),
+        {"role": "assistant", "content": "A", "reasoning_content": "R"},
+        {"role": "user", "content": "U3"},
+    ]
+    prompt = family("mistral-small-4").render(chat, tools=TOOLS[:1])
+    tools, settings = f"[AVAILABLE_TOOLS]{json.dumps(TOOLS[:1])}[/AVAILABLE_TOOLS]", '{"reasoning_effort": "none"}'
+    begin = f"{BOS}{tools}[MODEL_SETTINGS]{settings}[/MODEL_SETTINGS]"
+    assert prompt == f"{begin}[INST]U1\n\nU2[/INST][THINK]R[/THINK]A{EOS}[INST]U3[/INST]"
 
 
 def test_minimax_and_hunyuan_write_leading_instructions_first_and_late_ones_in_order() -> None:

@@ -20,6 +20,7 @@ from ballast.text import byte_alphabet
 from ballast.text.gguf_vocab import SPLITS, TokenType, build_backend, tokenizer_from_gguf
 from ballast.text.loading import load_text
 from ballast.text.tokenizer import LocalEncoder, Tokenizer
+from devkit.long import times
 from devkit.models.vocabulary import BOS, EOS, byte_metadata, byte_tokenizer
 from devkit.published_tokenizers import V2_DIRECTORY, V3_DIRECTORY
 from devkit.texts import mixed_texts
@@ -102,7 +103,7 @@ def test_ids_match_the_published_tokenizer(file: Path, pre: str) -> None:
 
 
 @given(text=st.text(max_size=60) | st.lists(st.sampled_from([*SAMPLES, *"aZ 9,.\n中ñ👍"]), max_size=12).map("".join))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=times(100, 400), deadline=None)
 def test_v3_agrees_with_the_published_one_on_any_text(
     v3: Tokenizer, v3_published: tokenizers.Tokenizer, text: str
 ) -> None:
@@ -133,7 +134,7 @@ def test_control_tokens_are_hidden_and_thinking_tags_are_not(v3: Tokenizer) -> N
 
 
 @pytest.mark.parametrize("spelling", [BOS, EOS, "<think>", "<｜User｜>", "<|EOT|>", "<｜tool▁sep｜>"])
-def test_spellings_of_added_tokens_are_plain_text_when_asked(v3: Tokenizer, spelling: str) -> None:
+def test_spellings_of_added_tokens_are_plain_text_on_request(v3: Tokenizer, spelling: str) -> None:
     added = v3.id_of(spelling)
     text = f"say {spelling} now"
     assert added in v3.encode(text)
@@ -247,7 +248,7 @@ def _raw(spelled: str) -> bytes:
 @pytest.mark.parametrize("add_bos", [True, False])
 @pytest.mark.parametrize("parse_special", [True, False])
 @pytest.mark.parametrize("starts_with_bos", [True, False])
-def test_bos_is_added_once_and_only_when_asked(add_bos: bool, parse_special: bool, starts_with_bos: bool) -> None:
+def test_bos_is_added_once_and_only_on_request(add_bos: bool, parse_special: bool, starts_with_bos: bool) -> None:
     tokenizer = byte_tokenizer()
     text = f"{BOS}hi" if starts_with_bos else "hi"
     ids = tokenizer.encode(text, parse_special=parse_special, add_bos=add_bos)
@@ -417,6 +418,29 @@ def test_glms_splits(text: str, pieces: list[str]) -> None:
 )
 def test_gpt_4os_splits(text: str, pieces: list[str]) -> None:
     assert splits("gpt-4o", text) == splits("minimax-m2", text) == pieces
+
+
+# The expected pieces follow from the pattern in the tekken.json of mistral-common.
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("it's I'LL HelloWorld XMLHttp", ["it", "'s", " I", "'LL", " Hello", "World", " XMLHttp"]),
+        ("123 a/b/\n\n//x", ["1", "2", "3", " a", "/b", "/\n\n//", "x"]),
+        ("e\u0301té Ǆemal ʰx", ["e\u0301té", " Ǆemal", " ʰx"]),
+        ("\r\n  y", ["\r\n", " ", " y"]),
+    ],
+)
+def test_mistrals_splits(text: str, pieces: list[str]) -> None:
+    assert splits("tekken", text) == pieces
+
+
+def test_mistrals_texts_begin_with_bos_unless_the_file_denies_it() -> None:
+    metadata = byte_metadata("tekken")
+    metadata.pop("tokenizer.ggml.add_bos_token", None)
+    assert tokenizer_from_gguf(metadata, "m.gguf").add_bos
+    assert not tokenizer_from_gguf({**metadata, "tokenizer.ggml.add_bos_token": False}, "m.gguf").add_bos
+    metadata["tokenizer.ggml.pre"] = "qwen2"
+    assert not tokenizer_from_gguf(metadata, "m.gguf").add_bos
 
 
 @pytest.mark.parametrize("text", ["it's I'LL", "1234 (x)\n\n  y", "中文abc。", "#include 日本"])

@@ -31,9 +31,9 @@ from ballast.model.batch import Batch
 from ballast.model.kept_weights import KeptWeights
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from ballast.weights.packed_set import MANIFEST, PackedSet, file_name, unused_bytes
+from devkit.models.written import write_tiny_model
 
 pytestmark = pytest.mark.skipif(len(kernels.usable_isas()) == 1, reason="no kernels that pack weights")
 

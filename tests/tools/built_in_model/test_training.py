@@ -13,7 +13,7 @@ import transformers
 
 from ballast.text.chat_template import ChatTemplate, force_think
 from ballast.tiny import BUILT_IN
-from ballast.tiny.metadata import hf_config
+from ballast.tiny.hf_config import hf_config
 from ballast.tiny.quant_mix import types_for
 from ballast.tiny.spec import spec_of
 from ballast.tiny.tokenizer import BOS, EOS, make_tokenizer

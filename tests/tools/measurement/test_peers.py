@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ballast.tiny import write_tiny_model
+from devkit.models.written import write_tiny_model
 from devkit.peer_build import build_options
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -129,5 +129,5 @@ def test_layers_of_kt_kernel_are_compared_by_method(tmp_path: Path) -> None:
         assert record["ratio_of_medians"] == round(30000 / median(record["ours_ms"]), 2)
         assert record["peer"] == "kt-kernel 0.7.2"
     called = (tmp_path / "words").read_text().splitlines()
-    assert [line.split()[1] for line in called] == ["gguf", "int8"] * 2
+    assert [line.split()[1] for line in called] == ["gguf", "gguf", "int8", "int8"]
     assert {line.partition(" ")[2].partition(" ")[2] for line in called} == {"1 64 8 7168 2048 12 1"}

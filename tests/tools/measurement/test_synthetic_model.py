@@ -25,14 +25,14 @@ V32 = changed(V32_671B_SPEC, num_layers=2, num_dense_layers=1, num_heads=4, num_
 
 
 @pytest.mark.parametrize("shape", [V2_LITE, QWEN3_30B_SPEC, V32], ids=["v2-lite", "qwen3-30b", "v3.2"])
-def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_path: Path, shape: ModelSpec) -> None:
-    asked = changed(shape, num_layers=2, vocab_size=512, hidden=256, dense_width=352, num_experts=8, width=352)
-    write_random_model(tmp_path / "model.gguf", asked, seed=0)
+def test_a_random_model_has_the_requested_shape_and_types_and_can_be_served(tmp_path: Path, shape: ModelSpec) -> None:
+    requested = changed(shape, num_layers=2, vocab_size=512, hidden=256, dense_width=352, num_experts=8, width=352)
+    write_random_model(tmp_path / "model.gguf", requested, seed=0)
     gguf = open_gguf(tmp_path / "model.gguf")
     spec = read_spec(gguf)
     check_tensors(gguf, spec)
-    assert expected_tensors(spec) == expected_tensors(asked)
-    types = common_types(asked)
+    assert expected_tensors(spec) == expected_tensors(requested)
+    types = common_types(requested)
     assert {name: gguf.tensors[name].ggml_type for name in types} == types
     assert not np.array_equal(*(np.asarray(gguf.data(f"blk.1.ffn_{name}_exps.weight")) for name in ("gate", "up")))
     settings = EngineSettings(
@@ -45,11 +45,11 @@ def test_a_random_model_has_the_shape_and_types_asked_for_and_can_be_served(tmp_
 
 
 def test_a_hollow_model_has_all_weights_except_experts_and_takes_little_disk(tmp_path: Path) -> None:
-    asked = changed(
+    requested = changed(
         R1_SPEC, num_layers=5, vocab_size=512, hidden=256, dense_width=512, num_heads=2, num_experts=16, width=4096
     )
     file = tmp_path / "model.gguf"
-    write_random_model(file, asked, seed=0, experts=GgmlType.Q2_K, is_hollow=True)
+    write_random_model(file, requested, seed=0, experts=GgmlType.Q2_K, is_hollow=True)
     gguf = open_gguf(file)
     check_tensors(gguf, read_spec(gguf))
     experts = gguf.tensors["blk.4.ffn_down_exps.weight"]
@@ -61,9 +61,9 @@ def test_a_hollow_model_has_all_weights_except_experts_and_takes_little_disk(tmp
 
 
 def test_a_model_may_have_a_vocabulary_of_its_size(tmp_path: Path) -> None:
-    asked = changed(V2_LITE, num_layers=2, vocab_size=512, hidden=256, dense_width=352, num_experts=8, width=352)
+    requested = changed(V2_LITE, num_layers=2, vocab_size=512, hidden=256, dense_width=352, num_experts=8, width=352)
     file = tmp_path / "model.gguf"
-    write_random_model(file, asked, seed=0, has_vocabulary=True)
+    write_random_model(file, requested, seed=0, has_vocabulary=True)
     gguf = open_gguf(file)
     assert read_spec(gguf).vocab_size == 512
     tokenizer = tokenizer_from_gguf(gguf.metadata, file.name)
@@ -74,7 +74,7 @@ def test_a_model_may_have_a_vocabulary_of_its_size(tmp_path: Path) -> None:
 
 
 def test_experts_with_partial_blocks_have_the_type_of_published_files(tmp_path: Path) -> None:
-    asked = changed(
+    requested = changed(
         V2_LITE,
         num_layers=2,
         vocab_size=512,
@@ -85,7 +85,7 @@ def test_experts_with_partial_blocks_have_the_type_of_published_files(tmp_path: 
         width=96,
     )
     file = tmp_path / "model.gguf"
-    write_random_model(file, asked, seed=0, experts=GgmlType.IQ2_XXS)
+    write_random_model(file, requested, seed=0, experts=GgmlType.IQ2_XXS)
     gguf = open_gguf(file)
     check_tensors(gguf, read_spec(gguf))
     types = {name: gguf.tensors[f"blk.1.ffn_{name}_exps.weight"].ggml_type for name in ("gate", "up", "down")}

@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints, field_validator
 
 from ballast_operator.api.base import ApiType, Labels, LabelValue, ObjectName, cel, rules
 
-TWO_OF_ONE_SPREAD = "topologySpreadConstraints must not have two items with the same topologyKey and whenUnsatisfiable"
+DUPLICATE_SPREAD = "topologySpreadConstraints must not have two items with the same topologyKey and whenUnsatisfiable"
 _IS_SOFT = "(has({0}.whenUnsatisfiable) && {0}.whenUnsatisfiable == 'ScheduleAnyway')"
 """In CEL: whether a spread is ScheduleAnyway instead of the default, DoNotSchedule."""
 
@@ -64,7 +64,7 @@ class Scheduling(ApiType):
             cel(
                 f"self.all(a, self.exists_one(b, a.topologyKey == b.topologyKey && {_IS_SOFT.format('a')} == "
                 f"{_IS_SOFT.format('b')}))",
-                TWO_OF_ONE_SPREAD,
+                DUPLICATE_SPREAD,
             )
         ),
     )
@@ -79,5 +79,5 @@ class Scheduling(ApiType):
     @classmethod
     def _spreads_differ(cls, spreads: list[TopologySpread]) -> list[TopologySpread]:
         if len({(each.topology_key, each.when_unsatisfiable) for each in spreads}) < len(spreads):
-            raise ValueError(TWO_OF_ONE_SPREAD)
+            raise ValueError(DUPLICATE_SPREAD)
         return spreads

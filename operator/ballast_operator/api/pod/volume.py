@@ -14,7 +14,7 @@ from ballast_operator.quantity import parse_bytes
 SOURCES = ("persistentVolumeClaim", "configMap", "secret", "emptyDir", "hostPath", "csi")
 EXACTLY_ONE_SOURCE = f"exactly one source of the volume must be set: {', '.join(SOURCES)}"
 OWN_NAMES = f"{', '.join(OWN_VOLUMES)} are names of the operator's own volumes"
-A_SIZE = "sizeLimit must be a quantity such as 1Gi"
+SIZE_FORMAT = "sizeLimit must be a quantity such as 1Gi"
 
 
 class ClaimVolume(ApiType):
@@ -44,14 +44,14 @@ class EmptyDirVolume(ApiType):
     medium: Literal["Memory"] | None = Field(default=None, description="Memory. Default: the node's disk.")
     size_limit: Annotated[str, StringConstraints(min_length=1, max_length=32)] = Field(
         description="Maximum size, as a quantity such as 1Gi. A pod that writes more is evicted.",
-        json_schema_extra=rules(cel("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))", A_SIZE)),
+        json_schema_extra=rules(cel("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))", SIZE_FORMAT)),
     )
 
     @field_validator("size_limit")
     @classmethod
     def _a_quantity(cls, text: str) -> str:
         if parse_bytes(text) <= 0:
-            raise ValueError(f"{A_SIZE}, not {text}")
+            raise ValueError(f"{SIZE_FORMAT}, not {text}")
         return text
 
 

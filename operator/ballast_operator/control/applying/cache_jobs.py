@@ -12,7 +12,7 @@ from ballast_operator.cluster.api import Api, ApiError
 from ballast_operator.cluster.kinds import JOB, POD
 from ballast_operator.control.applying.outcome import REFUSED
 from ballast_operator.control.applying.pull_objects import create_job, delete_job
-from ballast_operator.control.deciding.cache_copies import OVER, Copy
+from ballast_operator.control.deciding.cache_copies import TERMINAL_PHASES, Copy
 from ballast_operator.control.deciding.pull import is_outdated
 from ballast_operator.resources.pulling.cache_job import build_cache_pull, build_removal
 
@@ -53,7 +53,7 @@ async def step_removal(api: Api, cache: ModelCache, copy: Copy, options: ChildOp
     if copy.job is not None and not copy.pull.done:
         if not (copy.job.get("spec") or {}).get("suspend"):
             await api.merge(JOB, cache.ref.namespace, copy.job["metadata"]["name"], {"spec": {"suspend": True}})
-        if any((pod.get("status") or {}).get("phase") not in OVER for pod in copy.pods):
+        if any((pod.get("status") or {}).get("phase") not in TERMINAL_PHASES for pod in copy.pods):
             return  # it may still write
     job = build_removal(cache, copy.place, copy.folder, copy.model, copy.size, options)
     await create_job(api, job)
@@ -67,7 +67,7 @@ async def forget(api: Api, copy: Copy) -> None:
             await delete_job(api, job)
 
 
-async def put_away(api: Api, copy: Copy) -> None:
+async def remove_finished_pods(api: Api, copy: Copy) -> None:
     """Delete the pods of a pull that is done: a claim cannot be deleted while one exists."""
     if copy.present:
         for pod in copy.pods:

@@ -72,7 +72,7 @@ async def _advance(
             return Pull()
     job, pull = build_pull_job(service, source, options), judge(seen.job, seen.pods)
     if pull.done:
-        await _put_away(api, service, pull, seen)
+        await _remove_finished(api, service, pull, seen)
         return pull
     await apply_policy(api, build_pull_policy(service, source, options, seen.claim), seen.policy)
     if seen.job is None:
@@ -88,7 +88,7 @@ async def _advance(
     return pull
 
 
-async def _put_away(api: Api, service: InferenceService, pull: Pull, seen: PullObjects) -> None:
+async def _remove_finished(api: Api, service: InferenceService, pull: Pull, seen: PullObjects) -> None:
     """Store the report of a pull in its Job, make the claim the Job's owner, and delete the Job's pods: while one
     exists, the claim cannot be deleted."""
     assert seen.job is not None

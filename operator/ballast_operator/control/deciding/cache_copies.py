@@ -23,7 +23,7 @@ from ballast_operator.resources.pulling.cache_job import (
 )
 from ballast_operator.resources.pulling.job_pod import LABEL_PULL
 
-OVER = ("Succeeded", "Failed")
+TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def mounted_folders(cache: ModelCache, pods: Sequence[Mapping[str, Any]]) -> dic
     found: defaultdict[str, set[str]] = defaultdict(set)
     for pod in pods:
         spec = pod.get("spec") or {}
-        if (pod.get("status") or {}).get("phase") in OVER or not spec.get("nodeName"):
+        if (pod.get("status") or {}).get("phase") in TERMINAL_PHASES or not spec.get("nodeName"):
             continue
         for container in spec.get("containers") or ():
             for mount in container.get("volumeMounts") or ():

@@ -51,7 +51,8 @@ def stamped(desired: Mapping[str, Any]) -> dict[str, Any]:
 def has_drifted(desired: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     """Whether a desired field is missing or has another value, or the content has an undesired field."""
     return bool(_surplus(desired, live)) or not all(
-        key in live and _is_as_wanted(str(desired["kind"]), value, live[key], (key,)) for key, value in desired.items()
+        key in live and _matches_desired(str(desired["kind"]), value, live[key], (key,))
+        for key, value in desired.items()
     )
 
 
@@ -76,7 +77,7 @@ def _removals(kind: str, want: Any, have: Any, path: Path) -> dict[str, Any]:
     """The patch for the field at `path`, under its name; empty if apply alone is sufficient."""
     name = path[-1]
     if isinstance(want, list):
-        replaced = (kind, path) in KEYED_LISTS and not _is_as_wanted(kind, want, have, path)
+        replaced = (kind, path) in KEYED_LISTS and not _matches_desired(kind, want, have, path)
         return {name: want} if replaced else {}
     if not isinstance(want, Mapping) or not isinstance(have, Mapping):
         return {}
@@ -93,12 +94,14 @@ def _added(kind: str, want: Mapping[str, Any], have: Mapping[str, Any], path: Pa
     return set(have) - set(want) - FILLED_IN.get((kind, path), frozenset())
 
 
-def _is_as_wanted(kind: str, want: Any, have: Any, path: Path) -> bool:
+def _matches_desired(kind: str, want: Any, have: Any, path: Path) -> bool:
     if isinstance(want, Mapping):
         return (
             isinstance(have, Mapping)
             and not _added(kind, want, have, path)
-            and all(key in have and _is_as_wanted(kind, value, have[key], (*path, key)) for key, value in want.items())
+            and all(
+                key in have and _matches_desired(kind, value, have[key], (*path, key)) for key, value in want.items()
+            )
         )
     if isinstance(want, list):
         return isinstance(have, list) and _list_is_as_wanted(kind, want, have, path)
@@ -109,6 +112,6 @@ def _list_is_as_wanted(kind: str, want: list[Any], have: list[Any], path: Path) 
     key = SHARED_LISTS.get(path)
     if key is None:
         pairs = zip(want, have, strict=False)
-        return len(want) == len(have) and all(_is_as_wanted(kind, a, b, path) for a, b in pairs)
+        return len(want) == len(have) and all(_matches_desired(kind, a, b, path) for a, b in pairs)
     found = {item.get(key): item for item in have}
-    return all(item[key] in found and _is_as_wanted(kind, item, found[item[key]], path) for item in want)
+    return all(item[key] in found and _matches_desired(kind, item, found[item[key]], path) for item in want)

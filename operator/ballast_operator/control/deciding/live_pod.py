@@ -26,7 +26,9 @@ from ballast_operator.names import (
 from ballast_operator.resources.pod import Attempt, parse_pod_name, restart_of
 from ballast_operator.spec_hash import settings_hash, spec_hash
 
-OF_ITS_MAKING = frozenset({ANNOTATION_SPEC_HASH, ANNOTATION_SETTINGS_HASH, ANNOTATION_ATTEMPT, ANNOTATION_FAILURES})
+CREATION_ANNOTATIONS = frozenset(
+    {ANNOTATION_SPEC_HASH, ANNOTATION_SETTINGS_HASH, ANNOTATION_ATTEMPT, ANNOTATION_FAILURES}
+)
 """Annotations about the creation of a pod, which a change of the spec does not change."""
 
 EXITS_WHEN_STOPPED = (0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
@@ -210,7 +212,9 @@ def pod_patch(pod: Pod, want: Mapping[str, Any]) -> dict[str, Any] | None:
     patch: dict[str, Any] = {}
     labels = {k: v for k, v in metadata["labels"].items() if labels_of(pod.body).get(k) != v}
     has = live.get("annotations") or {}
-    annotations = {k: v for k, v in metadata["annotations"].items() if k not in OF_ITS_MAKING and has.get(k) != v}
+    annotations = {
+        k: v for k, v in metadata["annotations"].items() if k not in CREATION_ANNOTATIONS and has.get(k) != v
+    }
     if pod.spec_hash and has.get(ANNOTATION_SPEC_HASH) != pod.spec_hash:
         annotations[ANNOTATION_SPEC_HASH] = pod.spec_hash
     if pod.ready and ANNOTATION_SERVED not in has:

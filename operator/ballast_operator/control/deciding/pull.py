@@ -12,7 +12,7 @@ from ballast_operator.resources.pulling.job_pod import ANNOTATION_TEMPLATE, LABE
 from ballast_operator.resources.pulling.pull_job import ANNOTATION_PULLED
 
 FIRST_LOOK_S, LAST_LOOK_S = 1.0, 10.0
-LATE_SHARE = 0.25
+LATE_FRACTION = 0.25
 """Fraction of a pull's duration by which its end may be noticed late."""
 
 
@@ -78,7 +78,7 @@ def judge(job: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) -> P
 def next_look_s(since_s: float) -> float:
     """Seconds until the next look at a pull that was first seen `since_s` seconds ago. Jobs are not watched; a small
     model takes seconds, a large one hours."""
-    return min(max(since_s * LATE_SHARE, FIRST_LOOK_S), LAST_LOOK_S)
+    return min(max(since_s * LATE_FRACTION, FIRST_LOOK_S), LAST_LOOK_S)
 
 
 def is_ours(job: Mapping[str, Any]) -> bool:

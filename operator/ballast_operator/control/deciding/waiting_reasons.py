@@ -14,5 +14,7 @@ PULL_FAILURES = (
     "SignatureValidationFailed",
 )
 """The image cannot be pulled."""
+NOT_CREATED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+"""The container cannot be created or started."""
 BACKING_OFF = "CrashLoopBackOff"
 """The container exited and is restarted after a delay."""

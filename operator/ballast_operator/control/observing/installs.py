@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
 """Maximum age of a Lease that was read."""
-PATIENCE_S = 40.0
+STALE_AFTER_S = 40.0
 """A Lease that was not renewed for this long has no holder. Measured by our own clock, because clocks may differ."""
 HANDOVER_S = 10.0
 """How long an install that starts to lead leaves services to the others: after this, each has read its Lease."""
@@ -83,14 +83,14 @@ class Installs:
         found = {Ref(lease["metadata"]["namespace"], lease["metadata"]["name"]): lease for lease in leases}
         for ref in self._seen.keys() | found.keys():
             if ref in found or _is_marked(self._seen[ref].lease):  # others are read one by one
-                self._saw(ref, found.get(ref))
+                self._record_lease(ref, found.get(ref))
 
     async def _created(self, ref: Ref) -> str | None:
         """The creation time of the Lease; None if it does not exist or has no holder."""
         sight = await self._sight(ref)
         if sight.lease is None or not (sight.lease.get("spec") or {}).get("holderIdentity"):
             return None
-        if self.clock() - sight.unchanged_since > PATIENCE_S:
+        if self.clock() - sight.unchanged_since > STALE_AFTER_S:
             return None
         return str(sight.lease["metadata"]["creationTimestamp"])
 
@@ -105,9 +105,9 @@ class Installs:
                 raise
             log.warning("a Lease may not be read", extra={"lease": str(ref), "error": str(error)})
             lease = None
-        return self._saw(ref, lease)
+        return self._record_lease(ref, lease)
 
-    def _saw(self, ref: Ref, lease: Mapping[str, Any] | None) -> _Sight:
+    def _record_lease(self, ref: Ref, lease: Mapping[str, Any] | None) -> _Sight:
         known, now = self._seen.get(ref), self.clock()
         same = known is not None and _version(known.lease) == _version(lease)
         since = known.unchanged_since if known is not None and same else now

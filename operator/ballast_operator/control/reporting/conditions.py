@@ -22,6 +22,8 @@ STALLED = "Stalled"
 """Present, and then true, only while the service is not ready and makes no progress. kstatus treats it as a failure."""
 SOLE_OPERATOR = "SoleOperator"
 """Present, and then false, only while several installs of the operator watch the service."""
+SIDECAR_NOT_STARTED = "SidecarNotStarted"
+"""Reason of ModelLoaded: a container that starts before the engine does not start."""
 
 TRANSIENT = frozenset(
     (
@@ -52,7 +54,7 @@ class Finding:
     message: str = ""
 
     @property
-    def troubles(self) -> bool:
+    def is_fault(self) -> bool:
         """Whether the condition is false for a reason that does not occur in every start."""
         return self.status == "False" and self.reason not in TRANSIENT
 

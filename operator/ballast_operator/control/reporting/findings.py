@@ -97,9 +97,9 @@ def _ready(service: InferenceService, seen: Evidence, required: Sequence[Finding
         return Finding("False", "ChildRefused", "; ".join(seen.refusals))
     if not service.spec.replicas:
         return Finding("False", STOPPED.reason, STOPPED.message)
-    troubles = [finding for finding in required if finding.troubles]
+    faults = [finding for finding in required if finding.is_fault]
     serving = Finding("True", "Serving", "every replica answers through the Service")
-    failing = worst(troubles or required, serving)
+    failing = worst(faults or required, serving)
     return failing if failing.holds else Finding("False", failing.reason, failing.message)
 
 
@@ -210,7 +210,7 @@ def _model_loaded(service: InferenceService, seen: Evidence, current: Mapping[in
     if not service.spec.replicas:
         return STOPPED
     found = [_loading(service, pod, seen) for _, pod in sorted(current.items())]
-    if (trouble := next((finding for finding in found if finding.troubles), None)) is not None:
+    if (trouble := next((finding for finding in found if finding.is_fault), None)) is not None:
         return trouble  # it may be the reason why the others are still missing
     if len(current.keys() | _outdated(seen)) < service.spec.replicas:
         return _missing(seen)
@@ -240,7 +240,7 @@ def _loading(service: InferenceService, pod: Pod, seen: Evidence) -> Finding:
         return Finding("False", reason, f"{pod.name}: no node yet, so nothing is loaded")
     if not pod.running and pod.blocked is not None:
         return Finding(
-            "False", "SidecarNotStarted", f"{pod.name}: {pod.blocked[0]}, before the engine: {pod.blocked[1]}"
+            "False", names.SIDECAR_NOT_STARTED, f"{pod.name}: {pod.blocked[0]}, before the engine: {pod.blocked[1]}"
         )
     if not pod.running:
         return Finding("False", "ContainerCreating", f"{pod.name}: its container is being started")
@@ -327,8 +327,8 @@ def _progressing(service: InferenceService, seen: Evidence, current: Mapping[int
     if hindrances := (*seen.conflicts, *seen.refusals, *seen.delays):
         return Finding("False", "Blocked", "; ".join(hindrances))
     if seen.pulled is not None and not seen.pulled.holds:
-        status: ConditionStatus = "False" if seen.pulled.troubles else "True"
-        return Finding(status, "Blocked" if seen.pulled.troubles else "Pulling", seen.pulled.message)
+        status: ConditionStatus = "False" if seen.pulled.is_fault else "True"
+        return Finding(status, "Blocked" if seen.pulled.is_fault else "Pulling", seen.pulled.message)
     if seen.rollout.leaving or seen.rollout.earlier_owner_pods:
         return Finding("True", "Draining", _why_missing(seen))
     if seen.rollout.outdated and service.spec.rollout.paused:

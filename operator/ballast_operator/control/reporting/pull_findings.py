@@ -37,7 +37,7 @@ REASONS = {
     **dict.fromkeys(PULL_FAILURES, "ImagePullFailed"),
 }
 """Observed reason → reason of the condition. All others become PullFailed."""
-HAS_NO_PLACE = ("NoNodes", "ClaimMissing")
+NO_STORAGE_REASONS = ("NoNodes", "ClaimMissing")
 """Reasons of a cache without a place, so that it downloads nothing."""
 
 
@@ -72,7 +72,7 @@ def find_cached(
         for name, state, message in places:
             if state in states:
                 return Finding("False", reason, f"{where}, {source.model} on {name}: {message}")
-    if not places and ready.get("reason") in HAS_NO_PLACE:
+    if not places and ready.get("reason") in NO_STORAGE_REASONS:
         return Finding("False", "CacheFailed", f"{where}: {ready['reason']}: {ready.get('message', '')}")
     return Finding("False", "CacheFilling", f"{where}: {source.model} is on no node yet")
 

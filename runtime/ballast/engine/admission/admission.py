@@ -49,7 +49,7 @@ class Admission:
                 f"you requested {prompt + request.sampling.max_tokens} tokens ({prompt} in the prompt, "
                 f"{request.sampling.max_tokens} for the completion)",
                 param="messages",
-                way_out="Shorten the prompt or lower max_tokens.",
+                advice="Shorten the prompt or lower max_tokens.",
             )
 
     def check_room(self, priority: int, client: int, count: int, num_tokens: int) -> None:

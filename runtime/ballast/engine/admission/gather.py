@@ -6,9 +6,9 @@ the others by a step, and a pass costs nearly the same for one prompt as for man
 
 from __future__ import annotations
 
-GATHER_SHARE = 0.1
+GATHER_FRACTION = 0.1
 """Longest wait, as a fraction of the duration of the step over the gathered prompts."""
-QUIET_SHARE = 0.02
+IDLE_FRACTION = 0.02
 """The wait ends after this fraction of that duration without an arrival, unless requests are being tokenised."""
 LONGEST_S = 0.2
 """Longest wait in any case, in seconds."""
@@ -19,7 +19,7 @@ def gather_s(step_s: float, waited_s: float, quiet_s: float, num_arriving: int) 
 
     `step_s`: cost of the step over all prompts gathered so far; `waited_s`: since the first one arrived; `quiet_s`:
     since the last one arrived; `num_arriving`: requests that are being tokenised."""
-    left_s = min(GATHER_SHARE * step_s, LONGEST_S) - waited_s
+    left_s = min(GATHER_FRACTION * step_s, LONGEST_S) - waited_s
     if num_arriving == 0:
-        left_s = min(left_s, QUIET_SHARE * step_s - quiet_s)
+        left_s = min(left_s, IDLE_FRACTION * step_s - quiet_s)
     return max(0.0, left_s)

@@ -65,7 +65,7 @@ class MaskWorker:
         mask = self._masks.pop(seq, None)
         if mask is None:
             return None
-        if not self._comes(mask):
+        if not self._wait_for(mask):
             self._late.add(mask)
             message = f"the grammar takes longer than {self._limit_s:g} s for one token"
             raise RequestError(message, status=500, code="grammar_too_slow")
@@ -76,7 +76,7 @@ class MaskWorker:
         except BaseException as error:
             raise broken_grammar(error) from error
 
-    def _comes(self, mask: Future[Mask]) -> bool:
+    def _wait_for(self, mask: Future[Mask]) -> bool:
         """Wait for the mask. Returns False if the step's time limit for masks passed first."""
         if mask.done():
             return True

@@ -20,8 +20,8 @@ from ballast.engine.sampling.logprobs import LOWEST, TokenLogprobs
 MAX_TOP_K = 2**31 - 1
 """More tokens than any vocabulary has."""
 _CONVERTED = ("top_k", "stop_token_ids", "logit_bias", "seed")
-_NOT_SAMPLED_BY = ("max_tokens", "logprobs", "constraint")
-_AS_THEY_ARE = [each.name for each in fields(SamplingParams) if each.name not in (*_CONVERTED, *_NOT_SAMPLED_BY)]
+_OUTSIDE_THE_SAMPLER = ("max_tokens", "logprobs", "constraint")
+_UNCONVERTED = [each.name for each in fields(SamplingParams) if each.name not in (*_CONVERTED, *_OUTSIDE_THE_SAMPLER)]
 """Parameters that the sampler takes without conversion."""
 
 
@@ -29,7 +29,7 @@ def sequence_sampler(params: SamplingParams, prompt_ids: Sequence[int], seed: in
     """The state that chooses one sequence's tokens. Clients may send negative seeds."""
     repeats = params.repetition_penalty != 1.0
     return sampling.SequenceSampler(
-        **{name: getattr(params, name) for name in _AS_THEY_ARE},
+        **{name: getattr(params, name) for name in _UNCONVERTED},
         top_k=min(params.top_k, MAX_TOP_K),
         stop_tokens=np.array(sorted(params.stop_token_ids), np.int32),
         logit_bias=list(params.logit_bias.items()),

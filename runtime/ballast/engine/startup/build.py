@@ -21,6 +21,17 @@ from ballast.moe.gpu_experts import GpuExperts
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """A device that computes some layers, except the routed experts that stay on the CPU."""
+
+    name: str
+    """"cuda:N"."""
+    layers: range
+    vram: VramLimit | None = None
+    """Limit of the device's memory; None: all of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """The engine's settings; most are command-line options of the same names."""
 
@@ -40,19 +51,17 @@ class EngineSettings:
     activation_bytes: int | None = None
     """1 or 2; None: by each matrix's type."""
     numa: NumaMode = "off"
-    device: str = "cpu"
-    """"cpu", or "cuda:N": the device that computes everything but the routed experts."""
+    devices: tuple[DeviceSettings, ...] = ()
+    """In the order of their layers; empty: the CPU computes everything."""
     stream_from_tokens: int | None = None
-    """Fewest tokens of a step whose experts are streamed through the device. None: measured at start; 0: never."""
+    """Fewest tokens of a step whose experts are streamed through the devices. None: measured at start; 0: never."""
     gpu_experts: GpuExperts = ()
-    """Routed experts that are also in the device's memory, by layer."""
+    """Routed experts that are also in the memory of their layer's device, by layer."""
     pcie_share: float | None = 0.0
-    """Fraction of a decode step's other experts that the device reads across PCIe; None: as measured."""
+    """Fraction of a decode step's other experts that devices read across PCIe; None: as measured."""
     prefill_is_auto: bool = False
-    """`prefill_chunk_size` assumes that a device computes all experts of a long step. If the CPU computes them, the
+    """`prefill_chunk_size` assumes that devices compute all experts of a long step. If the CPU computes them, the
     engine uses `chunk_size` instead."""
-    vram: VramLimit | None = None
-    """Limit of the device's memory; None: all of it."""
     packed_dir: Path | None = None
     """Folder that keeps packed weights for the next start; None: they are not kept."""
     measurements: MeasurementMode = "off"
@@ -71,7 +80,7 @@ class EngineSettings:
 
 
 def engine_settings(config: Config) -> EngineSettings:
-    """The engine's settings from a resolved configuration."""
+    """The engine's settings from a resolved configuration. Its plan has the devices."""
     scheduling, machine = config.scheduling, config.machine
     assert scheduling.prefill_chunk_size is not None, "the configuration is resolved"
     assert machine.cpu_threads is not None, "the configuration is resolved"
@@ -91,7 +100,6 @@ def engine_settings(config: Config) -> EngineSettings:
         cpu_threads=machine.cpu_threads,
         activation_bytes=machine.activation_bytes,
         numa=machine.numa,
-        device=machine.device,
         stream_from_tokens=machine.stream_from_tokens,
         pcie_share=machine.pcie_share,
         packed_dir=machine.packed_dir,

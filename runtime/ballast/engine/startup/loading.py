@@ -1,4 +1,4 @@
-"""Loads the runner of an engine for the device in the settings."""
+"""Loads the runner of an engine for the devices in the settings."""
 
 from __future__ import annotations
 
@@ -21,9 +21,16 @@ from ballast.host.startup.kernel_cache import measurements_folder
 from ballast.host.startup.machine_facts import machine_facts
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
-from ballast.host.vram import VramLimit, enforce, why_full
+from ballast.host.vram import enforce, why_full
 from ballast.model.kept_weights import kept_weights
-from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_state_slots, num_window_blocks
+from ballast.model.kv_pool import (
+    KvPool,
+    StatePool,
+    num_kv_blocks,
+    num_state_slots,
+    num_window_blocks,
+    outstanding_tokens,
+)
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.runner import Runner
@@ -48,17 +55,17 @@ def load_runner(
     report: Callable[[float], None] = lambda _: None,
     on_placed: Callable[[WeightMemory, str], None] = lambda *_: None,
 ) -> Runner:
-    """Load the model for the settings' device. Only ids below `num_sampled_ids` can be sampled.
+    """Load the model for the settings' devices. Only ids below `num_sampled_ids` can be sampled.
 
     `report` gets the loaded fraction, 0…1. `on_placed` gets where the weights are, and why threads are not pinned
     ("" if they are). With numa "auto" the calling thread stays pinned; see `start_threads`.
     """
     start = Start(_measurements(gguf_model, spec, settings))
-    on_cpu = settings.device == "cpu"
+    on_cpu = not settings.devices
     pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology, adopt_caller=on_cpu)
     packing = _with_packed_dir(Packing(pool, settings.cpu_isa, settings.activation_bytes), gguf_model, spec, settings)
     load = _load_on_cpu if on_cpu else _load_hybrid
-    with _explain_out_of_memory(settings.device, settings.vram):
+    with _explain_out_of_memory(settings):
         runner, memory = load(gguf_model, spec, num_sampled_ids, packing, settings, report, start)
     if packing.kept is not None:
         packing.kept.finish()
@@ -81,7 +88,7 @@ def _measurements(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettin
     for file in gguf_model.files:
         headers.update(gguf_model.header(file).tobytes())
     facts = {
-        **machine_facts(machine, settings.device),
+        **machine_facts(machine, [each.name for each in settings.devices]),
         "model": [spec.name, headers.hexdigest(), hashlib.sha256(repr(spec).encode()).hexdigest()],
         "threads": [settings.cpu_threads, settings.numa, settings.cpu_isa],
         "activation_bytes": settings.activation_bytes,
@@ -106,7 +113,7 @@ def _with_packed_dir(packing: Packing, gguf_model: GgufModel, spec: ModelSpec, s
         spec,
         packing.isa,
         nodes,
-        on_gpu=settings.device != "cpu",
+        on_gpu=bool(settings.devices),
         gpu_experts=settings.gpu_experts,
     )
     kept = open_packed_dir(settings.packed_dir, gguf_model, packing.isa, nodes, weights.tensors, weights.file_bytes)
@@ -114,21 +121,27 @@ def _with_packed_dir(packing: Packing, gguf_model: GgufModel, spec: ModelSpec, s
 
 
 @contextmanager
-def _explain_out_of_memory(device: str, limit: VramLimit | None) -> Iterator[None]:
+def _explain_out_of_memory(settings: EngineSettings) -> Iterator[None]:
     """Turn a failed allocation into an OutOfMemoryError with a way out.
 
     The plan found enough memory, so another process has taken it, the plan's reserve was too small, or the process has
     a limit that the plan does not know.
     """
     device_is_full: tuple[type[Exception], ...] = ()
-    if device != "cpu":
+    says_which: tuple[type[Exception], ...] = ()
+    if settings.devices:
         import torch  # not installed for a server that uses the CPU alone
 
-        device_is_full = (torch.OutOfMemoryError,)
+        from ballast.model.hybrid.device_errors import DeviceFullError
+
+        device_is_full, says_which = (torch.OutOfMemoryError,), (DeviceFullError,)
     try:
         yield
+    except says_which as error:
+        raise OutOfMemoryError(f"while the model was loaded: {error}") from error
     except device_is_full as error:
-        raise OutOfMemoryError(f"while the model was loaded: {why_full(device, limit, error)}") from error
+        first = settings.devices[0]  # work outside the stages of a device is done here
+        raise OutOfMemoryError(f"while the model was loaded: {why_full(first.name, first.vram, error)}") from error
     except MemoryError as error:
         raise OutOfMemoryError(
             f"the system refused memory while the model was loaded ({first_line(error)}); raise the limit on this "
@@ -148,15 +161,8 @@ def _load_on_cpu(
     with start.times.phase("weights"):
         weights = load_weights(gguf_model, spec, num_sampled_ids, packing, report)
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
-    # Tiers keep whole blocks, so with one, layers with a window keep all.
-    window = spec.window if settings.kv_disk_dir is None else None
-    window_blocks = num_window_blocks(
-        window,
-        num_blocks,
-        settings.block_tokens,
-        settings.max_batch_size,
-        max(settings.chunk_size, settings.prefill_chunk_size),
-    )
+    window = _window(spec, settings, has_lanes=False)
+    window_blocks = None if window is None else window[1]
     kv = KvPool(spec.planes, num_blocks, settings.block_tokens, window_blocks)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     state_slots = num_state_slots(spec.states, num_blocks * settings.block_tokens, settings.max_batch_size)
@@ -164,11 +170,25 @@ def _load_on_cpu(
     runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions, states)
     runner.start = start
     runner.state_slots = state_slots
-    if window is not None and window_blocks is not None:
-        runner.window = (window, window_blocks)
+    runner.window = window
     if settings.kv_disk_dir is not None:
         runner.cache_tiers = _tiers(gguf_model, PoolBlocks(kv), settings)
     return runner, weight_memory(weights)
+
+
+def _window(spec: ModelSpec, settings: EngineSettings, *, has_lanes: bool) -> tuple[int, int] | None:
+    """See `Runner.window`. `has_lanes`: see `outstanding_tokens`."""
+    if spec.window is None:
+        return None
+    found = num_window_blocks(
+        spec.window,
+        num_kv_blocks(settings.cache_lens, settings.block_tokens),
+        settings.block_tokens,
+        settings.max_batch_size,
+        outstanding_tokens(settings.chunk_size, settings.prefill_chunk_size, has_lanes=has_lanes),
+        has_tiers=settings.kv_disk_dir is not None or settings.kv_host_bytes > 0,
+    )
+    return None if found is None else (spec.window, found)
 
 
 def _tiers(gguf_model: GgufModel, cache: CacheBlocks, settings: EngineSettings) -> CacheTiers | None:
@@ -182,7 +202,8 @@ def _tiers(gguf_model: GgufModel, cache: CacheBlocks, settings: EngineSettings) 
             log.warning("kv_host_bytes is not used", extra={"why": first_line(error)})
     if settings.kv_disk_dir is not None:
         nodes = threads_per_node(settings.topology or numa.read_topology(), settings.cpu_threads, settings.numa)
-        machine = (settings.device.partition(":")[0], settings.cpu_isa, settings.activation_bytes, len(nodes))
+        kinds = dict.fromkeys(each.name.partition(":")[0] for each in settings.devices)
+        machine = (",".join(kinds) or "cpu", settings.cpu_isa, settings.activation_bytes, len(nodes))
         disk = open_disk_tier(
             settings.kv_disk_dir,
             settings.kv_disk_bytes,
@@ -207,36 +228,44 @@ def _load_hybrid(
 ) -> tuple[Runner, WeightMemory]:
     import torch  # not installed for a server that uses the CPU alone
 
+    from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
     from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
     from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
     from ballast.model.hybrid.load import load_hybrid_model
-    from ballast.model.hybrid.load_options import HybridOptions
+    from ballast.model.hybrid.load_options import DeviceOptions, HybridOptions
     from ballast.model.hybrid.platforms.platform_of import platform_of
 
-    if settings.vram is not None:
-        enforce(settings.device, settings.vram)
+    for each in settings.devices:
+        if each.vram is not None:
+            enforce(each.name, each.vram)
+    window = _window(spec, settings, has_lanes=True)
     options = HybridOptions(
-        device=torch.device(settings.device),
+        devices=[DeviceOptions(torch.device(each.name), each.layers, each.vram) for each in settings.devices],
         num_sampled_ids=num_sampled_ids,
         num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
         block_tokens=settings.block_tokens,
+        num_window_blocks=None if window is None else window[1],
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
         max_batch_size=settings.max_batch_size,
         gpu_experts=settings.gpu_experts,
         pcie_share=settings.pcie_share,
         stream_from_tokens=settings.stream_from_tokens,
-        vram=settings.vram,
         pin_thread=settings.numa != "off",
         finishes_later=settings.finishes_later,
         start=start,
     )
-    use_device = partial(torch.cuda.set_device, options.device)
-    take = platform_of(options.device).host_memory()
+    first = options.devices[0].device
+    use_device = partial(torch.cuda.set_device, first)
+    take = platform_of(first).host_memory()
     with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, take, use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
-            blocks = DeviceBlocks(model.kv_tensors, settings.block_tokens, ahead.take)
-            model.cache_tiers = _tiers(gguf_model, blocks, settings)
+            own = [
+                DeviceBlocks(each.kv.tensors, settings.block_tokens, ahead.take, each.kv.has_windows)
+                for each in model.devices
+            ]
+            model.cache_tiers = _tiers(gguf_model, BlocksOfDevices(own, ahead.take), settings)
+    model.window = window
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

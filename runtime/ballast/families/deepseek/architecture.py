@@ -12,4 +12,6 @@ ARCHITECTURE = Architecture(
         "sigmoid": RouterRule(group_score="top2_sum", has_bias=True),
     },
     modules={"softmax": "DeepseekV2", "sigmoid": "DeepseekV3"},
+    defaults={"attention.temperature_scale": 0.0},
+    scales_queries=True,
 )

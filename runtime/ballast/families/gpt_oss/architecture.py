@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ballast.families.architecture import PLAIN_YARN, Architecture, ClampedSwiglu, RouterRule
+from ballast.families.architecture import PLAIN_YARN, Architecture, ClampedSwiglu, RouterRule, WindowRule
 from ballast.families.family import SOFTMAX_OF_CHOSEN, routing_values
 
 ARCHITECTURE = Architecture(
@@ -14,7 +14,7 @@ ARCHITECTURE = Architecture(
     defaults={**routing_values(SOFTMAX_OF_CHOSEN, (1, 1), 1.0, norm=True), **PLAIN_YARN},
     ffn_norm="post_attention_norm",
     needed_options=frozenset({"qkv_bias", "output_bias", "sinks"}),
-    window_period=2,
+    windows=WindowRule(period=2),
     rounds_yarn=False,
     unit=ClampedSwiglu(alpha=1.702, limit=7.0),
     expert_biases=True,

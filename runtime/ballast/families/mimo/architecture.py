@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ballast.families.architecture import PLAIN_YARN, Architecture, RouterRule
+from ballast.families.architecture import PLAIN_YARN, Architecture, RouterRule, WindowRule
 from ballast.families.family import SIGMOID, routing_values
 
 ARCHITECTURE = Architecture(
@@ -12,6 +12,6 @@ ARCHITECTURE = Architecture(
     modules={"sigmoid": "MiMoV2Flash"},
     defaults={**routing_values(SIGMOID, (1, 1), 1.0, norm=True), **PLAIN_YARN},
     windowed_options=frozenset({"sinks"}),
-    window_period=0,
+    windows=WindowRule(),
     scales_values=True,
 )

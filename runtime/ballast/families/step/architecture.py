@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ballast.families.architecture import Architecture, RouterRule
+from ballast.families.architecture import Architecture, RouterRule, WindowRule
 from ballast.families.family import SIGMOID
 
 ARCHITECTURE = Architecture(
@@ -16,7 +16,7 @@ ARCHITECTURE = Architecture(
         "expert_group_used_count": 1,
         "expert_weights_norm": True,
     },
-    window_period=0,
+    windows=WindowRule(),
     halves_full_rope=True,
     has_limits=True,
 )

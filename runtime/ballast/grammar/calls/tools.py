@@ -11,6 +11,7 @@ Hunyuan 3:     CALLS newline CALL name SEPARATOR newline KEY key END_KEY newline
 gpt-oss:       CHANNEL commentary to=functions.name CONSTRAIN json MESSAGE arguments
 MiniMax-M2:    CALL newline <invoke name="…"> newline <parameter name="…">value</parameter> newline … END_CALL
 MiMo-V2:       CALL newline <function=name> newline <parameter=key>value</parameter> newline … END_CALL …
+Mistral:       CALL name SEPARATOR arguments …
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _BETWEEN: Mapping[CallStyle, str] = {
     "dsml": "(NEWLINE call)*",
     "invoke": "(NEWLINE? call)*",
     "function": "(NEWLINE? call)*",
+    "named": "call*",
     "channels": "",
 }
 
@@ -133,7 +135,7 @@ def _frame(rules: Mapping[Mark, str], names: Sequence[str], between: str, form: 
         return [f"calls: {begin} call {between} {end}", f"call: {call}"]
     return [
         f"calls: {rules.get(Mark.CALLS, '')} call {between} {rules.get(Mark.END_CALLS, '')}",
-        f"call: {rules[Mark.CALL]} ({calls}) {rules[Mark.END_CALL]}",
+        f"call: {rules[Mark.CALL]} ({calls}) {rules.get(Mark.END_CALL, '')}",
     ]
 
 
@@ -146,7 +148,7 @@ def _alternatives(name: str, separator: str, arguments: str, form: CallStyle) ->
     if form == "numbered":
         yield f"{quoted(f'functions.{name}:')} /[0-9]{{1,4}}/ {separator} {arguments}"
         return
-    if form != "plain":
+    if form not in ("plain", "named"):
         head = quoted(f"{name}\n```json\n")
         yield f"{quoted('function')} {separator} {head} {arguments} {quoted(chr(10) + '```')}"
     if form != "fenced":

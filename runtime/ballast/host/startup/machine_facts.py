@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ _PCI_FILES = ("max_link_speed", "max_link_width", "current_link_width", "numa_no
 """Facts of the PCIe link, without its current speed, which drops while the GPU is idle."""
 
 
-def machine_facts(machine: Machine, device: str) -> dict[str, Any]:
-    """`device`: "cpu" or "cuda:N"."""
+def machine_facts(machine: Machine, devices: Sequence[str]) -> dict[str, Any]:
+    """`devices`: the devices besides the CPU, such as "cuda:0"."""
     compiled = Path(_core.__file__).stat()
     return {
         "ballast": [__version__, compiled.st_size, compiled.st_mtime_ns],
@@ -25,15 +26,15 @@ def machine_facts(machine: Machine, device: str) -> dict[str, Any]:
         "nodes": [[len(node.cores), len(node.cpus), node.memory_allowed] for node in machine.topology.nodes],
         "cpu_quota": None if machine.cpu_quota is None else machine.cpu_quota.cpus,
         "memory_gib": round(machine.memory.total_bytes / 2**30),
-        "gpu": gpu_facts(device) if device.startswith("cuda") else None,
+        "gpus": [gpu_facts(name) for name in devices if name.startswith("cuda")],
     }
 
 
-def gpu_facts(device: str, root: Path = Path("/")) -> dict[str, Any]:
+def gpu_facts(name: str, root: Path = Path("/")) -> dict[str, Any]:
     """Model, driver and PCIe link of "cuda:N". A value that the system does not report is ""."""
     import torch
 
-    about: Any = torch.cuda.get_device_properties(device)
+    about: Any = torch.cuda.get_device_properties(name)
     address = f"{about.pci_domain_id:04x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
     return {
         "name": about.name,

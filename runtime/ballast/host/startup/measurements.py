@@ -26,10 +26,10 @@ MeasurementMode = Literal["kept", "new", "off"]
 """reuse: use and keep measurements; the others measure again, and keep the results or leave the files unchanged."""
 
 FORMAT = 1
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Maximum size of a file."""
-MOST_SECONDS = 1e6
-MOST_FILES = 64
+MAX_SECONDS = 1e6
+MAX_FILES = 64
 """Maximum number of files in a folder; the oldest are deleted."""
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class Measurements:
 
 def kept_seconds(value: Any) -> float:
     """Seconds from a file. Raises ValueError for values that a clock cannot return."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
         raise ValueError(f"{value!r} is not a number of seconds")
     return float(value)
 
@@ -133,9 +133,9 @@ def _content(file: Path) -> bytes:
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise ValueError("it is not a regular file")
-        content = opened.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        content = opened.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES} bytes")
     return content
 
 
@@ -145,7 +145,7 @@ def _remove_old(folder: Path) -> None:
     for file in folder.iterdir():
         with suppress(FileNotFoundError):
             changed[file] = file.lstat().st_mtime
-    for file in sorted(changed, key=changed.__getitem__, reverse=True)[MOST_FILES:]:
+    for file in sorted(changed, key=changed.__getitem__, reverse=True)[MAX_FILES:]:
         with suppress(OSError):
             file.unlink()
 

@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 MAX_DIFFERENCE = 0.05
 """Maximum difference as a fraction of the largest result. The CPU's rounding of activations to one byte causes about a
 fifth of it."""
-LEAST_LARGEST = 1e-6
+MIN_PEAK = 1e-6
 """Lower bound of the largest result, by which differences are divided. Some files have experts of zeros; differences
 this small have no effect on the sum that they are added to."""
 _DIFFERENT_ROWS = 256
 
 
 def difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    """The largest difference of two results as a fraction of the largest expected one, or of LEAST_LARGEST. The result
+    """The largest difference of two results as a fraction of the largest expected one, or of MIN_PEAK. The result
     is NaN if a value is NaN or infinite, so compare with `not difference <= MAX_DIFFERENCE`."""
     with np.errstate(invalid="ignore"):  # infinities
-        return float(np.abs(found - expected).max() / np.maximum(np.abs(expected).max(), LEAST_LARGEST))
+        return float(np.abs(found - expected).max() / np.maximum(np.abs(expected).max(), MIN_PEAK))
 
 
 def random_rows(rng: np.random.Generator, num_rows: int, width: int) -> NDArray[np.float32]:

@@ -106,7 +106,7 @@ class CudaBackend:
 
     def hand_off(self) -> HandOff:
         """See `Backend`."""
-        send, fetch = transport.carried(self.device, transport_kernels)
+        send, fetch = transport.carried(transport_kernels)
         return HandOff(StreamSignals(), send, fetch, pins=True)
 
     def reads_host(self, pinned: PinnedMemory) -> bool:

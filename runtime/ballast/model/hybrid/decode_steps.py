@@ -1,30 +1,33 @@
-"""Decode steps of a model on one device: they read their input from fixed memory and write logits to host memory."""
+"""Decode steps of a model: devices read their input from fixed memory, and the last one writes logits to host
+memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
 from ballast._core import kernels
 from ballast.model.batch import Batch
-from ballast.model.hybrid.device import Device
+from ballast.model.hybrid.devices import Devices
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.forward_pass import ForwardPass
 from ballast.model.hybrid.pieces import drained
 
 
 class DecodeSteps:
-    """Steps in which each token belongs to a different request. They are queued kernel by kernel, or replayed as
-    captured graphs."""
+    """Steps in which each token belongs to a different request. Each device's part is queued kernel by kernel, or
+    replayed as a captured graph. Between the parts, the stream is copied from one device's fixed memory to the
+    next's."""
 
-    def __init__(self, device: Device, layers: ForwardPass, experts: DividedExperts) -> None:
-        self._device = device
+    def __init__(self, devices: Devices, layers: ForwardPass, experts: DividedExperts) -> None:
+        self._devices = devices
         self._layers = layers
         self._experts = experts
         self._warm_up: tuple[RoutedLayers, Sequence[int]] | None = None
-        shape = (device.inputs.max_batch_size, layers.weights.num_sampled_ids)
-        self._host_logits = torch.empty(shape, pin_memory=device.platform.pins)
+        shape = (devices.max_batch_size, layers.weights.num_sampled_ids)
+        self._host_logits = torch.empty(shape, pin_memory=devices[-1].platform.pins)
 
     def warm_up(self, batch_sizes: Sequence[int], host: RoutedLayers, layers: Sequence[int]) -> None:
         """Run steps of padding. `host` replaces the CPU experts, and `layers` replaces all layers, also in the steps
@@ -35,37 +38,53 @@ class DecodeSteps:
 
     def capture(self, report: Callable[[float], None], *, finishes_later: bool) -> None:
         """See `Device.capture`."""
-        self._device.capture(self._run_before_capture, self._queue_for_capture, report, finishes_later=finishes_later)
+        for number, device in enumerate(self._devices):
+            within = partial(_report_within, report, number, len(self._devices))
+            queue = partial(self._queue_for_capture, number)
+            device.capture(self._run_before_capture, queue, within, finishes_later=finishes_later)
 
     def capture_next(self) -> bool:
-        """See `DecodeGraphs.capture_next`; False if steps are not captured."""
-        graphs = self._device.graphs
-        return graphs is not None and graphs.capture_next(self._run_before_capture, self._queue_for_capture)
+        """Capture a part of a step that is left; returns whether any remains. See `DecodeGraphs.capture_next`."""
+        return any(
+            device.capture_next(self._run_before_capture, partial(self._queue_for_capture, number))
+            for number, device in enumerate(self._devices)
+        )
 
     def stage(self, batch: Batch) -> None:
         """Queue the copies of the step's tables behind the running step, if any."""
-        device = self._device
-        with device.decoding():
-            device.inputs.send_tables(batch)
-            device.attention.prepare(device.inputs.of_size(batch.token_ids.size).step)
+        with self._devices.decoding():
+            for device in self._devices:
+                device.stage(batch)
 
     def queue(self, batch: Batch) -> torch.Tensor:
         """Queue the staged step; returns its logits in host memory, valid after the step has run."""
-        device, size = self._device, batch.token_ids.size
-        kernels.embed(self._layers.weights.embedding, batch.token_ids, device.inputs.host_rows(size))
-        device.inputs.send_rows(size)
+        first, size = self._devices[0], batch.token_ids.size
+        kernels.embed(self._layers.weights.embedding, batch.token_ids, first.inputs.host_rows(size))
+        with first.active():
+            first.inputs.send_rows(size)
         self._experts.begin(size)
-        if device.graphs is not None and device.graphs.holds(size):
-            device.graphs.replay(size)
-        else:
-            self._queue(size, self._experts)
+        for number, device in enumerate(self._devices):
+            self._receive(number, size)
+            if not device.replay(size):
+                with device.active():
+                    self._queue_part(number, size, self._experts)
         return self._host_logits[:size]
 
-    def _queue(self, batch_size: int, experts: DividedExperts, layers: Sequence[int] | None = None) -> None:
-        """`layers`: see `ForwardPass`."""
-        given = self._device.inputs.of_size(batch_size)
-        logits = drained(self._layers.pieces(given.embedded, given.step, experts, is_prefill=False, layers=layers))
-        self._host_logits[:batch_size].copy_(logits, non_blocking=True)
+    def _receive(self, number: int, batch_size: int) -> None:
+        """Queue the copy of the stream to the device with this number from the one before it, if there is one."""
+        if number > 0:
+            before, own = (self._devices[at].inputs.of_size(batch_size).embedded for at in (number - 1, number))
+            own.copy_(before, non_blocking=True)
+
+    def _queue_part(
+        self, number: int, batch_size: int, experts: DividedExperts, layers: Sequence[int] | None = None
+    ) -> None:
+        """Queue the part of the device with this number, which is active. `layers`: see `ForwardPass`."""
+        given = self._devices[number].inputs.of_size(batch_size)
+        part = self._layers.part(number, given.embedded, given.step, experts, is_prefill=False, layers=layers)
+        result = drained(part)
+        if number == len(self._devices) - 1:
+            self._host_logits[:batch_size].copy_(result, non_blocking=True)
 
     def _run_before_capture(self, batch_size: int) -> None:
         experts, layers = self._experts, None
@@ -74,17 +93,24 @@ class DecodeSteps:
             experts = self._experts.over(host)
         self._run_padding(batch_size, experts, layers)
 
-    def _queue_for_capture(self, batch_size: int) -> None:
-        self._queue(batch_size, self._experts)
+    def _queue_for_capture(self, number: int, batch_size: int) -> None:
+        self._queue_part(number, batch_size, self._experts)
 
     def _run_padding(self, batch_size: int, experts: DividedExperts, layers: Sequence[int] | None = None) -> None:
         """Run a step of padding, which reads and writes only the null block. `layers`: see `ForwardPass`."""
-        device = self._device
-        device.platform.synchronize()
-        with device.decoding():
-            device.inputs.send_padding(batch_size)
-            device.attention.prepare(device.inputs.of_size(batch_size).step)
+        self._devices.synchronize()
+        with self._devices.decoding():
+            for device in self._devices:
+                device.stage_padding(batch_size)
             experts.begin(batch_size)
-            self._queue(batch_size, experts, layers)
+            for number, device in enumerate(self._devices):
+                self._receive(number, batch_size)
+                if layers is None or not set(layers).isdisjoint(device.layers):
+                    with device.active():
+                        self._queue_part(number, batch_size, experts, layers)
             experts.finish(lambda: None)
-            device.wait()
+            self._devices.wait()
+
+
+def _report_within(report: Callable[[float], None], number: int, count: int, done: float) -> None:
+    report((number + done) / count)

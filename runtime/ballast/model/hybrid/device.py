@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from ballast.errors import EngineDeadError, OutOfMemoryError
-from ballast.host.vram import VramLimit, why_full
+from ballast.host.vram import VramLimit
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool, LayerCache
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
+from ballast.model.hybrid.device_errors import computing_on
 from ballast.model.hybrid.device_wait import Event
-from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
+from ballast.model.hybrid.experts.divided_experts import DeviceExperts
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
-from ballast.model.hybrid.layers.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.platforms.interface import Platform, Stream
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.step import Step
@@ -38,12 +37,12 @@ class Device:
     """The memory limit, for messages; None: no limit."""
     kv: DeviceKvPool
     """The KV cache of its layers."""
-    resident: Mapping[int, LayerOnDevice]
-    """By index of the routed layer: the experts in device memory, and those that the device reads from host memory."""
+    experts: DeviceExperts
+    """The experts of its routed layers in device memory, and those that the device reads from host memory."""
     inputs: DecodeInputs
-    attention: AttentionLayer[Any]
+    attention: AttentionLayers
     """Attention of the model's kind, for the weights of this device's layers."""
-    prefill_attention: AttentionLayer[Any]
+    prefill_attention: AttentionLayers
     """Attention of long prompts, which are computed concurrently with the decode lane's steps."""
     pointwise: Pointwise
     late: LateKernels
@@ -65,11 +64,6 @@ class Device:
         return self.platform.device
 
     @property
-    def num_gpu_experts(self) -> int:
-        """Number of experts in device memory, over all layers."""
-        return sum(layer.num_gpu_experts for layer in self.resident.values())
-
-    @property
     def num_graphs(self) -> int:
         """Number of batch sizes for which decode steps are captured."""
         return 0 if self.graphs is None else self.graphs.count
@@ -83,13 +77,34 @@ class Device:
         """The cache of a layer, which must be one of `layers`."""
         return self.kv.layers[self.layers.index(layer)]
 
-    def attention_for(self, *, is_prefill: bool) -> AttentionLayer[Any]:
+    def attention_for(self, *, is_prefill: bool) -> AttentionLayers:
         """Attention for steps of the prefill lane, or for other steps."""
         return self.prefill_attention if is_prefill else self.attention
 
     def prepared(self, batch: Batch, *, is_prefill: bool) -> Step:
         """The batch's tables on the device, sliced and planned for `attention_for(is_prefill=is_prefill)`."""
-        return self.attention_for(is_prefill=is_prefill).prepared(batch, self.torch_device)
+        with self.active():
+            return self.attention_for(is_prefill=is_prefill).prepared(batch, self.torch_device)
+
+    def stage(self, batch: Batch) -> None:
+        """Queue the copies of a decode step's tables behind the running step, if any."""
+        with self.active():
+            self.inputs.send_tables(batch)
+            self.attention.prepare(self.inputs.of_size(batch.token_ids.size).step)
+
+    def stage_padding(self, batch_size: int) -> None:
+        """As `stage`, for a decode step of padding."""
+        with self.active():
+            self.inputs.send_padding(batch_size)
+            self.attention.prepare(self.inputs.of_size(batch_size).step)
+
+    def replay(self, batch_size: int) -> bool:
+        """Queue the captured part of a decode step on the current stream; returns whether it is captured."""
+        if self.graphs is None or not self.graphs.holds(batch_size):
+            return False
+        with self.active():
+            self.graphs.replay(batch_size)
+        return True
 
     def decoding(self) -> AbstractContextManager[object]:
         """A context in which work is queued on `decode_stream`."""
@@ -112,29 +127,32 @@ class Device:
         *,
         finishes_later: bool,
     ) -> None:
-        """Capture decode steps as graphs, and use them from now on. For parameters and errors see
+        """Capture this device's part of decode steps as graphs, and use them from now on. For parameters and errors see
         `DecodeGraphs.capture`."""
         self.graphs = None  # frees the memory of graphs captured before
         graphs = DecodeGraphs(self.decode_stream)
-        graphs.capture(self.inputs.max_batch_size, run, queue, report, finishes_later=finishes_later)
+        with self.platform.active():
+            graphs.capture(self.inputs.max_batch_size, run, queue, report, finishes_later=finishes_later)
         self.graphs = graphs
+
+    def capture_next(self, run: Callable[[int], None], queue: Callable[[int], None]) -> bool:
+        """See `DecodeGraphs.capture_next`; False if steps are not captured."""
+        if self.graphs is None:
+            return False
+        with self.platform.active():
+            return self.graphs.capture_next(run, queue)
 
     def fetch_num_saturated(self) -> None:
         """Queue the copy of the count of numbers that were too large for the cache to the host."""
         self._num_saturated.copy_(self.pointwise.num_saturated, non_blocking=True)
 
-    def tell_saturated(self) -> None:
+    def report_saturated(self) -> None:
         """Log a warning once if numbers were too large for the cache. The copy of the count must be complete."""
         if not self._has_saturated and self._num_saturated:
             self._has_saturated = True
             largest = torch.finfo(self.kv.dtype).max
             log.warning("numbers that are too large for the cache are clamped", extra={"largest": largest})
 
-    @contextmanager
-    def explained_when_full(self) -> Iterator[None]:
-        """A context that raises EngineDeadError with the limit and the use of device memory when the memory is full."""
-        try:
-            yield
-        except torch.OutOfMemoryError as error:
-            full = OutOfMemoryError(why_full(str(self.torch_device), self.vram, error))
-            raise EngineDeadError.because_of(full) from error
+    def active(self) -> AbstractContextManager[None]:
+        """A context in which this device computes; see `computing_on`."""
+        return computing_on(self.platform, self.vram)

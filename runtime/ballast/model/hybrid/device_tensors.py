@@ -46,13 +46,21 @@ class DeviceTensors:
         packed = self.host.heads(role)
         return self._make_linear(packed.matrix, *packed.applied_shape, is_transposed=packed.transposed)
 
-    def float_linear(self, role: str) -> FloatLinear:
-        """A matrix in float32."""
+    def float_linear(self, role: str, bias: str | None = None) -> FloatLinear:
+        """A matrix in float32, and the optional `bias` of its products."""
         packed = self.host.matrix(role)
         weight = torch.from_numpy(kernels.unpack(packed))
         if packed.scales.size:
             weight *= float(packed.scales[0])
-        return FloatLinear(weight.to(self._device))
+        return FloatLinear(weight.to(self._device), None if bias is None else self.optional_vector(bias))
+
+    def optional_linear(self, role: str) -> Linear | None:
+        """Returns None if the layer has no such matrix."""
+        return self.linear(role) if role in self.host else None
+
+    def sliced_linears(self, role: str) -> Linears:
+        """The matrices of which one consists."""
+        return as_one(self.linear(role), [each.num_rows for each in self.host.slices(role)])
 
     def linears(self, *roles: str) -> Linears:
         """Matrices with the same input. Consecutive matrices of the same type are stacked into one product: published

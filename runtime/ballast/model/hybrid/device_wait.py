@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ballast.awake_clock import AwakeClock
@@ -21,6 +22,17 @@ class Event(Protocol):
 
     def query(self) -> bool:
         """Whether all work queued before the event is done. Raises the error of a failed device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Implements `Event`: has happened when all of `each`, of different devices, have happened."""
+
+    each: Sequence[Event]
+
+    def query(self) -> bool:
+        """See `Event`."""
+        return all(event.query() for event in self.each)
 
 
 def wait_for(events: Iterable[Event], progressed: Callable[[], None], limit_s: float | None = None) -> None:

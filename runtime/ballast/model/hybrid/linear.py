@@ -46,11 +46,14 @@ def one_after_the_other(parts: Sequence[Linears]) -> Linears:
 class FloatLinear:
     """A layer in float32 throughout. The router uses it, because rounding would change which experts are selected."""
 
-    def __init__(self, weight: torch.Tensor) -> None:
-        """weight [heads, rows, cols]."""
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        """weight [heads, rows, cols]; bias [rows], added to the products of a single head."""
         self._transposed = weight.transpose(1, 2)
+        self._bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         num_heads, cols, _ = self._transposed.shape
         product = x.reshape(-1, num_heads, cols).transpose(0, 1) @ self._transposed
-        return product[0] if num_heads == 1 else product.transpose(0, 1)
+        if num_heads > 1:
+            return product.transpose(0, 1)
+        return product[0] if self._bias is None else product[0] + self._bias

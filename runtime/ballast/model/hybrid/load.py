@@ -1,4 +1,4 @@
-"""Loads a hybrid model from a checked model file onto a device."""
+"""Loads a hybrid model from a checked model file onto its devices."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ def load_hybrid_model(
     Raises ModelError for latents that the GPU does not support, EngineDeadError if a product or a capture fails, and
     the errors that CUDA itself reports."""
     with options.start.times.phase("kernels"):
-        backend = backend_of(options.device)
-    state = LoadState(gguf_model, spec, packing, options, backend, ahead)
+        # The first is made last: a backend binds the calling thread to its device.
+        backends = [backend_of(each.device) for each in reversed(options.devices)][::-1]
+    state = LoadState(gguf_model, spec, packing, options, backends, ahead)
     run_stages(STAGES, state, report)
     report(1.0)
-    options.start.missing.extend([*state.late.waiting, *state.off.reasons])
+    options.start.missing.extend([*state.waiting_kernels, *state.off.reasons])
     state.model.start = options.start
     return state.model, state.weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,18 +14,32 @@ from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.moe.gpu_experts import GpuExperts
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """A device of a model."""
+
+    device: torch.device
+    """A CUDA device, or the CPU in tests."""
+    layers: range
+    """The layers that it computes, except the routed experts that stay on the CPU."""
+    vram: VramLimit | None = None
+    """The limit of the device's allocator, for the message when memory is full; None: all memory of the device."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridOptions:
     """Constant for the lifetime of a model."""
 
-    device: torch.device
-    """Computes everything except the routed experts that stay on the CPU: a CUDA device, or the CPU in tests."""
+    devices: Sequence[DeviceOptions]
+    """In the order of their layers. Each layer is computed by one device."""
     num_sampled_ids: int
     """Only ids below this are sampled: the number of rows of the output matrix that are loaded."""
     num_blocks: int
     """Blocks of the KV cache, not counting the null block."""
     block_tokens: int
     """Tokens in a block of the KV cache."""
+    num_window_blocks: int | None = None
+    """Blocks of layers with a window, not counting the null block; None: they have the blocks of all layers."""
     max_step_tokens: int
     """Most tokens in a step."""
     max_batch_size: int
@@ -35,16 +50,13 @@ class HybridOptions:
     """Routed experts that are placed in device memory, by routed layer. The host keeps no copy of a layer if all its
     experts are in device memory. Empty: none."""
     pcie_share: float | None = 0.0
-    """Fraction, 0…1, of a decode step's other experts that the device reads from host memory; None: measured at
-    start."""
+    """Fraction, 0…1, of a decode step's other experts that devices read from host memory; None: measured at start."""
     stream_from_tokens: int | None = None
-    """Minimum tokens of a step for streaming its experts through the device; 0: no streaming; None: measured at
+    """Minimum tokens of a step for streaming its experts through the devices; 0: no streaming; None: measured at
     start."""
     joint_split: JointSplit | None = None
     """How joint steps divide a layer's experts between streaming and the CPU; None: measured on a GPU, no joint steps
     on a CPU. Without streaming there are no joint steps."""
-    vram: VramLimit | None = None
-    """The limit of the device's allocator, for the message when memory is full; None: all memory of the device."""
     pin_thread: bool = False
     """Whether the thread that computes experts becomes the pool's first thread, bound to its core."""
     finishes_later: bool = False

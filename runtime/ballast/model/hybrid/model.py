@@ -1,4 +1,4 @@
-"""A model with attention and shared weights on a device and routed experts on the CPU.
+"""A model with attention and shared weights on devices and routed experts on the CPU.
 
 Shapes: T tokens, D hidden.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,17 +19,17 @@ from ballast.model.device_counts import DeviceCounts
 from ballast.model.hybrid.decode_steps import DecodeSteps
 from ballast.model.hybrid.device import Device
 from ballast.model.hybrid.device_wait import wait_for
+from ballast.model.hybrid.devices import Devices
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.forward_pass import ForwardPass
-from ballast.model.hybrid.layers.attention_layer import AttentionLayer
 from ballast.model.hybrid.layers.embedded_rows import EmbeddedRows
 from ballast.model.hybrid.layers.embedding import Embedding
-from ballast.model.hybrid.pieces import Pieces, drained
+from ballast.model.hybrid.pieces import Pieces, drained, within
 from ballast.model.hybrid.prefill_pass import PrefillPass
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
+from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.hybrid.weights import HybridWeights
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
@@ -43,11 +42,11 @@ class RoutedExperts:
     """The experts in host memory, and the ways in which steps use them."""
 
     divided: DividedExperts
-    """Divides each layer's experts between the CPU and the device."""
-    streamed: StreamedExperts | None
-    """Long steps stream all experts through the device; None if they never do."""
+    """Divides each layer's experts between the CPU and the layer's device."""
+    streamed: StreamedLayers | None
+    """Long steps stream all experts through the devices; None if they never do."""
     joint: JointExperts | None
-    """Steps of medium length stream some experts through the device while the CPU computes the others; None if they
+    """Steps of medium length stream some experts through the devices while the CPU computes the others; None if they
     never do."""
     pinned: PinnedMemory
     """The page-locked part of their memory."""
@@ -56,7 +55,7 @@ class RoutedExperts:
 
 
 class HybridModel(Runner):
-    """A loaded model and its KV pool, on a CPU and a GPU."""
+    """A loaded model and its KV pool, on a CPU and GPUs."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class HybridModel(Runner):
         self._joint_experts = None if experts.joint is None else divided.over(experts.joint)
         self._has_joint_step = False
         """Whether a joint step of the decode lane has begun and its logits have not been requested."""
-        self.devices = tuple(devices)
+        self.devices = Devices(devices)
         self.layers = ForwardPass(spec, weights, self.devices)
         self._has_prefill_lane = False
         self._prefill_pass: PrefillPass | None = None
@@ -90,20 +89,14 @@ class HybridModel(Runner):
         # to return.
         self._at_work = divided
         self._pending = torch.empty(0)
-        self._queued = self.device.event()
+        self._queued = self.devices.event()
         self._wanted_rows: NDArray[np.int64] | slice = slice(None)
         self._num_streamed_steps = 0
-        self._decode_steps = DecodeSteps(self.device, self.layers, divided)
+        self._decode_steps = DecodeSteps(self.devices, self.layers, divided)
         embedding = Embedding(weights.embedding)
         self._rows, self._prefill_rows = (  # one for each lane
-            EmbeddedRows(embedding, max_step_tokens, spec.hidden, self.device.platform) for _ in range(2)
+            EmbeddedRows(embedding, max_step_tokens, spec.hidden, self.devices[0].platform) for _ in range(2)
         )
-
-    @property
-    def device(self) -> Device:
-        """The only device. Callers assume that there is exactly one."""
-        [device] = self.devices
-        return device
 
     @torch.inference_mode()
     def warm_up(self, warmup_sizes: Sequence[int], host: RoutedLayers, layers: Sequence[int]) -> None:
@@ -111,20 +104,29 @@ class HybridModel(Runner):
         layer.
 
         `warmup_sizes`: tokens of a prefill step, and requests of a decode step. `host` replaces the CPU experts.
-        `layers`: ascending indices of the layers that steps compute."""
+        `layers`: ascending indices of the layers that steps compute. Devices with none of them compute nothing."""
         idle = self._experts.over(host)
-        longest = max(warmup_sizes)
+        for number, device in enumerate(self.devices):
+            if not set(layers).isdisjoint(device.layers):
+                with device.active():
+                    self._warm_up_prefill(number, warmup_sizes, idle, layers)
+        most = self.devices.max_batch_size
+        self._decode_steps.warm_up(sorted({most, *(count for count in warmup_sizes if count < most)}), host, layers)
+
+    def _warm_up_prefill(
+        self, number: int, warmup_sizes: Sequence[int], experts: DividedExperts, layers: Sequence[int]
+    ) -> None:
+        """Compute the part that the device with this number has of prefill steps."""
+        device, longest = self.devices[number], max(warmup_sizes)
         for num_tokens in warmup_sizes:
-            rows = torch.ones((num_tokens, self._spec.hidden), device=self.device.torch_device)
-            batch = padding(num_tokens, self.device.kv.block_tokens)
+            rows = torch.ones((num_tokens, self._spec.hidden), device=device.torch_device)
+            batch = padding(num_tokens, device.kv.block_tokens)
             if num_tokens < longest:  # logits of all tokens of the longest may not fit in memory
                 batch = replace(batch, sampled=np.arange(num_tokens))
-            step = self.device.prepared(batch, is_prefill=True)
-            idle.begin(num_tokens)
-            drained(self.layers.pieces(rows, step, idle, is_prefill=True, layers=layers))
-            self.device.platform.synchronize()
-        most = self.device.inputs.max_batch_size
-        self._decode_steps.warm_up(sorted({most, *(count for count in warmup_sizes if count < most)}), host, layers)
+            step = device.prepared(batch, is_prefill=True)
+            experts.begin(num_tokens)
+            drained(self.layers.part(number, rows, step, experts, is_prefill=True, layers=layers))
+            device.platform.synchronize()
 
     @torch.inference_mode()
     def capture_decode(self, report: Callable[[float], None], *, finishes_later: bool = False) -> None:
@@ -137,19 +139,14 @@ class HybridModel(Runner):
         """See `Runner`."""
         if self._prefill_pass is not None:
             return False
-        self._use_compiled()
+        self.devices.use_compiled()
         return self._decode_steps.capture_next()
 
-    def set_prefill_attention(self, attention: AttentionLayer[Any]) -> None:
-        """Use `attention` for long prompts from the next one on. No pass of the prefill lane may be in flight."""
-        assert self._prefill_pass is None
-        self.device.prefill_attention = attention
-
     def set_pcie_share(self, share: float) -> None:
-        """Set the fraction, 0…1, of a decode step's experts in host memory that the device reads. Captured steps are
+        """Set the fraction, 0…1, of a decode step's experts in host memory that devices read. Captured steps are
         captured again, because a fraction of 0 queues no work. Raises EngineDeadError."""
         self._experts.set_pcie_share(share)
-        if self.device.graphs is not None:
+        if self.devices.has_graphs:
             self.capture_decode(lambda _: None)
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
@@ -164,11 +161,11 @@ class HybridModel(Runner):
 
     @torch.inference_mode()
     def queue(self, batch: Batch, alive: Callable[[], None], *, is_staged: bool) -> None:
-        """See `Runner`. On a GPU, one call queues the whole step. Raises EngineDeadError when device memory is full."""
+        """See `Runner`. On GPUs, one call queues the whole step. Raises EngineDeadError when device memory is full."""
         self._wanted_rows = slice(None)
-        with self.device.explained_when_full(), self.device.decoding():
+        with self.devices.explained_when_full(), self.devices.decoding():
             self._experts.leave_bus(self._prefill_pass is not None and self.streamed is not None)
-            if batch.is_decode and batch.token_ids.size <= self.device.inputs.max_batch_size:
+            if batch.is_decode and batch.token_ids.size <= self.devices.max_batch_size:
                 if not is_staged:
                     self.stage(batch)
                 self._at_work = self._experts
@@ -177,7 +174,7 @@ class HybridModel(Runner):
                     self._wanted_rows = batch.sampled
             else:
                 self._pending = self._prefill(batch, alive)
-            self._queued = self.device.event()
+            self._queued = self.devices.event()
 
     @torch.inference_mode()
     def stage(self, batch: Batch) -> None:
@@ -194,18 +191,18 @@ class HybridModel(Runner):
 
     def logits(self, alive: Callable[[], None]) -> NDArray[np.float32]:
         """See `Runner`."""
-        with self.device.decoding():
-            self.device.fetch_num_saturated()
+        with self.devices.decoding():
+            self.devices.fetch_num_saturated()
             self._at_work.finish(alive)
-            self.device.wait()
-            self.device.tell_saturated()
+            self.devices.wait()
+            self.devices.report_saturated()
             rows: NDArray[np.float32] = self._pending.cpu().numpy()[self._wanted_rows]
         self._has_joint_step = False
         return rows
 
     @property
     def can_prefill_beside(self) -> bool:
-        """See `Runner`. True if the device computes all experts of a long step."""
+        """See `Runner`. True if devices compute all experts of a long step."""
         return self.long_steps_pay
 
     def open_prefill_lane(self) -> None:
@@ -227,17 +224,17 @@ class HybridModel(Runner):
     def begin_prefill(self, batch: Batch) -> None:
         """See `Runner`. This and the methods below raise EngineDeadError when device memory is full."""
         assert self.can_begin_prefill, "a joint step is in flight"
-        with self.device.explained_when_full():
-            self._use_compiled()
-            step = self.device.prepared(batch, is_prefill=True)
+        with self.devices.explained_when_full():
+            self.devices.use_compiled()
+            steps = self.devices.prepared(batch, is_prefill=True)
             self._num_streamed_steps += self.streamed is not None
-            self._prefill_pass = PrefillPass(self._prefill_pieces(batch, step), self.device.event)
+            self._prefill_pass = PrefillPass(self._prefill_pieces(batch, steps), self.devices.event)
 
     @torch.inference_mode()
     def advance_prefill(self, alive: Callable[[], None]) -> bool:
         """See `Runner`."""
         assert self._prefill_pass is not None
-        with self.device.explained_when_full():
+        with self.devices.explained_when_full():
             is_over = self._prefill_pass.advance(alive)
         if is_over and self._prefill_pass.is_cancelled:
             self._prefill_pass = None
@@ -266,7 +263,7 @@ class HybridModel(Runner):
         self._prefill_pass = None
         if self.streamed is not None:
             self.streamed.wait()
-        wait_for([self.device.event()], lambda: None)
+        wait_for([self.devices.event()], lambda: None)
 
     @property
     def expert_bytes_read(self) -> int:
@@ -275,17 +272,17 @@ class HybridModel(Runner):
 
     @property
     def expert_bytes_read_over_pcie(self) -> int:
-        """The part of `expert_bytes_read` that the device has read."""
+        """The part of `expert_bytes_read` that devices have read."""
         return self._experts.pcie_bytes_read + (0 if self.streamed is None else self.streamed.bytes_read)
 
     @property
     def device_counts(self) -> DeviceCounts:
-        """The device's counters and settings."""
+        """The devices' counters and settings."""
         return DeviceCounts(
             self.expert_bytes_read_over_pcie,
             self._num_streamed_steps,
-            sum(device.num_graphs for device in self.devices),
-            sum(device.num_gpu_experts for device in self.devices),
+            self.devices.num_graphs,
+            sum(device.experts.num_gpu_experts for device in self.devices),
             self._experts.pcie_share,
             sum(device.num_saturated for device in self.devices),
             self._off.reasons,
@@ -304,13 +301,18 @@ class HybridModel(Runner):
         return [tensor for device in self.devices for tensor in device.kv.tensors]
 
     @property
+    def kv_has_windows(self) -> Sequence[bool]:
+        """Of each of `kv_tensors`, whether its blocks are those of windows."""
+        return [has_window for device in self.devices for has_window in device.kv.has_windows]
+
+    @property
     def pinned_bytes(self) -> int:
         """Bytes of the experts' host memory that are page-locked for CUDA."""
         return self._pinned.num_bytes
 
     @property
     def long_steps_pay(self) -> bool:
-        """Whether the device computes all experts of a long step."""
+        """Whether devices compute all experts of a long step."""
         return self.streamed is not None or not self._experts.has_host
 
     def _experts_for(self, num_tokens: int) -> DividedExperts:
@@ -318,39 +320,36 @@ class HybridModel(Runner):
         if not self._has_prefill_lane and self.streamed is not None and num_tokens >= self.streamed.from_tokens:
             self._num_streamed_steps += 1
             return self._long_step_experts
-        if self._joint_experts is not None and self._prefill_pass is None and self._joint_pays(num_tokens):
+        if self._joint_experts is not None and self._prefill_pass is None and self._joint_is_faster(num_tokens):
             self._has_joint_step = True
             return self._joint_experts
         return self._experts
 
-    def _joint_pays(self, num_tokens: int) -> bool:
-        return self._joint is not None and self._joint.split.pays(num_tokens)
+    def _joint_is_faster(self, num_tokens: int) -> bool:
+        return self._joint is not None and self._joint.split.is_faster(num_tokens)
 
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
-        """Queue a step in which a request has several tokens; returns its logits on the device."""
+        """Queue a step in which a request has several tokens; returns its logits on the last device."""
         if self._prefill_pass is None:
-            self._use_compiled()
+            self.devices.use_compiled()
         self._at_work = self._experts_for(batch.token_ids.size)
         is_long = self._at_work is self._long_step_experts and not self._has_prefill_lane
-        step = self.device.prepared(batch, is_prefill=is_long)
-        embedded = self._rows.whole(batch.token_ids)
+        steps = self.devices.prepared(batch, is_prefill=is_long)
+        with self.devices[0].active():
+            embedded = self._rows.whole(batch.token_ids)
         self._at_work.begin(len(embedded))
-        pieces = self.layers.pieces(embedded, step, self._at_work, is_prefill=is_long)
-        return drained(pieces, _now_and_then(alive))
+        pieces = self.layers.pieces(embedded, steps, self._at_work, is_prefill=is_long)
+        return drained(pieces, _rate_limited(alive))
 
-    def _prefill_pieces(self, batch: Batch, step: Step) -> Pieces[torch.Tensor]:
+    def _prefill_pieces(self, batch: Batch, steps: Sequence[Step]) -> Pieces[torch.Tensor]:
         """A step of the prefill lane. Its tokens are also embedded in pieces, while the first experts are copied."""
         experts = self._long_step_experts
         experts.begin(batch.token_ids.size)
-        embedded = yield from self._prefill_rows.pieces(batch.token_ids)
-        return (yield from self.layers.pieces(embedded, step, experts, is_prefill=True))
-
-    def _use_compiled(self) -> None:
-        for device in self.devices:
-            device.late.use_compiled()
+        embedded = yield from within(self.devices[0].active, self._prefill_rows.pieces(batch.token_ids))
+        return (yield from self.layers.pieces(embedded, steps, experts, is_prefill=True))
 
 
-def _now_and_then(alive: Callable[[], None]) -> Callable[[], None]:
+def _rate_limited(alive: Callable[[], None]) -> Callable[[], None]:
     """Returns a function that calls `alive` at most once every ALIVE_EVERY_S seconds."""
     last_s = time.monotonic()
 

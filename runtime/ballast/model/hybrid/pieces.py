@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 Result = TypeVar("Result")
 Pieces = Generator[None, None, Result]
 """Queues one piece per advance, and returns a result that is valid after the device has computed all pieces."""
+
+
+def within(active: Callable[[], AbstractContextManager[object]], pieces: Pieces[Result]) -> Pieces[Result]:
+    """The same pieces. Each is queued in a new context of `active`, and none is open in between."""
+    while True:
+        with active():
+            try:
+                next(pieces)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+        yield
 
 
 def drained(pieces: Pieces[Result], after_each: Callable[[], None] = lambda: None) -> Result:

@@ -13,7 +13,7 @@ from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.device_wait import Event
 from ballast.model.hybrid.pieces import Pieces
 
-MOST_AHEAD = 8
+MAX_AHEAD = 8
 """Maximum number of pieces that are queued and not yet computed. It is large enough that the device never waits for the
 host, and small enough that the device's queue accepts a launch without blocking."""
 
@@ -53,7 +53,7 @@ class PrefillPass:
     @property
     def is_ahead(self) -> bool:
         """Whether enough pieces are queued for now."""
-        return self.is_cancelled or self._logits is not None or len(self._queued) >= MOST_AHEAD
+        return self.is_cancelled or self._logits is not None or len(self._queued) >= MAX_AHEAD
 
     @property
     def logits(self) -> torch.Tensor:

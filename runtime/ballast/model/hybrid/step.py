@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,6 +46,8 @@ class StepSlice:
     step: Step
     is_long: bool
     """Whether the slice belongs to one request and is computed outside the latent space."""
+    first_request: int
+    """The step's first request that has tokens in the slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class Step:
     requests: RequestTable
     slices: tuple[StepSlice, ...] = ()
     """Slices that attention computes one after the other; empty: the step as a whole."""
+    windows: Step | None = None
+    """The same step, with the slots and blocks of layers that keep only their windows; None: all layers keep all
+    tokens."""
 
     def rows(self, begin: int, end: int) -> Step:
         """Positions and slots of tokens begin … end - 1, with the step's other tables unchanged. They are copies: for
@@ -69,10 +75,6 @@ class Step:
         into slices."""
         begins = batch.query_indptr.copy()
         lens = batch.positions[begins[1:] - 1] + np.int32(1)
-        bounds = batch.kv_indptr.tolist()
-        blocks = np.zeros((len(lens), int(np.diff(batch.kv_indptr).max())), np.int32)
-        for request, (begin, end) in enumerate(itertools.pairwise(bounds)):
-            blocks[request, : end - begin] = batch.kv_indices[begin:end]
 
         def send(values: NDArray[np.int32] | NDArray[np.int64]) -> torch.Tensor:
             return torch.from_numpy(values).to(device)
@@ -81,16 +83,39 @@ class Step:
             positions=send(batch.positions.copy()),
             slots=send(batch.slots.copy()),
             sampled=send(batch.sampled.copy()),
-            requests=RequestTable(begins, lens, send(begins), send(lens), send(blocks)),
+            requests=RequestTable(begins, lens, send(begins), send(lens), send(_rows_of(batch.kv_indices, batch))),
         )
-        if sizes is None:
+        if sizes is not None:
+            whole = whole._cut(begins, lens, sizes, send)
+        if batch.window_slots is None or batch.window_indices is None:
             return whole
+        blocks = send(_rows_of(batch.window_indices, batch))
+        return replace(whole, windows=whole._elsewhere(send(batch.window_slots.copy()), blocks))
+
+    def _cut(
+        self,
+        begins: NDArray[np.int32],
+        lens: NDArray[np.int32],
+        sizes: SliceSizes,
+        send: Callable[[NDArray[np.int32]], torch.Tensor],
+    ) -> Step:
+        """The step with its slices."""
         cuts = cut(begins, sizes)
         tables = [table for own in cuts for table in (own.begins(begins), own.lens(begins, lens))]
         split = torch.split(send(np.concatenate(tables)), [table.size for table in tables]) if tables else ()
         on_device = [table.clone() for table in split]  # as in `rows`
         pairs = zip(cuts, tables[::2], tables[1::2], on_device[::2], on_device[1::2], strict=True)
-        return replace(whole, slices=tuple(whole._slice(place, *own) for place, own in enumerate(pairs, 1)))
+        return replace(self, slices=tuple(self._slice(place, *own) for place, own in enumerate(pairs, 1)))
+
+    def _elsewhere(self, slots: torch.Tensor, blocks: torch.Tensor) -> Step:
+        """The step and its slices, with other slots [T] and blocks [R, maximum blocks of a request]."""
+        slices = []
+        for part in self.slices:
+            own = part.step.requests
+            rows = blocks[part.first_request : part.first_request + own.num_requests].clone()
+            step = part.step._elsewhere(slots[part.begin : part.end].clone(), rows)
+            slices.append(replace(part, step=step))
+        return replace(self, slots=slots, requests=replace(self.requests, blocks=blocks), slices=tuple(slices))
 
     def _slice(
         self,
@@ -104,4 +129,12 @@ class Step:
         blocks = self.requests.blocks[own.first_request : own.end_request].clone()
         requests = RequestTable(host_begins, host_lens, begins, lens, blocks, place)
         step = replace(self.rows(own.begin, own.end), sampled=self.sampled[:0], requests=requests, slices=())
-        return StepSlice(own.begin, own.end, step, own.is_long)
+        return StepSlice(own.begin, own.end, step, own.is_long, own.first_request)
+
+
+def _rows_of(indices: NDArray[np.int32], batch: Batch) -> NDArray[np.int32]:
+    """[R, maximum blocks of a request]: blocks by request, from those of all requests."""
+    rows = np.zeros((batch.kv_indptr.size - 1, int(np.diff(batch.kv_indptr).max())), np.int32)
+    for row, (begin, end) in zip(rows, itertools.pairwise(batch.kv_indptr.tolist()), strict=True):
+        row[: end - begin] = indices[begin:end]
+    return rows

@@ -1,15 +1,18 @@
-"""The weights of a hybrid model: the weights that every token needs are on the device, the routed experts in host
-memory."""
+"""The weights of a hybrid model: the weights that every token needs are on the device of their layer, the routed
+experts in host memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.families.architecture import Unit
 from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.experts.routing import Choose, MakeRouter
 from ballast.model.hybrid.layers.grouped_attention import GroupedWeights
@@ -22,7 +25,7 @@ from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, layer_tensors
-from ballast.model.weights import read_ahead, shares_after_layers
+from ballast.model.weights import read_ahead, read_rope_factors, shares_after_layers
 from ballast.weights.gguf import GgufModel
 
 IsTaken = Callable[[int, kernels.Experts], bool]
@@ -39,11 +42,13 @@ class MlpWeights:
 
     gate_and_up: Linears  # D → N, N
     down: Linear  # N → D
+    unit: Unit | None = None
+    """What it computes of gate and up. None: silu(g) · u."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedWeights:
-    """The router on the device, and the experts in host memory; None if the device has all of them."""
+    """The router on the layer's device, and the experts in host memory; None if the device has all of them."""
 
     router: Linear  # D → E
     choose: Choose
@@ -72,6 +77,19 @@ class HybridWeights:
     largest: Mapping[str, float]
     """The largest number that the cache can receive, for any tokens, by kind of entry: "key", "latent", "value" or
     "index key"; see `cache_bounds`."""
+    rope_factors: NDArray[np.float32] | None = None
+    """The divisors of the frequencies of rotations with factors, per pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLoader:
+    """Makes the weights of a device's layers, while it is active."""
+
+    device: torch.device
+    make_linear: MakeLinear
+    make_router: MakeRouter
+    is_taken: IsTaken
+    active: Callable[[], AbstractContextManager[object]]
 
 
 def load_hybrid_weights(
@@ -79,69 +97,62 @@ def load_hybrid_weights(
     spec: ModelSpec,
     num_sampled_ids: int,
     packing: Packing,
-    make_linear: MakeLinear,
-    make_router: MakeRouter,
-    device: torch.device,
+    loaders: Sequence[DeviceLoader],
     report: Callable[[float], None],
-    is_taken: IsTaken = lambda *_: False,
 ) -> HybridWeights:
-    """Load every tensor of a checked file; `report` gets the fraction of bytes done, 0…1, after each layer. A layer's
-    experts are not kept if `is_taken` returns that the device has them."""
+    """Load every tensor of a checked file. `loaders`: one per layer; the last one also gets the output. `report`
+    gets the fraction of bytes done, 0…1, after each layer. A layer's experts are not kept if `is_taken` returns that
+    the device has them."""
     with read_ahead(gguf_model, spec, packing) as ahead:
         tensors = Tensors(gguf_model, packing, ahead)
-        loader = _Loader(tensors, spec, make_linear, make_router, device, is_taken)
+        loader = _Loader(tensors, spec)
         layers = []
         for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
-            layers.append(loader.layer(index))
+            with loaders[index].active():
+                layers.append(loader.layer(index, loaders[index]))
             report(share)
         output = tensors.matrix(EMBEDDING if spec.tied_output else OUTPUT, min(num_sampled_ids, spec.vocab_size))
-        return HybridWeights(
-            embedding=tensors.view(EMBEDDING),
-            layers=tuple(layers),
-            output_norm=torch.tensor(tensors.vector(OUTPUT_NORM), device=device),
-            output=make_linear(output, output.rows, output.cols),
-            num_sampled_ids=output.rows,
-            largest=loader.largest,
-        )
+        last = loaders[-1]
+        with last.active():
+            return HybridWeights(
+                embedding=tensors.view(EMBEDDING),
+                layers=tuple(layers),
+                output_norm=torch.tensor(tensors.vector(OUTPUT_NORM), device=last.device),
+                output=last.make_linear(output, output.rows, output.cols),
+                num_sampled_ids=output.rows,
+                largest=loader.largest,
+                rope_factors=read_rope_factors(gguf_model, spec, tensors),
+            )
 
 
 class _Loader:
-    def __init__(
-        self,
-        tensors: Tensors,
-        spec: ModelSpec,
-        make_linear: MakeLinear,
-        make_router: MakeRouter,
-        device: torch.device,
-        is_taken: IsTaken,
-    ) -> None:
+    def __init__(self, tensors: Tensors, spec: ModelSpec) -> None:
         self._tensors = tensors
         self._spec = spec
-        self._make_linear = make_linear
-        self._make_router = make_router
-        self._device = device
-        self._is_taken = is_taken
         self._routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
         self.largest: dict[str, float] = {}
 
-    def layer(self, index: int) -> LayerWeights:
-        mixer, experts = self._spec.layers[index].mixer, self._spec.layers[index].experts
+    def layer(self, index: int, on: DeviceLoader) -> LayerWeights:
+        spec = self._spec.layers[index]
+        mixer, experts = spec.mixer, spec.experts
+        unit = spec.feed_forward.unit if experts is None else experts.shared_unit
         host = LayerTensors(self._tensors, layer_tensors(self._spec, index))
-        tensors = DeviceTensors(host, self._make_linear, self._device)
+        tensors = DeviceTensors(host, on.make_linear, on.device)
         assert not isinstance(mixer, DeltaNetSpec), "the plan rejects recurrent state on a GPU"
         for name, largest in largest_kept(host, mixer).items():
             # A NaN bound stays NaN.
             self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
         return LayerWeights(
-            attention=GroupedWeights.load(tensors)
+            attention=GroupedWeights.load(tensors, mixer)
             if isinstance(mixer, GroupedSpec)
             else LatentWeights.load(tensors, mixer),
             ffn_norm=tensors.vector("ffn_norm"),
-            mlp=MlpWeights(tensors.linears("gate", "up"), tensors.linear("down")) if "down" in host else None,
-            routed=None if experts is None else self._routed(self._routed_index[index], tensors, experts.routing),
+            mlp=MlpWeights(tensors.linears("gate", "up"), tensors.linear("down"), unit) if "down" in host else None,
+            routed=None if experts is None else self._routed(index, tensors, experts.routing, on),
         )
 
-    def _routed(self, index: int, tensors: DeviceTensors, rule: RoutingSpec) -> RoutedWeights:
-        router, bias = tensors.float_linear("router"), tensors.optional_vector("router_bias")
+    def _routed(self, index: int, tensors: DeviceTensors, rule: RoutingSpec, on: DeviceLoader) -> RoutedWeights:
+        router, bias = tensors.float_linear("router", "router_logit_bias"), tensors.optional_vector("router_bias")
         packed = tensors.host.experts(EXPERTS)
-        return RoutedWeights(router, self._make_router(rule, bias), None if self._is_taken(index, packed) else packed)
+        is_taken = on.is_taken(self._routed_index[index], packed)
+        return RoutedWeights(router, on.make_router(rule, bias), None if is_taken else packed)

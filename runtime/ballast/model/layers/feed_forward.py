@@ -106,6 +106,10 @@ class ExpertsSpec:
             return (self._part("gate_up", (count, 2 * width, hidden)), down)
         return (self._part("gate", (count, width, hidden)), self._part("up", (count, width, hidden)), down)
 
+    def num_biases(self, hidden: int) -> int:
+        """Numbers in the biases of the routed experts."""
+        return self.routing.num_experts * (2 * self.width + hidden) if self.has_biases else 0
+
     def _expert_biases(self, hidden: int) -> tuple[Tensor, ...]:
         """Of each matrix of the experts."""
         return tuple(

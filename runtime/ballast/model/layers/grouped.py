@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ballast.model.layers.plane import Plane
 from ballast.model.layers.positions import RopeSpec
@@ -17,7 +18,8 @@ OUTPUT_BIAS = "output_bias"
 SINKS = "sinks"
 """Each head of queries has a sink: a score of one further position, whose value is 0."""
 GATE = "gate"
-"""The output of each query head is multiplied by the sigmoid of a linear layer of the layer's input."""
+"""The output of each query head, or each entry of it, is multiplied by a function of a linear layer of the layer's
+input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,10 @@ class GroupedSpec:
     gives."""
     fuses_qkv: bool = False
     """Whether the matrices of queries, keys and values are one tensor, in this order."""
+    gate: Literal["sigmoid", "softplus"] = "sigmoid"
+    """The function of GATE."""
+    gates_entries: bool = False
+    """Whether GATE has a gate for each entry of a head's output, else for each head."""
 
     @property
     def query_dim(self) -> int:
@@ -56,6 +62,11 @@ class GroupedSpec:
     def query_rows(self) -> int:
         """Rows of the matrix of queries."""
         return self.num_heads * self.head_dim * (2 if self.gates_queries else 1)
+
+    @property
+    def num_gates(self) -> int:
+        """Of a token, in a layer with GATE."""
+        return self.num_heads * (self.v_dim if self.gates_entries else 1)
 
     @property
     def kv_width(self) -> int:
@@ -108,7 +119,7 @@ class GroupedSpec:
             norm("query_norm", "attn_q_norm", query_norm, "self_attn.q_norm", **norms),
             norm("key_norm", "attn_k_norm", key_norm, "self_attn.k_norm", **norms),
             vector("sinks", "attn_sinks", self.num_heads, "self_attn.sinks", option=SINKS),
-            matrix("head_gate", "attn_gate", (self.num_heads, hidden), "self_attn.g_proj", option=GATE),
+            matrix("head_gate", "attn_gate", (self.num_gates, hidden), "self_attn.g_proj", option=GATE),
             matrix("output", "attn_output", (hidden, self.num_heads * self.v_dim), "self_attn.o_proj"),
             bias("output_bias", "attn_output", hidden, "self_attn.o_proj", option=OUTPUT_BIAS),
         )

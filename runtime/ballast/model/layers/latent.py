@@ -93,7 +93,7 @@ class LatentSpec:
             *self._queries(hidden),
             matrix("kv_a", "attn_kv_a_mqa", (self.latent_dim, hidden), "self_attn.kv_a_proj_with_mqa"),
             norm("kv_a_norm", "attn_kv_a_norm", rank, "self_attn.kv_a_layernorm"),
-            *self._out_of_the_latent_space(),
+            *self._latent_outputs(),
             matrix("output", "attn_output", (hidden, heads * self.v_dim), "self_attn.o_proj"),
             *(self.index.tensors(hidden, self.q_lora_rank) if self.index and self.q_lora_rank else ()),
         )
@@ -109,7 +109,7 @@ class LatentSpec:
             matrix("query_up", "attn_q_b", (rows, rank), "self_attn.q_b_proj"),
         )
 
-    def _out_of_the_latent_space(self) -> tuple[Tensor, ...]:
+    def _latent_outputs(self) -> tuple[Tensor, ...]:
         """W_UK and W_UV. The joint tensor has W_UK as it was trained, the split one as absorption applies it."""
         heads, rank, nope, v, module = (
             self.num_heads,

@@ -22,6 +22,15 @@ class YarnSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryScale:
+    """Multiplies the queries of position p by 1 + beta · ln(1 + ⌊p / length⌋), as in Llama 4."""
+
+    beta: float
+    length: int
+    """Positions whose queries keep their size."""
+
+
+@dataclass(frozen=True, slots=True)
 class RopeSpec:
     """The rotation of the entries of a head."""
 
@@ -32,3 +41,5 @@ class RopeSpec:
     has_factors: bool = False
     """Whether the model's tensor `rope_freqs.weight` divides the frequencies, its first entry that of the first pair.
     """
+    query_scale: QueryScale | None = None
+    """The factor of queries by their position, which latent attention alone may have; None: 1."""

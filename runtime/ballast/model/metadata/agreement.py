@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import DenseSpec
-from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import LayerSpec, Mixer
 from ballast.model.metadata.hf_config import HfConfig
@@ -18,6 +18,7 @@ from ballast.model.tensors import ROPE_FACTORS
 
 def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
     """Raises ModelError, with both values, where the two contradict each other."""
+    _check_refused(keys, config)
     for name, found, configured in _pairs(keys, spec, config):
         if found is not None and configured is not None and not _agree(found, configured):
             raise keys.refuse(
@@ -31,6 +32,20 @@ def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
         )
 
 
+def _check_refused(keys: Keys, config: HfConfig) -> None:
+    """Refuse what only config.json tells and is not computed here."""
+    if config.moe_router_logit_softcapping:
+        raise keys.refuse(
+            f"config.json has moe_router_logit_softcapping={config.moe_router_logit_softcapping:g}; "
+            "expected 0: a limit of the router's logits is not supported"
+        )
+    if config.moe_apply_router_weight_on_input:
+        raise keys.refuse(
+            "config.json has moe_apply_router_weight_on_input=true; expected false: weights of experts multiply their "
+            "results"
+        )
+
+
 def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str, object, object]]:
     """(name, the file's value, config.json's); None where one of them says nothing."""
     routing, rope = spec.routing, spec.rope
@@ -39,7 +54,7 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
         ("hidden_size", spec.hidden, config.hidden_size),
         ("num_hidden_layers", spec.num_layers, config.num_hidden_layers),
         ("first_k_dense_replace", spec.routed_layers[0], config.first_k_dense_replace),
-        *(pair for layer in dict.fromkeys(spec.layers) for pair in _layer(layer, config)),
+        *dict.fromkeys(pair for n, layer in enumerate(spec.layers) for pair in _layer(n, layer, config)),
         *_indexer(keys, spec, config),
         ("n_routed_experts", routing.num_experts, config.n_routed_experts),
         ("num_experts", routing.num_experts, config.num_experts),
@@ -50,6 +65,7 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
         ("topk_group", routing.num_groups_used, config.topk_group if uses_groups else None),
         ("norm_topk_prob", routing.normalize_weights, config.norm_topk_prob),
         ("routed_scaling_factor", routing.weights_scale, config.routed_scaling_factor),
+        ("moe_routed_scaling_factor", routing.weights_scale, config.moe_routed_scaling_factor),
         ("rms_norm_eps", spec.rms_eps, config.rms_norm_eps),
         ("rope_theta", rope.theta, config.theta),
     ]
@@ -59,15 +75,16 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
             ("rope_scaling.factor", rope.yarn.factor, config.yarn.factor),
             ("rope_scaling.original_max_position_embeddings", rope.yarn.original_context, original),
             ("rope_scaling.mscale_all_dim", rope.yarn.mscale_all_dim, config.yarn.mscale_all_dim),
+            ("llama_4_scaling_beta", rope.query_scale and rope.query_scale.beta, config.yarn.llama_4_scaling_beta),
         ]
     return pairs
 
 
-def _layer(layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object]]:
+def _layer(number: int, layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object]]:
     feed_forward = layer.feed_forward
     heads = "linear_num_value_heads" if isinstance(layer.mixer, DeltaNetSpec) else "num_attention_heads"
     of_heads = [
-        (heads, layer.mixer.num_heads, _num_heads(layer.mixer, config)),
+        (heads, layer.mixer.num_heads, _num_heads(number, layer.mixer, config)),
         *_mixer(layer.mixer, config),
     ]
     if isinstance(feed_forward, DenseSpec):
@@ -79,11 +96,10 @@ def _layer(layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object
     ]
 
 
-def _num_heads(mixer: Mixer, config: HfConfig) -> int | None:
+def _num_heads(number: int, mixer: Mixer, config: HfConfig) -> int | None:
     if isinstance(mixer, DeltaNetSpec):
         return config.linear_num_value_heads
-    has_window = isinstance(mixer, GroupedSpec) and mixer.window is not None
-    return config.num_windowed_heads if has_window else config.num_attention_heads
+    return config.num_heads(number, has_window=isinstance(mixer, GroupedSpec) and mixer.window is not None)
 
 
 def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
@@ -94,7 +110,8 @@ def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
             ("num_key_value_heads", mixer.num_kv_heads, None if swa_heads else config.num_key_value_heads),
             ("swa_num_key_value_heads", mixer.num_kv_heads, swa_heads),
             ("attention_value_scale", mixer.value_scale, config.attention_value_scale),
-            ("swa_rope_theta", mixer.rope.theta, config.swa_rope_theta if has_window else None),
+            ("swa_rope_theta", mixer.rope.theta, config.windowed_theta if has_window else None),
+            ("gating", _gating(mixer), config.gates),
             ("head_dim", mixer.head_dim, config.head_dim),
             ("sliding_window", mixer.window, config.sliding_window),
         ]
@@ -114,6 +131,11 @@ def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
     if "q_lora_rank" in config.model_fields_set:  # null says that there is none
         pairs.append(("q_lora_rank", mixer.q_lora_rank or 0, config.q_lora_rank or 0))
     return pairs
+
+
+def _gating(mixer: GroupedSpec) -> str | None:
+    """As config.json names it."""
+    return ("per-element" if mixer.gates_entries else "per-head") if GATE in mixer.options else None
 
 
 def _indexer(keys: Keys, spec: ModelSpec, config: HfConfig) -> list[tuple[str, object, object]]:

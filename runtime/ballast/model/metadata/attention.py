@@ -10,16 +10,16 @@ from ballast.families.family import Dimensions
 from ballast.model.layers.grouped import QKV_BIAS, GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
-from ballast.model.layers.positions import RopeSpec, YarnSpec
+from ballast.model.layers.positions import RopeSpec
 from ballast.model.metadata.delta_net import read_delta_net, recurrent_layers
 from ballast.model.metadata.keys import Keys, is_whole
 from ballast.model.metadata.layers import Layers, Widths
-from ballast.model.metadata.positions import MOST_THETA
+from ballast.model.metadata.positions import MAX_THETA
 from ballast.model.metadata.settings import Settings
 from ballast.model.metadata.value_scale import read_value_scale
 from ballast.model.tensors import ROPE_FACTORS
 
-_MOST_INDEX_HEADS = 1024
+_MAX_INDEX_HEADS = 1024
 """Far above any model's. Bounds what a step allocates."""
 
 
@@ -40,19 +40,18 @@ def dimensions_of(keys: Keys, widths: Widths) -> Dimensions | None:
     return Dimensions(**_latent_dims(keys)._asdict(), **widths._asdict())
 
 
-def read_mixers(
-    settings: Settings, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None
-) -> tuple[Mixer, ...]:
-    """Each layer's, of the architecture's kind. Raises ModelError for a key that is missing or senseless."""
+def read_mixers(settings: Settings, layers: Layers, widths: Widths, rope: RopeSpec) -> tuple[Mixer, ...]:
+    """Each layer's, of the architecture's kind. `rope`: without its dimensions. Raises ModelError for a key that is
+    missing or senseless."""
     keys = settings.keys
     if keys.architecture.attention == "latent":
-        return tuple(_read_latent(keys, layers, widths, theta, yarn))
+        return tuple(_read_latent(keys, layers, widths, rope))
     value_scale = read_value_scale(settings, widths) if keys.architecture.scales_values else 1.0
     is_recurrent = recurrent_layers(keys, layers.num_layers)
     windows = {
         layer: window for layer, window in enumerate(_windows(keys, layers.num_layers)) if not is_recurrent[layer]
     }
-    grouped = _read_grouped(keys, windows, widths, RopeSpec(0, theta, yarn))
+    grouped = _read_grouped(keys, windows, widths, rope)
     mixers: dict[int, Mixer] = {layer: replace(mixer, value_scale=value_scale) for layer, mixer in grouped}
     if any(is_recurrent):
         mixers = dict.fromkeys(range(layers.num_layers), read_delta_net(keys, is_recurrent)) | mixers
@@ -77,9 +76,7 @@ def _latent_dims(keys: Keys) -> LatentDims:
     )
 
 
-def _read_latent(
-    keys: Keys, layers: Layers, widths: Widths, theta: float, yarn: YarnSpec | None
-) -> Iterator[LatentSpec]:
+def _read_latent(keys: Keys, layers: Layers, widths: Widths, rope: RopeSpec) -> Iterator[LatentSpec]:
     dims = _latent_dims(keys)
     mixer = LatentSpec(
         num_heads=widths.num_heads,
@@ -87,7 +84,7 @@ def _read_latent(
         kv_lora_rank=dims.kv_lora_rank,
         nope_dim=dims.nope_dim,
         v_dim=dims.v_dim,
-        rope=RopeSpec(dims.rope_dim, theta, yarn),
+        rope=replace(rope, dim=dims.rope_dim),
         mla_layout=_mla_layout(keys),
     )
     if keys.architecture.index_pairs is None:
@@ -107,8 +104,8 @@ def _read_index(keys: Keys, rope_dim: int, q_lora_rank: int | None) -> IndexSpec
             f"index keys of {key_dim} with {rope_dim} rotated dimensions; expected at most as many as a key has"
         )
     num_heads = keys.whole("attention.indexer.head_count")
-    if num_heads > _MOST_INDEX_HEADS:
-        raise keys.wrong("attention.indexer.head_count", f"a whole number, at least 1 and at most {_MOST_INDEX_HEADS}")
+    if num_heads > _MAX_INDEX_HEADS:
+        raise keys.wrong("attention.indexer.head_count", f"a whole number, at least 1 and at most {_MAX_INDEX_HEADS}")
     return IndexSpec(
         num_heads=num_heads,
         key_dim=key_dim,
@@ -176,7 +173,9 @@ def _read_grouped(
             norms_all_heads=keys.architecture.norms_all_heads,
             gates_queries=keys.architecture.gates_queries,
             fuses_qkv=_fuses_qkv(keys, layer),
+            gate=keys.architecture.gate,
         )
+        mixer = replace(mixer, gates_entries=_gates_entries(keys, mixer, layer))
         first = next(each for each in windows if windows[each] == window)
         yield layer, replace(mixer, options=_options(keys, mixer, first, widths.hidden))
 
@@ -198,7 +197,8 @@ def _rope(keys: Keys, window: int | None, head_dim: int, rope: RopeSpec) -> Rope
     if keys.architecture.names_rope_sections:
         _check_sections(keys, dim)
     if window is not None:
-        return replace(rope, dim=dim, theta=_theta(keys, window, rope.theta))
+        yarn = rope.yarn if keys.architecture.yarn_in_windows else None
+        return replace(rope, dim=dim, theta=_theta(keys, window, rope.theta), yarn=yarn)
     if not keys.architecture.halves_full_rope:
         return replace(rope, dim=dim)
     if dim % 4:
@@ -217,7 +217,7 @@ def _check_sections(keys: Keys, dim: int) -> None:
 def _theta(keys: Keys, window: int | None, theta: float) -> float:
     """The base of a layer's rotation. `theta`: that of layers without a window."""
     key = _own(keys, window, "rope.freq_base")
-    return keys.number(key, above=1.0, most=MOST_THETA) if key.endswith("_swa") else theta
+    return keys.number(key, above=1.0, most=MAX_THETA) if key.endswith("_swa") else theta
 
 
 def _fuses_qkv(keys: Keys, layer: int) -> bool:
@@ -228,24 +228,36 @@ def _fuses_qkv(keys: Keys, layer: int) -> bool:
     return not any(keys.has_tensor(f"blk.{layer}.{name}") for name in separate)
 
 
+def _gates_entries(keys: Keys, mixer: GroupedSpec, layer: int) -> bool:
+    """Whether a layer has a gate for each entry of its heads' outputs, which the number of gates says."""
+    name = f"blk.{layer}.attn_gate.weight"
+    if not keys.architecture.may_gate_entries or not keys.has_tensor(name):
+        return False
+    shape, entries = keys.gguf.tensors[name].shape, mixer.num_heads * mixer.v_dim
+    if shape[:1] not in ((mixer.num_heads,), (entries,)):
+        expected = f"{mixer.num_heads} rows, one per head, or {entries}, one per entry of heads"
+        raise keys.refuse(f"found shape {shape}; expected {expected}", name)
+    return shape[0] == entries
+
+
 def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
     """Of each layer, the positions that a token sees; None for all."""
-    if keys.architecture.window_period is None:
+    rule, window_key, key = keys.architecture.windows, "attention.sliding_window", "attention.sliding_window_pattern"
+    if rule is None or (rule.is_optional and keys.get(window_key) in (None, 0)):
         yield from [None] * num_layers
         return
-    window = keys.whole("attention.sliding_window")
-    key = "attention.sliding_window_pattern"
+    window = keys.whole(window_key)
     pattern = keys.get(key)
     expected = f"true or false for each of {num_layers} layers"
     if isinstance(pattern, list):
         if len(pattern) < num_layers or any(each not in (0, 1) for each in pattern):
-            raise keys.wrong(key, f"{expected}, or a period" if keys.architecture.window_period else expected)
+            raise keys.wrong(key, f"{expected}, or a period" if rule.period else expected)
         yield from (window if has_window else None for has_window in pattern[:num_layers])
         return
-    if not keys.architecture.window_period:
+    if rule.period is None:
         raise keys.wrong(key, expected)
-    period = keys.whole(key, default=keys.architecture.window_period)
-    yield from (window if layer % period < period - 1 else None for layer in range(num_layers))
+    period = keys.whole(key, default=rule.period)
+    yield from (window if rule.has_window(layer, period) else None for layer in range(num_layers))
 
 
 def _options(keys: Keys, mixer: GroupedSpec, first: int, hidden: int) -> frozenset[str]:

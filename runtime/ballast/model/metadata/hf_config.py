@@ -36,6 +36,10 @@ class HfRope(BaseModel):
     mscale: Scale | None = None
     mscale_all_dim: Scale | None = None
     attention_factor: Annotated[Scale, Field(gt=0)] | None = None
+    llama_4_scaling_beta: Scale | None = None
+    full_attention: HfRope | None = None
+    sliding_attention: HfRope | None = None
+    """The settings of layers without and with a window, in files that have them apart."""
 
     @property
     def kind(self) -> str | None:
@@ -64,6 +68,9 @@ class HfConfig(BaseModel):
     num_sliding_attention_heads: Whole | None = None
     """Heads of layers with a window, if they have others."""
     attention_other_setting: HfHeads | None = None
+    num_attention_heads_per_layer: list[Whole] | None = None
+    gating: bool | str | None = None
+    """Whether attention has gates, or of what: per-head, which True means as well, or per-element."""
     num_key_value_heads: Whole | None = None
     swa_num_key_value_heads: Whole | None = None
     """The number in layers with a window, if it differs."""
@@ -96,7 +103,10 @@ class HfConfig(BaseModel):
     n_group: Whole | None = None
     topk_group: Whole | None = None
     norm_topk_prob: bool | None = None
+    moe_apply_router_weight_on_input: bool | None = None
+    moe_router_logit_softcapping: Number | None = None
     routed_scaling_factor: Annotated[Number, Field(le=1e4)] | None = None
+    moe_routed_scaling_factor: Annotated[Number, Field(le=1e4)] | None = None
     rms_norm_eps: Number | None = None
     rope_theta: Numbers | None = None
     """One for all layers, or of each layer."""
@@ -129,19 +139,34 @@ class HfConfig(BaseModel):
 
     @property
     def _rope(self) -> HfRope | None:
-        return self.rope_scaling or self.rope_parameters
+        rope = self.rope_scaling or self.rope_parameters
+        return rope and (rope.full_attention or rope)
 
     @property
     def theta(self) -> float | None:
         """The base of the rotation's frequencies, in the first layer."""
-        in_rope = None if self.rope_parameters is None else self.rope_parameters.rope_theta
-        return (self.rope_theta[0] if self.rope_theta else None) or in_rope
+        own = self.rope_parameters and (self.rope_parameters.full_attention or self.rope_parameters)
+        return (self.rope_theta[0] if self.rope_theta else None) or (own.rope_theta if own else None)
 
     @property
-    def num_windowed_heads(self) -> int | None:
-        """Heads of layers with a window."""
+    def windowed_theta(self) -> float | None:
+        """The same in layers with a window, where it differs."""
+        own = self.rope_parameters and self.rope_parameters.sliding_attention
+        return self.swa_rope_theta or (own.rope_theta if own else None)
+
+    def num_heads(self, layer: int, *, has_window: bool) -> int | None:
+        """Heads of a layer's queries."""
+        of_layers = self.num_attention_heads_per_layer
+        if of_layers is not None and layer < len(of_layers):
+            return of_layers[layer]
         other = self.attention_other_setting and self.attention_other_setting.num_attention_heads
-        return self.num_sliding_attention_heads or other or self.num_attention_heads
+        own = self.num_sliding_attention_heads or other if has_window else None
+        return own or self.num_attention_heads
+
+    @property
+    def gates(self) -> str | None:
+        """What has a gate: per-head or per-element; None: the file does not say."""
+        return "per-head" if self.gating is True else self.gating.replace("_", "-") if self.gating else None
 
     @property
     def is_greedy(self) -> bool:

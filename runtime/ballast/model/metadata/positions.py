@@ -6,16 +6,17 @@ import math
 from collections.abc import Mapping
 
 from ballast.errors import shown
-from ballast.model.layers.positions import YarnSpec
+from ballast.model.layers.positions import QueryScale, RopeSpec, YarnSpec
 from ballast.model.metadata.hf_config import HfRope
 from ballast.model.metadata.keys import Keys, is_number
 from ballast.model.metadata.settings import Settings
 
 # Bounds far beyond any model's values. Within them all tables are finite in float32.
-MOST_THETA = 1e12
-_MOST_FACTOR = 1e4
-_MOST_TURNS = 1e6
-_MOST_MSCALE = 10.0
+MAX_THETA = 1e12
+_MAX_FACTOR = 1e4
+_MAX_TURNS = 1e6
+_MAX_MSCALE = 10.0
+_MAX_QUERY_BETA = 10.0
 
 # What config.json means that has YaRN and does not name them: the defaults of transformers.
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
@@ -29,13 +30,36 @@ _NEUTRAL: Mapping[str, tuple[float, ...]] = {
 """Keys that llama.cpp reads as well, and the values that change nothing."""
 
 
-def read_theta(settings: Settings) -> float:
-    """The base of the frequencies. Raises ModelError for a senseless value, ConfigError for one that is nowhere."""
-    return _number(settings, "rope.freq_base", "rope_theta", settings.config.theta, above=1.0, most=MOST_THETA)
+def read_rope(settings: Settings) -> RopeSpec:
+    """The rotation without its dimensions. Raises ModelError for a senseless value, ConfigError for one that is
+    nowhere."""
+    yarn = _read_yarn(settings)
+    return RopeSpec(0, _read_theta(settings), yarn, query_scale=_read_query_scale(settings, yarn))
 
 
-def read_yarn(settings: Settings) -> YarnSpec | None:
-    """YaRN's numbers; None for a file without it. Raises as `read_theta` does."""
+def _read_query_scale(settings: Settings, yarn: YarnSpec | None) -> QueryScale | None:
+    """The factor of queries by position; None for a file without it."""
+    keys = settings.keys
+    if not keys.architecture.scales_queries:
+        return None
+    key = "attention.temperature_scale"
+    configured = None if settings.config.yarn is None else settings.config.yarn.llama_4_scaling_beta
+    beta = settings.value(key, "rope_parameters.llama_4_scaling_beta", configured)
+    if not is_number(beta) or not 0 <= beta <= _MAX_QUERY_BETA:
+        raise keys.wrong(key, f"a number, at least 0 and at most {_MAX_QUERY_BETA:g}")
+    if beta == 0:
+        return None
+    length = None if yarn is None else yarn.original_context
+    return QueryScale(float(beta), keys.whole("attention.temperature_length", default=length))
+
+
+def _read_theta(settings: Settings) -> float:
+    """The base of the frequencies."""
+    return _number(settings, "rope.freq_base", "rope_theta", settings.config.theta, above=1.0, most=MAX_THETA)
+
+
+def _read_yarn(settings: Settings) -> YarnSpec | None:
+    """YaRN's numbers; None for a file without it."""
     keys = settings.keys
     _check_neutral(keys)
     kind = keys.get("rope.scaling.type")
@@ -47,13 +71,13 @@ def read_yarn(settings: Settings) -> YarnSpec | None:
     if kind != "yarn":
         raise keys.wrong("rope.scaling.type", "yarn or none")
     config = settings.config.yarn
-    factor = keys.number("rope.scaling.factor", most=_MOST_FACTOR)
+    factor = keys.number("rope.scaling.factor", most=_MAX_FACTOR)
     if factor < 1:
-        raise keys.wrong("rope.scaling.factor", f"a number, at least 1 and at most {_MOST_FACTOR:g}")
+        raise keys.wrong("rope.scaling.factor", f"a number, at least 1 and at most {_MAX_FACTOR:g}")
     mscale_all_dim = _mscale_all_dim(settings, config)
     # The converter's copy of config.json's attention_factor. llama.cpp overwrites it, transformers uses it.
     if keys.get("rope.scaling.yarn_attn_factor") is not None:
-        attention_factor = keys.number("rope.scaling.yarn_attn_factor", most=_MOST_MSCALE)
+        attention_factor = keys.number("rope.scaling.yarn_attn_factor", most=_MAX_MSCALE)
     else:
         attention_factor = _attention_factor(factor, mscale_all_dim, config)
     return YarnSpec(
@@ -85,7 +109,7 @@ def _check_not_linear(keys: Keys) -> None:
 
 def _beta(settings: Settings, name: str, configured: float | None) -> float:
     key = f"rope.scaling.yarn_{name}"
-    return _number(settings, key, f"rope_scaling.{name}", configured, above=0.0, most=_MOST_TURNS)
+    return _number(settings, key, f"rope_scaling.{name}", configured, above=0.0, most=_MAX_TURNS)
 
 
 def _number(
@@ -105,8 +129,8 @@ def _mscale_all_dim(settings: Settings, config: HfRope | None) -> float:
     key = "rope.scaling.yarn_log_multiplier"
     configured = None if config is None else 0.1 * (config.mscale_all_dim or 0.0)
     value = settings.value(key, "rope_scaling.mscale_all_dim", configured)
-    if not is_number(value) or not 0 <= value <= 0.1 * _MOST_MSCALE:
-        raise settings.keys.wrong(key, f"a number, at least 0 and at most {0.1 * _MOST_MSCALE:g}")
+    if not is_number(value) or not 0 <= value <= 0.1 * _MAX_MSCALE:
+        raise settings.keys.wrong(key, f"a number, at least 0 and at most {0.1 * _MAX_MSCALE:g}")
     if value and settings.keys.architecture.attention == "grouped":
         raise settings.keys.wrong(key, "0: only latent attention has a corrected softmax scale")
     return value * 10

@@ -19,20 +19,20 @@ from ballast.model.metadata.hf_config import HfConfig
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.known_models import matching_models
 from ballast.model.metadata.layers import read_feed_forwards, read_layers, read_vocab_size, read_widths
-from ballast.model.metadata.positions import read_theta, read_yarn
+from ballast.model.metadata.positions import read_rope
 from ballast.model.metadata.routing import read_routing
 from ballast.model.metadata.settings import Settings
 from ballast.model.spec import ModelSpec
 from ballast.weights.file_kind import OTHER_KINDS, VOCABULARY, other_type
 from ballast.weights.gguf import GgufModel
 
-_REFUSED_KEY = "attention.temperature_scale"
-"""A key of other models of the family whose effect on the arithmetic is not implemented here."""
+_QUERY_SCALE_KEY = "attention.temperature_scale"
+"""Refused where the architecture does not scale queries by position."""
 _WINDOW_KEY = "attention.sliding_window"
 """Refused where the architecture has no windows."""
 _INDEXER_KEY = "attention.indexer.top_k"
 """Refused where the architecture's attention sees all positions."""
-_MOST_NAME_CHARS = 256
+_MAX_NAME_CHARS = 256
 
 _LOOK_ALIKES = {
     "deepseek": "DeepSeek MoE, the model before V2, without latent attention",
@@ -52,9 +52,8 @@ _LOOK_ALIKES = {
     "qwen3": "a dense Qwen3, not a mixture of experts",
     "qwen4exp": "an experimental Qwen4, not Qwen3-MoE",
     "mistral3": "a dense Ministral 3 or Mistral Small 3, not a mixture of experts",
-    "mistral-large": "Mistral Large, not DeepSeek V3",
-    "mistral-large4": "Mistral Large 4, whose attention is sparse and partly without positions, not DeepSeek V3",
-    "mistral4": "a model of Mistral's with latent attention, not DeepSeek V3",
+    "mistral-large": "Mistral Large, not Mistral Large 3, whose files are deepseek2",
+    "mistral-large4": "Mistral Large 4, whose attention is sparse and partly without positions, not Mistral Large 3",
     "minimax": "MiniMax-Text-01 or M1, most of whose layers have linear attention, not MiniMax-M2",
     "minimax-m3": "MiniMax-M3, whose attention is sparse by blocks, not MiniMax-M2",
     "hunyuan-moe": "Hunyuan-A13B, which norms queries and keys after their rotation, not Hunyuan 3",
@@ -77,7 +76,7 @@ def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
     widths = read_widths(keys, layers)
     dimensions = dimensions_of(keys, widths)
     settings = Settings(keys, config, () if dimensions is None else matching_models(dimensions, keys))
-    mixers = read_mixers(settings, layers, widths, read_theta(settings), read_yarn(settings))
+    mixers = read_mixers(settings, layers, widths, read_rope(settings))
     routing = read_routing(settings, layers, widths)
     spec = ModelSpec(
         name=_name(keys),
@@ -126,16 +125,20 @@ def _hint(name: str) -> str:
 
 def _check_keys(keys: Keys) -> None:
     architecture = keys.architecture
-    is_read = {_WINDOW_KEY: architecture.window_period is not None, _INDEXER_KEY: architecture.index_pairs is not None}
-    for key in (_REFUSED_KEY, _WINDOW_KEY, _INDEXER_KEY):
-        if keys.get(key) and not is_read.get(key, False):
+    is_read = {
+        _QUERY_SCALE_KEY: architecture.scales_queries,
+        _WINDOW_KEY: architecture.windows is not None,
+        _INDEXER_KEY: architecture.index_pairs is not None,
+    }
+    for key in is_read:
+        if keys.get(key) and not is_read[key]:
             raise keys.refuse(f"{keys.full(key)}={shown(keys.get(key))}: this model's attention is not supported")
 
 
 def _name(keys: Keys) -> str:
     name = keys.gguf.metadata.get("general.name", "")
-    if not isinstance(name, str) or len(name) > _MOST_NAME_CHARS:
-        raise keys.refuse(f"general.name={shown(name)}; expected a text of at most {_MOST_NAME_CHARS} characters")
+    if not isinstance(name, str) or len(name) > _MAX_NAME_CHARS:
+        raise keys.refuse(f"general.name={shown(name)}; expected a text of at most {_MAX_NAME_CHARS} characters")
     return name or keys.gguf.path.stem
 
 

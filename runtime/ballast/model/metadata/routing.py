@@ -17,7 +17,7 @@ _GATING: dict[object, Gating] = {
     "sigmoid": "sigmoid",
 }
 """As the file numbers them and as config.json spells them."""
-_MOST_SCALE = 1e4
+_MAX_SCALE = 1e4
 
 
 def read_routing(settings: Settings, layers: Layers, widths: Widths) -> RoutingSpec:
@@ -88,6 +88,6 @@ def _normalize_weights(settings: Settings) -> bool:
 def _weights_scale(settings: Settings) -> float:
     key = "expert_weights_scale"
     value = settings.value(key, "routed_scaling_factor", settings.config.routed_scaling_factor)
-    if not is_number(value) or not 0 <= value <= _MOST_SCALE:
-        raise settings.keys.wrong(key, f"a number, at least 0 and at most {_MOST_SCALE:g}")
+    if not is_number(value) or not 0 <= value <= _MAX_SCALE:
+        raise settings.keys.wrong(key, f"a number, at least 0 and at most {_MAX_SCALE:g}")
     return float(value) or 1.0

@@ -25,7 +25,7 @@ from ballast.model.tiers.tier import NOTHING, Restored
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _PREFIX = "ballast-kv-"
 _SET_NAME = re.compile(_PREFIX + "[0-9a-f]{32}")
@@ -47,7 +47,7 @@ def head_type(block_tokens: int) -> np.dtype[np.void]:
             ("content_sum", "<u8"),
             ("salt", "<u8", (2,)),
             ("parent", "<i4"),
-            ("spare", "<i4"),
+            ("has_window", "<i4"),
             ("tokens", "<i4", (block_tokens,)),
             ("sum", "<u8"),
         ]
@@ -115,17 +115,26 @@ class BlockFile:
             heads["parent"][blocks].astype(np.int32),
             heads["tokens"][blocks].astype(np.int32).ravel(),
             heads["salt"][blocks].astype(np.uint64),
+            (heads["has_window"][blocks] != 0).tolist(),
         )
 
     def write(
-        self, block: int, parent: int, tokens: NDArray[np.int32], salt: tuple[int, int], content: NDArray[np.uint8]
+        self,
+        block: int,
+        parent: int,
+        tokens: NDArray[np.int32],
+        salt: tuple[int, int],
+        content: NDArray[np.uint8],
+        has_window: bool = False,
     ) -> None:
-        """Write a block [block_bytes]. Raises OSError; then the block holds nothing."""
+        """Write a block [block_bytes]. `has_window`: see `Restored.have_windows`. Raises OSError; then the block holds
+        nothing."""
         self.drop(block)
         _write(self._contents_file, content.data, (block - 1) * self._stride)
         head = self._heads[block : block + 1]
         self._last_write += 1
         head["write"], head["parent"], head["tokens"], head["salt"] = self._last_write, parent, tokens, salt
+        head["has_window"] = has_window
         head["parent_write"] = self._heads["write"][parent] if parent else 0
         head["content_sum"] = kernels.checksum(content)
         head["sum"] = _sum(head)

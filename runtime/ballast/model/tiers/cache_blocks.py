@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +21,8 @@ class Copy(Protocol):
 
 
 class CacheBlocks(Protocol):
-    """A KV cache, by the scheduler's block ids. May be used by several threads; a block by one at a time."""
+    """A KV cache, by the scheduler's block ids. May be used by several threads; a block by one at a time. `windows`:
+    the blocks of layers with a window, if these have blocks of their own; a cache without such layers ignores them."""
 
     @property
     def block_bytes(self) -> int:
@@ -35,16 +36,16 @@ class CacheBlocks(Protocol):
         """Host memory [num_blocks, block_bytes] that copies are fast with; the system has it back when nothing refers
         to it. Raises MemoryError."""
 
-    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Copy:
+    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes], windows: Sequence[int] = ()) -> Copy:
         """Begin to copy blocks to memory [block_bytes] of `new_memory`. What a step that is over has written is there
         to be copied, and stays until the copies are done; see `before_writing`."""
 
-    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes]) -> Copy:
+    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes], windows: Sequence[int] = ()) -> Copy:
         """Begin to copy from such memory to blocks, after all that was begun before."""
 
-    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None]) -> None:
-        """To be called before a step that writes to `blocks` begins: waits until none of them is copied out any more,
-        and calls `alive` meanwhile."""
+    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None], windows: Sequence[int] = ()) -> None:
+        """To be called before a step that writes to `blocks` and `windows` begins: waits until none of them is copied
+        out any more, and calls `alive` meanwhile."""
 
 
 class _Done:
@@ -62,29 +63,34 @@ class PoolBlocks:
     def __init__(self, pool: KvPool) -> None:
         planes = [plane for layer in pool.layers for plane in layer]
         self._planes = [plane.view(np.uint8).reshape(-1, pool.block_tokens * plane.strides[0]) for plane in planes]
+        self._has_windows = [has_window for layer in pool.has_window_blocks for has_window in layer]
+        """By plane, whether its blocks are those of windows."""
         self.block_bytes = sum(plane.shape[1] for plane in self._planes)
         self.layout = f"float32 {pool.block_tokens} tokens, planes {[plane.shape[1] for plane in planes]}"
 
     def new_memory(self, num_blocks: int) -> Bytes:
         return np.empty((num_blocks, self.block_bytes), np.uint8)
 
-    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Copy:
-        for block, memory in zip(blocks, to, strict=True):
-            begin = 0
-            for plane in self._planes:
-                end = begin + plane.shape[1]
-                memory[begin:end] = plane[block]
-                begin = end
+    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes], windows: Sequence[int] = ()) -> Copy:
+        for own, memory in self._places(blocks, to, windows):
+            memory[:] = own
         return DONE
 
-    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes]) -> Copy:
-        for block, memory in zip(blocks, sources, strict=True):
-            begin = 0
-            for plane in self._planes:
-                end = begin + plane.shape[1]
-                plane[block] = memory[begin:end]
-                begin = end
+    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes], windows: Sequence[int] = ()) -> Copy:
+        for own, memory in self._places(blocks, sources, windows):
+            own[:] = memory
         return DONE
 
-    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None]) -> None:
+    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None], windows: Sequence[int] = ()) -> None:
         """Nothing is copied out any more."""
+
+    def _places(
+        self, blocks: Sequence[int], memories: Sequence[Bytes], windows: Sequence[int]
+    ) -> Iterator[tuple[Bytes, Bytes]]:
+        """The bytes of each block in each plane, and their place in memory."""
+        for block, window, memory in zip(blocks, windows or blocks, memories, strict=True):
+            begin = 0
+            for plane, has_window in zip(self._planes, self._has_windows, strict=True):
+                end = begin + plane.shape[1]
+                yield plane[window if has_window else block], memory[begin:end]
+                begin = end

@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent.parent
 """Sources of the model: the rotation tables, and the whole forward pass on a GPU."""
-MOST_BLOCKS = 1 << 18
+MAX_BLOCKS = 1 << 18
 """An index of more would take more than 100 MB of memory."""
 STAGING_BYTES = 256 << 20
 """Most bytes of blocks that are being written to disk."""
-MOST_STORING = 64
+MAX_PENDING_STORES = 64
 """The same in blocks."""
 _NODE_BYTES = 64
 """Bytes of a block in the scheduler's index, in addition to its tokens."""
@@ -57,7 +57,7 @@ def open_disk_tier(
         folder.mkdir(mode=0o700, exist_ok=True)
         remove_others(folder, key)
         num_bytes = _bytes_to_take(folder, key, max_bytes)
-        num_blocks = min(MOST_BLOCKS, num_bytes // (stride_of(cache.block_bytes) + head_type(block_tokens).itemsize))
+        num_blocks = min(MAX_BLOCKS, num_bytes // (stride_of(cache.block_bytes) + head_type(block_tokens).itemsize))
         if num_blocks == 0:
             raise BlockFileError(
                 f"{folder}: {human(num_bytes)} are too small for one block of {human(cache.block_bytes)}"
@@ -67,7 +67,7 @@ def open_disk_tier(
         log.warning("kv_disk_dir is not used", extra={"folder": str(folder), "why": str(error)})
         return None
     try:
-        return DiskTier(file, cache, _most_storing(cache.block_bytes), notify)
+        return DiskTier(file, cache, _max_pending_stores(cache.block_bytes), notify)
     except MemoryError:
         file.close()
         log.warning(
@@ -80,11 +80,11 @@ def disk_memory_bytes(block_bytes: int, block_tokens: int) -> int:
     """Most host memory of a tier on disk: blocks in transit, and the index of the stored blocks, with their tokens
     twice."""
     known = 2 * head_type(block_tokens).itemsize + _NODE_BYTES
-    return (_most_storing(block_bytes) + READ_AT_ONCE) * block_bytes + MOST_BLOCKS * known
+    return (_max_pending_stores(block_bytes) + READ_AT_ONCE) * block_bytes + MAX_BLOCKS * known
 
 
-def _most_storing(block_bytes: int) -> int:
-    return max(1, min(MOST_STORING, STAGING_BYTES // block_bytes))
+def _max_pending_stores(block_bytes: int) -> int:
+    return max(1, min(MAX_PENDING_STORES, STAGING_BYTES // block_bytes))
 
 
 def cache_key(gguf: GgufModel, cache: CacheBlocks, block_tokens: int, machine: Sequence[object]) -> str:

@@ -39,13 +39,14 @@ class _Store:
     parent: int
     tokens: NDArray[np.int32]
     salt: tuple[int, int]
+    has_window: bool
 
 
 @dataclass(slots=True)
 class _Fetch:
     seq: int
-    blocks: list[tuple[int, int]]
-    """(of the tier, of the cache)."""
+    blocks: list[tuple[int, int, int]]
+    """(of the tier, of the cache, of layers with a window)."""
     num_done: int = 0
     is_given_up: bool = False
     """Nothing more is copied to the cache for it."""
@@ -97,9 +98,11 @@ class DiskTier:
     def store(self, stores: Sequence[sched.Transfer]) -> None:
         """See KvTier."""
         rows = [self._free_rows.popleft() for _ in stores]
-        copy = self._cache.copy_out([each.block for each in stores], [self._rows[row] for row in rows])
+        windows = [each.window_block for each in stores]
+        copy = self._cache.copy_out([each.block for each in stores], [self._rows[row] for row in rows], windows)
         for row, each in zip(rows, stores, strict=True):
-            self._writes.put(_Store(row, copy, each.tier_block, each.parent, each.tokens.copy(), each.salt))
+            has_window = each.window_block != 0
+            self._writes.put(_Store(row, copy, each.tier_block, each.parent, each.tokens.copy(), each.salt, has_window))
 
     def drop(self, block: int) -> None:
         """See KvTier."""
@@ -107,7 +110,7 @@ class DiskTier:
 
     def fetch(self, seq: int, fetches: Sequence[sched.Transfer]) -> None:
         """See KvTier."""
-        fetch = _Fetch(seq, [(each.tier_block, each.block) for each in fetches])
+        fetch = _Fetch(seq, [(each.tier_block, each.block, each.window_block) for each in fetches])
         with self._lock:
             if not self._answers:
                 self._fetched.append(Fetched(seq, 0))
@@ -169,7 +172,7 @@ class DiskTier:
 
     def _write(self, store: _Store) -> None:
         _wait(store.copy)
-        self._file.write(store.block, store.parent, store.tokens, store.salt, self._rows[store.row])
+        self._file.write(store.block, store.parent, store.tokens, store.salt, self._rows[store.row], store.has_window)
 
     def _drop_for_good(self, block: int) -> None:
         try:
@@ -208,7 +211,7 @@ class DiskTier:
                     self._fetched.append(Fetched(fetch.seq, fetch.num_done, is_damaged))
             self._notify()
 
-    def _copy(self, fetch: _Fetch, chunk: Sequence[tuple[int, int]]) -> bool:
+    def _copy(self, fetch: _Fetch, chunk: Sequence[tuple[int, int, int]]) -> bool:
         """Copies what was read to the cache; whether it is there. The engine waits for none of it."""
         with self._lock:
             if fetch.is_given_up:
@@ -216,7 +219,8 @@ class DiskTier:
             fetch.is_copying = True
         num_copied = 0
         try:
-            _wait(self._cache.copy_in([block for _, block in chunk], list(self._read_rows[: len(chunk)])))
+            _, blocks, windows = zip(*chunk, strict=True)
+            _wait(self._cache.copy_in(blocks, list(self._read_rows[: len(chunk)]), windows))
             num_copied = len(chunk)
         except (RuntimeError, ValueError) as error:
             log.warning("blocks are recomputed instead", extra={"folder": str(self._file.path), "why": _why(error)})
@@ -227,9 +231,9 @@ class DiskTier:
                 self._fetched.append(Fetched(fetch.seq, fetch.num_done))
         return num_copied > 0
 
-    def _read(self, fetch: _Fetch, chunk: Sequence[tuple[int, int]]) -> int:
+    def _read(self, fetch: _Fetch, chunk: Sequence[tuple[int, int, int]]) -> int:
         """Reads the tier's blocks; returns how many are whole before one that is not."""
-        for count, (block, _) in enumerate(chunk):
+        for count, (block, _, _) in enumerate(chunk):
             why = "damaged"
             try:
                 if self._file.read(block, self._read_rows[count]):

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 PIECE_BYTES = 256 << 20
 """Memory is allocated in chunks of this size."""
-MOST_BLOCKS = 1 << 18
+MAX_BLOCKS = 1 << 18
 """As of the tier on disk."""
 _POLL_S = 0.0005
 
@@ -34,7 +34,7 @@ class HostTier:
         self.block_bytes = cache.block_bytes
         self._cache = cache
         self._chunk_blocks = max(1, PIECE_BYTES // cache.block_bytes)
-        self._chunks = _chunks(cache, min(MOST_BLOCKS, num_bytes // cache.block_bytes), self._chunk_blocks)
+        self._chunks = _chunks(cache, min(MAX_BLOCKS, num_bytes // cache.block_bytes), self._chunk_blocks)
         self.num_blocks = self.most_storing = sum(map(len, self._chunks))
         self._storing: deque[tuple[Copy, int]] = deque()
         self._fetching: deque[tuple[Copy, int, int]] = deque()
@@ -50,7 +50,8 @@ class HostTier:
 
     def store(self, stores: Sequence[sched.Transfer]) -> None:
         """See KvTier."""
-        copy = self._cache.copy_out([each.block for each in stores], self._rows(stores))
+        windows = [each.window_block for each in stores]
+        copy = self._cache.copy_out([each.block for each in stores], self._rows(stores), windows)
         self._storing.append((copy, len(stores)))
 
     def drop(self, block: int) -> None:
@@ -58,7 +59,8 @@ class HostTier:
 
     def fetch(self, seq: int, fetches: Sequence[sched.Transfer]) -> None:
         """See KvTier."""
-        copy = self._cache.copy_in([each.block for each in fetches], self._rows(fetches))
+        windows = [each.window_block for each in fetches]
+        copy = self._cache.copy_in([each.block for each in fetches], self._rows(fetches), windows)
         self._fetching.append((copy, seq, len(fetches)))
 
     def cancel(self, seq: int) -> None:

@@ -22,6 +22,7 @@ class Restored:
     parents: NDArray[np.int32]  # [n]
     tokens: NDArray[np.int32]  # [n · block_tokens]
     salts: NDArray[np.uint64]  # [n, 2]
+    have_windows: Sequence[bool] = ()  # [n], whether they hold the keys of layers with a window; empty: none does
 
 
 _NO_IDS = np.empty(0, np.int32)

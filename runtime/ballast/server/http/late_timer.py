@@ -31,9 +31,9 @@ class LateTimer:
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
         self._due = loop.time() + self._limit_s
-        self._handle = loop.call_at(self._due, self._come)
+        self._handle = loop.call_at(self._due, self._expire)
 
-    def _come(self) -> None:
+    def _expire(self) -> None:
         if is_late(self._due, self._limit_s):
             self._start()
         else:

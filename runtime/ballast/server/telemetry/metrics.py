@@ -190,7 +190,7 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._engine.snapshot()
-        for metric, value in (*metrics_of(now), *metrics_of(now.device)):
+        for metric, value in (*metrics_of(now), *metrics_of(now.device_counts)):
             yield family_of(metric, value)
         switched_off = GaugeMetricFamily(
             "ballast_switched_off",
@@ -198,7 +198,7 @@ class _EngineCollector(Collector):
             labels=["feature"],
         )
         for feature in FEATURES:
-            switched_off.add_metric([feature], feature in now.device.switched_off)
+            switched_off.add_metric([feature], feature in now.device_counts.switched_off)
         yield switched_off
         start = GaugeMetricFamily(
             "ballast_start_seconds", "Seconds per phase of the start, from loading to ready.", labels=["phase"]

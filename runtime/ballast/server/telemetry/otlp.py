@@ -23,7 +23,7 @@ MAX_BATCH = 512
 PAUSE_S = 1.0
 """Longest wait for a batch to fill."""
 TIMEOUT_S = 10.0
-COMPLAIN_S = 60.0
+FAILURE_LOG_INTERVAL_S = 60.0
 """Least time between two log lines about a collector that does not accept spans."""
 LEAVE_S = 5.0
 """Longest time to send the last spans when the server ends."""
@@ -87,7 +87,7 @@ class OtlpExporter:
             return
         with self._changed:
             self._dropped += len(batch) if failure is not None else 0
-            if time.monotonic() - self._complained < COMPLAIN_S:
+            if time.monotonic() - self._complained < FAILURE_LOG_INTERVAL_S:
                 return
             self._complained = time.monotonic()
             dropped, self._dropped = self._dropped, 0

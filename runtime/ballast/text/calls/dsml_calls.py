@@ -28,7 +28,7 @@ _ENDS_VALUE = frozenset({"parameter", "invoke", "function_calls"})
 _OPENING = re.compile(r"\n{0,2}<?\Z")
 _LONGEST_TAG = 4096
 """Characters of a tag, beyond which it is none."""
-_MOST_BLANK = 64
+_MAX_BLANK = 64
 """Characters of white space before a tag that belong to it; of more, the first are text."""
 LONGEST_KEY = 1024
 """Characters of a key that is sure to fit into a tag."""
@@ -55,6 +55,7 @@ class DsmlCalls:
     def __init__(self, new_id: NewId = new_call_id) -> None:
         self.num_calls = 0
         self.open = False
+        self.is_framed = True
         self._new_id = new_id
         self._state = _State.BETWEEN
         self._text = ""
@@ -116,7 +117,7 @@ class DsmlCalls:
         mark = self._text.find(Mark.TAG)
         end = len(self._text) if mark < 0 else mark
         begin = end - _begun(self._text, end)
-        certain = max(len(self._text[:begin].rstrip()), begin - _MOST_BLANK)
+        certain = max(len(self._text[:begin].rstrip()), begin - _MAX_BLANK)
         if certain > 0:
             return self._read_foreign(certain)
         if mark < 0:

@@ -11,6 +11,7 @@ from ballast.text.calls.dsml_calls import DsmlCalls
 from ballast.text.calls.invoke_calls import FUNCTION, InvokeCalls
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
+from ballast.text.calls.named_calls import NamedCalls
 from ballast.text.calls.reader import ReadCalls
 from ballast.text.calls.separated import SeparatedCalls
 from ballast.text.calls.tagged_calls import TaggedCalls
@@ -31,5 +32,7 @@ def reader_of(style: CallStyle, tools: Sequence[Mapping[str, Any]]) -> ReadCalls
             return partial(InvokeCalls, tools=tools, spelling=FUNCTION)
         case "tagged":
             return partial(TaggedCalls, tools=tools)
+        case "named":
+            return NamedCalls
         case _:
             return SeparatedCalls

@@ -21,14 +21,14 @@ from ballast.text.calls.pairs import Pairs
 from ballast.text.calls.parameters import Parameters
 from ballast.text.calls.reader import NAME, NewId
 from ballast.text.calls.spelled_tags import SpelledTags
-from ballast.text.calls.tags import BLANK, LONGEST_KEY, MOST_BLANK, StringScan, beginnings
+from ballast.text.calls.tags import BLANK, LONGEST_KEY, MAX_BLANK, StringScan, beginnings
 from ballast.text.reply_parts import Part, new_call_id
 
 _LONGEST_BEGUN = 96
 _LONGEST_TAG = 1024
 """More than any tag of calls and values has, so that text after a `<` is not searched again and again."""
 _NAME_CHARS = "{0,512}"
-_SPACE = rf"[ \t]{{0,{MOST_BLANK}}}"
+_SPACE = rf"[ \t]{{0,{MAX_BLANK}}}"
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,7 @@ class InvokeCalls(SpelledTags):
     ) -> None:
         super().__init__(new_id, tools)
         self._spelling = spelling
+        self.is_framed = True
 
     def unopened_at(self, text: str) -> int:
         """See `CallReader`. A line break before MiniMax's calls belongs to them."""

@@ -22,6 +22,9 @@ class CallReader(Protocol):
     num_calls: int
     open: bool
     """Whether the next input belongs here."""
+    is_framed: bool
+    """Whether text that `unopened_at` holds back is part of calls that a later mark opens; otherwise it is a call
+    without its opening mark, or no part of a call."""
 
     def unopened_at(self, text: str) -> int:
         """The index in text outside calls from which it may belong to a call: one that a later mark opens, or one whose
@@ -61,6 +64,7 @@ class BracketedCalls(ABC):
     def __init__(self, new_id: NewId = new_call_id) -> None:
         self.num_calls = 0
         self.open = False
+        self.is_framed = False
         self._new_id = new_id
         self._is_inside = False
         self._held = ""

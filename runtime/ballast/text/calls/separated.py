@@ -53,6 +53,7 @@ class SeparatedCalls:
         self.num_calls = 0
         self.open = False
         """Whether the next input belongs here."""
+        self.is_framed = True
         self._new_id = new_id
         self._state = _State.BETWEEN
         self._frame = ""

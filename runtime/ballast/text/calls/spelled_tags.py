@@ -35,7 +35,10 @@ class SpelledTags(BracketedCalls):
         return []
 
     def _inner_text(self, text: str) -> list[Part]:
-        self._text += text
+        # The only reference to a string lets it grow in place; appending to an attribute copies it each time.
+        grown, self._text = self._text, ""
+        grown += text
+        self._text = grown
         return [*self._read_all(), *self._certain_value()]
 
     def _read_all(self) -> list[Part]:

@@ -60,7 +60,7 @@ class TaggedCalls(SpelledTags):
         self._parameters = Parameters()
         self._at_start = False
         """Whether nothing of the value has been passed on."""
-        self._stray = ""
+        self._stray: list[str] = []
         """Text within the call that belongs to no tag."""
 
     def _is_in_value(self) -> bool:
@@ -73,7 +73,7 @@ class TaggedCalls(SpelledTags):
         if self._state is _State.VALUE:
             value, _ = without_end(self._text)
             parts += self._end_value(value, "")
-        rest = f"{self._stray}{self._text}".replace("</function>", "", 1).replace("</parameter>", "").strip()
+        rest = "".join((*self._stray, self._text)).replace("</function>", "", 1).replace("</parameter>", "").strip()
         return [*parts, *self._arguments(self._pairs.end()), *self._as_content(rest)]
 
     def _end_early(self, *, is_cut: bool) -> list[Part]:
@@ -82,11 +82,11 @@ class TaggedCalls(SpelledTags):
             case _State.NAME:
                 return [*parts, *([] if is_cut else self._as_content(self._text))]
             case _State.PAIRS if is_cut and "</function>" not in self._text:
-                rest = f"{self._stray}{self._text[: begun_at(self._text)]}"
+                rest = "".join((*self._stray, self._text[: begun_at(self._text)]))
                 return [*parts, *self._as_content(rest.strip())]
             case _State.VALUE if is_cut or "</function>" not in without_end(self._text)[1]:
                 parts += self._value(self._text[: begun_at(self._text)] if is_cut else self._text)
-                return [*parts, *self._arguments(self._pairs.cut_value()), *self._as_content(self._stray)]
+                return [*parts, *self._arguments(self._pairs.cut_value()), *self._as_content("".join(self._stray))]
             case _:
                 return [*parts, *self._end()]
 
@@ -104,17 +104,18 @@ class TaggedCalls(SpelledTags):
         if found is None or not NAME.fullmatch(found[1].strip()):
             return None
         name = found[1].strip()
-        self._text = self._text[found.end() :]
+        self._text, self._looked_at = self._text[found.end() :], 0
         self._state, self._parameters = _State.PAIRS, self._functions.get(name, Parameters())
         self._pairs = Pairs(self._parameters)
         return [self._announced(name)]
 
     def _read_parameter(self) -> list[Part] | None:
-        at = self._text.find(_OPENS_VALUE)
+        at = self._text.find(_OPENS_VALUE, self._looked_at)
         if at < 0:
+            self._looked_at = max(0, len(self._text) - len(_OPENS_VALUE) + 1)
             return None
-        self._stray += self._text[:at].strip()
-        self._text = self._text[at:]
+        self._stray.append(self._text[:at].strip())
+        self._text, self._looked_at = self._text[at:], 0
         if self._text.find(">", 0, _LONGEST_HEAD) < 0:
             return None
         found = _PARAMETER.match(self._text, 0, _LONGEST_HEAD)
@@ -144,7 +145,7 @@ class TaggedCalls(SpelledTags):
         return self._pairs.may_be_string or not self._strings.is_in_string(self._text, found.start())
 
     def _end_value(self, value: str, rest: str) -> list[Part]:
-        self._state, self._text = _State.PAIRS, rest
+        self._state, self._text, self._looked_at = _State.PAIRS, rest, 0
         return [*self._value(value), *self._arguments(self._pairs.end_value())]
 
     def _value(self, text: str) -> list[Part]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 
 LONGEST_KEY = 256
-MOST_BLANK = 20
+MAX_BLANK = 20
 """Characters of white space between a closing tag and the next tag."""
 KEY = rf"[^<>\n]{{1,{LONGEST_KEY}}}"
-BLANK = rf"[ \t\r\n]{{0,{MOST_BLANK}}}"
+BLANK = rf"[ \t\r\n]{{0,{MAX_BLANK}}}"
 ENDS_VALUE = "\n</parameter>\n"
 BEFORE_NEXT = rf"(?:\n?</parameter>{BLANK}|\n)"
 """What precedes a tag that opens the next argument, with the end of a value."""
@@ -37,7 +37,7 @@ _PART = "|".join(
     )
 )
 _BEGUN = re.compile(rf"(?:\n?</parameter>{BLANK}|\n?)(?:{_PART})\Z")
-_LONGEST_BEGUN = LONGEST_KEY + 2 * MOST_BLANK + 64
+_LONGEST_BEGUN = LONGEST_KEY + 2 * MAX_BLANK + 64
 _KEY = re.compile(KEY)
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 _HAS_STRINGS = re.compile(r'\s*[\[{"]')

@@ -84,7 +84,7 @@ class ChannelParser:
         match self._tracker.section:
             case Section.CALL:
                 assert self._call is not None
-                return self._of_call(self._call, *self._call.text(text))
+                return self._call_parts(self._call, *self._call.text(text))
             case Section.REASONING:
                 return self._reasoning(text)
             case _:
@@ -105,7 +105,7 @@ class ChannelParser:
         is_other, self._shown[section] = self._shown.get(section, False), False
         return _BETWEEN if is_other else ""
 
-    def _of_call(self, call: _Call, arguments: str, rest: str) -> list[Part]:
+    def _call_parts(self, call: _Call, arguments: str, rest: str) -> list[Part]:
         """The parts for more of a call's arguments, and for text that belongs to none."""
         parts: list[Part] = []
         if arguments and not call.is_announced:
@@ -121,7 +121,7 @@ class ChannelParser:
             return []
         self._shown = dict.fromkeys(self._shown, True)
         is_empty = not call.is_announced and not call.is_text and not is_cut
-        return self._of_call(call, "{}", "") if is_empty else []
+        return self._call_parts(call, "{}", "") if is_empty else []
 
 
 class _Call:

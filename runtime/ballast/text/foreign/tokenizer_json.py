@@ -134,7 +134,7 @@ class _AddedToken(_Part):
     special: bool = False
 
 
-def _sane(strategy: Any) -> Any:
+def _checked_strategy(strategy: Any) -> Any:
     length = strategy.get("Fixed") if isinstance(strategy, dict) else 0
     if not isinstance(length, int) or not 0 <= length <= _MAX_PADDING:
         raise ValueError(f"expected BatchLongest, or Fixed of at most {_MAX_PADDING}")
@@ -144,7 +144,7 @@ def _sane(strategy: Any) -> Any:
 class _Padding(_Part):
     """Not used, but a length that no text has is a sign of a damaged file."""
 
-    strategy: Annotated[Any, AfterValidator(_sane)]
+    strategy: Annotated[Any, AfterValidator(_checked_strategy)]
 
 
 class _Bpe(_Part):
@@ -169,7 +169,7 @@ class _Bpe(_Part):
         return self
 
 
-def _few_parts(part: Any) -> Any:
+def _limited_parts(part: Any) -> Any:
     if sum(1 for _ in _parts(part)) > _MAX_PARTS:
         raise ValueError(f"more than {_MAX_PARTS} parts")
     return part
@@ -181,8 +181,8 @@ class TokenizerJson(_Part):
     version: Literal["1.0"] = "1.0"
     padding: _Padding | None = None
     added_tokens: Annotated[list[_AddedToken], Field(max_length=MAX_ADDED)] = []
-    normalizer: Annotated[_Normalizer | None, AfterValidator(_few_parts)] = None
-    pre_tokenizer: Annotated[_PreTokenizer | None, AfterValidator(_few_parts)] = None
+    normalizer: Annotated[_Normalizer | None, AfterValidator(_limited_parts)] = None
+    pre_tokenizer: Annotated[_PreTokenizer | None, AfterValidator(_limited_parts)] = None
     post_processor: dict[str, Any] | None = None
     """Only tried, in a guarded process, to learn whether it puts BOS before a text."""
     model: _Bpe

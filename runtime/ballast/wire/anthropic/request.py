@@ -246,6 +246,8 @@ def _block_text(block: Mapping[str, Any], path: str) -> str:
     if block.get("type") in TYPES:
         return document_text(block, path)
     text = block.get("text")
+    if block.get("type") == "text" and not isinstance(text, str):
+        refuse(f"{path}.text", "must be a string")
     if block.get("type") != "text" or not isinstance(text, str):
         refuse(path, f"this model reads only text blocks here, not {block.get('type')!r}; leave the block out")
     return text

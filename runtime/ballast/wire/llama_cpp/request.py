@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, SkipValidation, field_validator
 from pydantic_core import CoreSchema
 
+from ballast.engine.request import MAX_TEMPERATURE, SamplingFields
 from ballast.wire.field_rules import Holds, NoEffect, Refused, Rule, shape
 from ballast.wire.field_schemas import InPlaceSchema, items
 from ballast.wire.ignored_fields import IgnoredFields
 from ballast.wire.known_fields import read_fields
 from ballast.wire.openai.other_fields import TEXT_RULES
-from ballast.wire.openai.request import MAX_TEMPERATURE, MAX_TOP_LOGPROBS, CompletionRequest, check_together
-from ballast.wire.parsing import WHOLE, Objects, check_lengths, parse_json
+from ballast.wire.openai.request import MAX_TOP_LOGPROBS, CompletionRequest, check_together
+from ballast.wire.parsing import WHOLE, Objects, check_lengths, parse_json, with_fields
 
 NEVER = -100.0
 """The bias of a forbidden token: the lowest possible."""
@@ -38,7 +39,15 @@ _PAIRS: Mapping[str, Any] = {
 """`logit_bias` in the format of llama.cpp's clients."""
 
 
-class LlamaRequest(CompletionRequest):
+if TYPE_CHECKING:
+
+    class _DefaultsBody(CompletionRequest): ...
+else:
+    _DEFAULTS = {"top_p": 0.95, "top_k": 40, "min_p": 0.05}
+    _DefaultsBody = with_fields(CompletionRequest, SamplingFields, tuple(_DEFAULTS), _DEFAULTS)
+
+
+class LlamaRequest(_DefaultsBody):
     """Body of POST /completion: a text completion with llama.cpp's names, defaults and reply."""
 
     other_fields: ClassVar[Mapping[str, Rule]] = {
@@ -55,9 +64,6 @@ class LlamaRequest(CompletionRequest):
 
     temperature: Annotated[float, Field(le=MAX_TEMPERATURE)] | None = 0.8
     """0 and less: the likeliest token."""
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = 0.95
-    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = 40
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = 0.05
     n_probs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
     """Number of alternatives to report with each token. 0: no probabilities, not even the token's own."""
     return_tokens: bool | None = None

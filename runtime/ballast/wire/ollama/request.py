@@ -4,10 +4,11 @@ text completions."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from ballast.engine.request import SamplingFields
 from ballast.wire.field_rules import Holds
 from ballast.wire.field_schemas import items
 from ballast.wire.ignored_fields import IgnoredFields
@@ -24,8 +25,6 @@ from ballast.wire.ollama.other_fields import (
 from ballast.wire.openai.chat_tools import MAX_TOOLS
 from ballast.wire.openai.message_fields import FUNCTION_SCHEMA, TOOL
 from ballast.wire.openai.request import (
-    MAX_SEED,
-    MAX_TEMPERATURE,
     MAX_TOP_LOGPROBS,
     ChatCompletionRequest,
     CompletionRequest,
@@ -39,15 +38,18 @@ from ballast.wire.parsing import (
     parse_json,
     refuse,
     validated,
+    with_fields,
 )
 
 LATEST = ":latest"
 """The default tag."""
-_DRAWN_SEED = -1
+_SAME_NAMES = ("temperature", "top_k", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty")
+"""Options with the names that the chat request has."""
+_DEFAULTS: Mapping[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 _OPTIONS = {
     r"max_tokens": "options.num_predict",
     r"repetition_penalty": "options.repeat_penalty",
-    r"(temperature|top_p|top_k|min_p|seed|stop|presence_penalty|frequency_penalty)": r"options.\1",
+    rf"({'|'.join(_SAME_NAMES)}|stop)": r"options.\1",
     r"response_format(\.json_schema)?": "format",
     r"(reasoning_effort|thinking)": "think",
 }
@@ -59,26 +61,25 @@ GENERATE_FIELDS: Mapping[str, str] = {**_OPTIONS, r"messages(\..*)?": "prompt"}
 _TOOL_ITEMS = items("type", "function", type={"const": "function"}, function=FUNCTION_SCHEMA)
 
 
-class OllamaOptions(StrictModel):
+if TYPE_CHECKING:
+
+    class _SamplingOptions(StrictModel, SamplingFields): ...
+else:
+    _SamplingOptions = with_fields(StrictModel, SamplingFields, _SAME_NAMES, _DEFAULTS)
+
+
+class OllamaOptions(_SamplingOptions):
     """`options`, with Ollama's defaults."""
 
     other_fields = OPTION_RULES
 
     num_predict: Annotated[int, WHOLE] | None = None
     """0 and less: as many as fit."""
-    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = 0.8
-    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = 40
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = 0.9
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED), WHOLE] | None = None
-    """-1: a random seed."""
     stop: str | Strings | None = None
     repeat_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1), WHOLE] | None = None
     """Number of previous tokens that repeat_penalty covers: -1, all; 0, none. Other numbers are ignored and mean
     all."""
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
 
 
 class OllamaRequest(StrictModel):
@@ -197,15 +198,9 @@ def _generation(body: OllamaRequest, ignored: IgnoredFields) -> dict[str, Any]:
     return {
         "model": body.model,
         "max_tokens": options.num_predict if (options.num_predict or 0) > 0 else None,
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "seed": None if options.seed == _DRAWN_SEED else options.seed,
+        **{name: getattr(options, name) for name in _SAME_NAMES},
         "stop": options.stop,
         "repetition_penalty": None if options.repeat_last_n == 0 else options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
         "response_format": _response_format(body.format),
     }
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SkipValidation
+from pydantic import BeforeValidator, Field, PrivateAttr, SkipValidation, field_validator
 
-from ballast.engine.request import NO_SALT, SamplingParams, salt_of
+from ballast.engine.request import NO_SALT, SamplingFields, SamplingParams, salt_of
 from ballast.errors import RequestError, shown
 from ballast.wire.field_rules import Holds, NoEffect
 from ballast.wire.field_schemas import InPlaceSchema, MoreSchema
@@ -27,7 +27,16 @@ from ballast.wire.openai.message_fields import MESSAGE, MESSAGE_ITEMS, TOOL, TOO
 from ballast.wire.openai.other_fields import CHAT_RULES, GENERATION_RULES, TEXT_RULES
 from ballast.wire.openai.response_format import FormFields
 from ballast.wire.openai.thinking import ReasoningChoice, ReasoningEffort, ThinkingSwitch
-from ballast.wire.parsing import WHOLE, WHOLE_ITEMS, Objects, StrictModel, check_lengths, parse_json, whole_items
+from ballast.wire.parsing import (
+    WHOLE,
+    WHOLE_ITEMS,
+    Objects,
+    StrictModel,
+    check_lengths,
+    parse_json,
+    whole_items,
+    with_fields,
+)
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
@@ -35,9 +44,7 @@ MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_ALLOWED_IDS = 1 << 18
 MAX_ID_DIGITS = 10
-MAX_TEMPERATURE = 5
 REQUEST_ID = r"^[\x21-\x7e]{1,128}$"
-MAX_SEED = 2**63 - 1
 RANDOM_SEED = -1
 """The convention of other servers and their clients."""
 MAX_CHOICES = 128
@@ -68,12 +75,11 @@ def _strings(value: Any) -> Any:
     """Converts a string to a list of one, and null to an empty list."""
     if value is None:
         return []
-    return [value] if isinstance(value, str) else value
-
-
-def _drawn(value: int) -> int | None:
-    """A seed; None for -1."""
-    return None if value == RANDOM_SEED else value
+    if isinstance(value, list):
+        return value
+    if isinstance(value, str):
+        return [value]
+    raise ValueError("must be a string or a list of strings")
 
 
 def _token_ids_as_keys(value: Any) -> Any:
@@ -111,7 +117,14 @@ class StreamOptions(StrictModel):
     include_obfuscation: Annotated[bool | None, NoEffect("chunks are not padded; their text is the same")] = None
 
 
-class GenerationRequest(FormFields):
+if TYPE_CHECKING:
+
+    class _SamplingBody(FormFields, SamplingFields): ...
+else:
+    _SamplingBody = with_fields(FormFields, SamplingFields)
+
+
+class GenerationRequest(_SamplingBody):
     """The fields that chat and text completions share."""
 
     other_fields = GENERATION_RULES
@@ -127,19 +140,8 @@ class GenerationRequest(FormFields):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES), WHOLE] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY - 1, le=MAX_PRIORITY), WHOLE] | None = None
     """Lower numbers are served first. Limited by --client_priority."""
-    min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
-    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     do_sample: bool | None = None
     """false: greedy sampling, as with temperature: 0."""
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = None
-    """0 and -1 keep every token."""
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED), WHOLE, AfterValidator(_drawn)] | None = None
-    """-1, the default: the server draws a seed for each request."""
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1), WHOLE] | None = None
     """Number of previous tokens that repetition_penalty covers, as in llama.cpp's server. Only -1 (all, the default)
     and 0 (none) are accepted."""
@@ -209,6 +211,11 @@ class GenerationRequest(FormFields):
     secret salt, other clients cannot find out by timing whether a prompt was sent before."""
     extra_key: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
     """SGLang's name of cache_salt. If both are sent, they must be the same."""
+
+    @field_validator("seed")
+    @classmethod
+    def _random_seed(cls, value: int | None) -> int | None:
+        return None if value == RANDOM_SEED else value
 
     @property
     def salt(self) -> tuple[int, int]:
@@ -388,7 +395,7 @@ def check_together(body: GenerationRequest) -> None:
             raise RequestError("max_tokens: must be at least 1 without echo: true", param="max_tokens")
 
 
-SAMPLING_FIELDS = [each.name for each in fields(SamplingParams) if each.name in GenerationRequest.model_fields]
+SAMPLING_FIELDS = tuple(each.name for each in fields(SamplingParams) if each.name in GenerationRequest.model_fields)
 """Fields with the same name in the engine."""
 
 

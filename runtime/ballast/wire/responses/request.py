@@ -53,7 +53,7 @@ _INCLUDED = frozenset(
 )
 """Accepted values of `include`. Except for log probabilities, they request data that does not exist here: reasoning is
 not encrypted, and there is no search."""
-_AS_CHATS = (
+_CHAT_FIELDS = (
     *(name for name in SAMPLING_FIELDS if name not in ("max_tokens", "temperature", "top_p")),
     *("stop", "ignore_eos", "priority", "structured_outputs", "skip_special_tokens", "include_stop_str_in_output"),
     *("chat_template_kwargs", "thinking_token_budget", "cache_salt", "extra_key"),
@@ -63,8 +63,15 @@ _Body = TypeVar("_Body", bound=StrictModel)
 
 
 def _with_chats_fields(kind: type[_Body]) -> type[_Body]:
-    """The body with the fields of `_AS_CHATS`. A chat's body checks them."""
-    more: dict[str, Any] = {name: (Annotated[Any, inlined(ChatCompletionRequest, name)], None) for name in _AS_CHATS}
+    """The body with the fields of `_CHAT_FIELDS`. A chat's body checks them."""
+    chats = ChatCompletionRequest.model_fields
+    more: dict[str, Any] = {
+        name: (
+            Annotated[Any, inlined(ChatCompletionRequest, name)],
+            Field(None, description=chats[name].description),
+        )
+        for name in _CHAT_FIELDS
+    }
     return create_model(kind.__name__, __base__=kind, __doc__=kind.__doc__, __module__=kind.__module__, **more)
 
 
@@ -182,7 +189,7 @@ def to_chat(body: ResponsesRequest, ignored: IgnoredFields) -> tuple[ChatComplet
         "truncate_prompt_tokens": -1 if body.truncation == "auto" else None,
         **({"logprobs": True, "top_logprobs": body.top_logprobs} if body.shows_logprobs else {}),
         "request_id": body.request_id,
-        **{name: getattr(body, name) for name in _AS_CHATS},
+        **{name: getattr(body, name) for name in _CHAT_FIELDS},
     }
     given = {name: value for name, value in fields.items() if value is not None}
     return validated(ChatCompletionRequest, given), called

@@ -128,8 +128,8 @@ def test_a_node_must_have_the_requested_resources(resources, lacking):
 
 def test_sidecars_count_with_the_engine():
     sidecar = {"name": "logger", "image": "x", "cpu": "500m", "memory": "1Gi"}
-    asked = pod_requests(successor(sidecars=[sidecar])["spec"])
-    assert asked == {"cpu": Decimal("2.5"), "memory": Decimal(2 * 2**30)}
+    requested = pod_requests(successor(sidecars=[sidecar])["spec"])
+    assert requested == {"cpu": Decimal("2.5"), "memory": Decimal(2 * 2**30)}
     once = {"name": "setup", "resources": {"requests": {"cpu": "4"}}}
     engine = {"name": "engine", "resources": {"requests": {"cpu": "2"}}}
     assert pod_requests({"initContainers": [once], "containers": [engine]})["cpu"] == 4

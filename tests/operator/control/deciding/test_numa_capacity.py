@@ -22,7 +22,7 @@ SMALL = {"cpu": "64", "memory": "128Gi", "nvidia.com/gpu": "1"}
 RESOURCES = {"cpus": 32, "memory": "440Gi", "gpus": 1}
 
 
-ASKED = service(resources=RESOURCES).spec
+REQUESTED = service(resources=RESOURCES).spec
 
 
 def node(name, *, labels=None, allocatable=("cpu", "memory", "nvidia.com/gpu")):
@@ -36,32 +36,32 @@ A_AND_B = [node("a"), node("b")]
 
 
 def test_capacity_on_one_numa_node_anywhere_is_enough():
-    assert why_no_capacity(ASKED, [topology("a", SMALL, SMALL), topology("b", SMALL, BIG)], A_AND_B) is None
-    assert why_no_capacity(ASKED, [], A_AND_B) is None
+    assert why_no_capacity(REQUESTED, [topology("a", SMALL, SMALL), topology("b", SMALL, BIG)], A_AND_B) is None
+    assert why_no_capacity(REQUESTED, [], A_AND_B) is None
 
 
 def test_memory_of_two_nodes_is_not_added_and_the_closest_node_is_reported():
-    told = [topology("a", {**SMALL, "cpu": "2"}), topology("b", SMALL, SMALL)]
-    assert "b node-0 lacks memory 128Gi of 440Gi" in why_no_capacity(ASKED, told, A_AND_B)
+    reported = [topology("a", {**SMALL, "cpu": "2"}), topology("b", SMALL, SMALL)]
+    assert "b node-0 lacks memory 128Gi of 440Gi" in why_no_capacity(REQUESTED, reported, A_AND_B)
     both = service(resources=RESOURCES, numa={"policy": "AllNodes"}).spec
-    assert why_no_capacity(both, told, A_AND_B) is None
+    assert why_no_capacity(both, reported, A_AND_B) is None
 
 
 def test_a_node_that_reports_nothing_may_have_capacity():
-    told = [topology("a", SMALL)]
-    assert why_no_capacity(ASKED, told, A_AND_B) is None
-    assert why_no_capacity(ASKED, [*told, topology("b")], A_AND_B) is None
-    assert why_no_capacity(ASKED, told, [node("a")]) is not None
-    assert why_no_capacity(ASKED, told, []) is None
+    reported = [topology("a", SMALL)]
+    assert why_no_capacity(REQUESTED, reported, A_AND_B) is None
+    assert why_no_capacity(REQUESTED, [*reported, topology("b")], A_AND_B) is None
+    assert why_no_capacity(REQUESTED, reported, [node("a")]) is not None
+    assert why_no_capacity(REQUESTED, reported, []) is None
 
 
 def test_a_resource_that_no_zone_reports_may_be_free():
     unnamed = {name: free for name, free in BIG.items() if name != "nvidia.com/gpu"}
-    assert why_no_capacity(ASKED, [topology("a", unnamed)], [node("a")]) is None
+    assert why_no_capacity(REQUESTED, [topology("a", unnamed)], [node("a")]) is None
     without = node("a", allocatable=("cpu", "memory"))
-    assert "nvidia.com/gpu 0 of 1" in why_no_capacity(ASKED, [topology("a", unnamed)], [without])
+    assert "nvidia.com/gpu 0 of 1" in why_no_capacity(REQUESTED, [topology("a", unnamed)], [without])
     elsewhere = {**SMALL, "nvidia.com/gpu": "1"}
-    assert why_no_capacity(ASKED, [topology("a", unnamed, elsewhere)], [node("a")]) is not None
+    assert why_no_capacity(REQUESTED, [topology("a", unnamed, elsewhere)], [node("a")]) is not None
 
 
 def test_only_nodes_that_the_selector_allows_count():

@@ -22,7 +22,7 @@ def ended(message, code=3, reason="Error"):
     return {"terminated": {"exitCode": code, "reason": reason, "message": message}}
 
 
-def said(reason, message="why"):
+def waiting(reason, message="why"):
     return ended(json.dumps({"reason": reason, "message": message}))
 
 
@@ -74,10 +74,10 @@ def test_a_pull_runs_and_is_done():
 @pytest.mark.parametrize("reason", ["HubUnreachable", "TokenRefused", "VolumeFull"])
 def test_the_failure_of_a_pull_is_known_before_and_during_its_retry(reason):
     trouble = Trouble(reason, "why")
-    assert judge(JOB, [container(said(reason))]).trouble == trouble
-    waits = container({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}, said(reason))
+    assert judge(JOB, [container(waiting(reason))]).trouble == trouble
+    waits = container({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}, waiting(reason))
     assert judge(JOB, [waits]).trouble == trouble
-    again = judge(JOB, [container({"running": {}}, said(reason))])
+    again = judge(JOB, [container({"running": {}}, waiting(reason))])
     assert (again.running, again.trouble) == (True, trouble)
 
 

@@ -11,6 +11,7 @@ from ballast_operator.api.rollout import RolloutPolicy
 from ballast_operator.control.deciding.rollout import plan_rollout
 from ballast_operator.control.deciding.take_down import SETTLE_S, Observation
 from ballast_operator.spec_hash import spec_hash
+from devkit.long import times
 
 HASH = spec_hash(service().spec)
 SETTLED = Observation(unready_s={f"s-{number}": SETTLE_S for number in range(8)})
@@ -174,7 +175,7 @@ EVENTS = st.one_of(
 POLICIES = st.tuples(st.integers(0, 3), st.integers(0, 2)).filter(any)
 
 
-@settings(max_examples=400)
+@settings(max_examples=times(100, 400))
 @given(replicas=st.integers(1, 5), policy=POLICIES, events=st.lists(EVENTS, max_size=60))
 def test_the_operator_never_exceeds_max_unavailable(replicas, policy, events):
     world = World(replicas, RolloutPolicy(max_unavailable=policy[0], max_surge=policy[1]))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ballast_operator.cluster.api import ApiError
-from ballast_operator.control.observing.installs import HANDOVER_S, LOOK_AGAIN_S, PATIENCE_S, Installs
+from ballast_operator.control.observing.installs import HANDOVER_S, LOOK_AGAIN_S, STALE_AFTER_S, Installs
 from ballast_operator.names import ANNOTATION_NAMESPACES, LABEL_INSTALL, Ref
 
 OWN, OTHER = Ref("a", "ballast-operator"), Ref("b", "ballast-operator")
@@ -87,10 +87,10 @@ def test_a_lease_without_a_holder_does_not_count(gone):
 def test_a_lease_that_is_not_renewed_expires_by_our_own_clock():
     api = Leases(b=lease("2026-01-01T00:00:00Z"))
     api.found["a"] = lease("2026-01-02T00:00:00Z", version="2")
-    assert not looked(api, (0.0, PATIENCE_S)).acts
+    assert not looked(api, (0.0, STALE_AFTER_S)).acts
     now = [0.0]
     installs = Installs(api, OWN, lambda: now[0])
-    for now[0] in (0.0, PATIENCE_S + 1):
+    for now[0] in (0.0, STALE_AFTER_S + 1):
         api.found["a"] = lease("2026-01-02T00:00:00Z", version=str(now[0]))
         found = asyncio.run(installs.look(BODY))
     assert (found.acts, found.gone) == (True, (str(OTHER),))
@@ -129,7 +129,7 @@ def test_a_labelled_lease_that_is_not_renewed_has_no_holder():
     now = [0.0]
     installs = Installs(api, OWN, lambda: now[0])
     acts = []
-    for now[0] in (0.0, PATIENCE_S, PATIENCE_S + LOOK_AGAIN_S + 1):
+    for now[0] in (0.0, STALE_AFTER_S, STALE_AFTER_S + LOOK_AGAIN_S + 1):
         api.found["a"] = lease("2026-01-02T00:00:00Z", version=str(now[0]))
         acts.append(asyncio.run(installs.look(NEW)).acts)
     assert acts == [False, False, True]

@@ -52,20 +52,20 @@ def test_a_service_that_answers_and_is_pinned_is_ready():
     [("Require", ("False", "SharedCPUPool")), ("Prefer", ("True", "Serving")), ("Off", ("True", "Serving"))],
 )
 def test_an_unpinned_service_is_ready_unless_pinning_is_required(enforcement, ready):
-    asked = service(numa={"enforcement": enforcement})
-    found = reasons(seen(pod(of=asked), report=LOOSE), asked)
+    requested = service(numa={"enforcement": enforcement})
+    found = reasons(seen(pod(of=requested), report=LOOSE), requested)
     assert found["Ready"] == ready
     assert found["NUMAPinned"] == (("Unknown", "NotLookedAt") if enforcement == "Off" else ("False", "SharedCPUPool"))
 
 
 def test_required_pinning_that_is_unknown_is_not_ready():
-    asked = service(numa={"enforcement": "Require"})
+    requested = service(numa={"enforcement": "Require"})
     unknown = PodReport(verdict=NumaVerdict(None, "ProbeFailed", "no answer"))
-    assert reasons(seen(pod(of=asked), report=unknown), asked)["Ready"] == ("False", "ProbeFailed")
+    assert reasons(seen(pod(of=requested), report=unknown), requested)["Ready"] == ("False", "ProbeFailed")
 
 
 @pytest.mark.parametrize(
-    ("last_exit", "reason", "said"),
+    ("last_exit", "reason", "text"),
     [
         (ContainerExit(2, "Error", "ballast: port=1: taken"), "ConfigInvalid", "port=1: taken"),
         (ContainerExit(3, "Error", "log\nballast: f.gguf: truncated"), "ModelUnusable", "f.gguf: truncated"),
@@ -78,10 +78,10 @@ def test_required_pinning_that_is_unknown_is_not_ready():
         (ContainerExit(0, "Completed", ""), "EngineStopped", "by itself"),
     ],
 )
-def test_the_engines_exit_code_becomes_a_reason(last_exit, reason, said):
+def test_the_engines_exit_code_becomes_a_reason(last_exit, reason, text):
     finding = find(service(), seen(not_running(last_exit=last_exit, waiting=("CrashLoopBackOff", "back-off"))))
     assert finding["ModelLoaded"].reason == reason
-    assert said in finding["ModelLoaded"].message
+    assert text in finding["ModelLoaded"].message
     assert finding["Ready"].reason == reason
 
 
@@ -90,9 +90,9 @@ def test_an_engine_that_sees_no_gpu_gets_a_hint_about_runtime_classes():
     gpu = {"cpus": 2, "memory": "1Gi", "gpus": 1}
     hints = {}
     for name, scheduling in (("none", {}), ("nvidia", {"runtimeClassName": "nvidia"})):
-        asked = service(resources=gpu, scheduling=scheduling)
-        crashed = pod(of=asked, ready=False, running=False, last_exit=ended)
-        hints[name] = "set scheduling.runtimeClassName" in find(asked, seen(crashed))["ModelLoaded"].message
+        requested = service(resources=gpu, scheduling=scheduling)
+        crashed = pod(of=requested, ready=False, running=False, last_exit=ended)
+        hints[name] = "set scheduling.runtimeClassName" in find(requested, seen(crashed))["ModelLoaded"].message
     assert hints == {"none": True, "nvidia": False}
 
 
@@ -119,8 +119,8 @@ def test_loading_is_reported_in_tens_of_percent():
 def test_a_rejected_pod_is_reported_with_node_and_requests():
     finding = find(service(), seen(refused(failures=2)))["Scheduled"]
     assert finding.reason == "TopologyAffinityError"
-    for said in ("node n1 rejected s-0", "2 CPUs, 1Gi of memory", "3 times in a row", "request less"):
-        assert said in finding.message
+    for text in ("node n1 rejected s-0", "2 CPUs, 1Gi of memory", "3 times in a row", "request less"):
+        assert text in finding.message
     several = service(numa={"policy": "AllNodes"})
     finding = find(several, seen(refused(of=several)))["Scheduled"]
     assert "its topologyManagerPolicy admits no pod with" in finding.message
@@ -136,26 +136,26 @@ def test_no_node_at_all():
 
 
 def test_a_stuck_rollout_names_its_cause_and_counts_who_serves():
-    asked = service(replicas=3)
-    old = (pod(0, of=asked, spec_hash="old"), pod(1, of=asked, spec_hash="old"))
-    stuck = not_running(replica=2, of=asked, waiting=("ImagePullBackOff", "not found"))
+    requested = service(replicas=3)
+    old = (pod(0, of=requested, spec_hash="old"), pod(1, of=requested, spec_hash="old"))
+    stuck = not_running(replica=2, of=requested, waiting=("ImagePullBackOff", "not found"))
     evidence = seen(*old, stuck, rollout=Rollout(outdated=old))
-    found = reasons(evidence, asked)
+    found = reasons(evidence, requested)
     assert found["Ready"] == found["ModelLoaded"] == ("False", "ImagePullFailed")
     assert found["Scheduled"] == ("True", "PodsScheduled")
     assert found["Available"] == ("True", "MinimumReplicasAvailable")
-    assert "2 of 3 replicas are ready, 0 of them of this spec" in find(asked, evidence)["EndpointReady"].message
-    loading = seen(*old, pod(2, of=asked, ready=False), rollout=Rollout(outdated=old))
-    assert reasons(loading, asked)["Ready"][1] == "NotAnswering"
-    begun = seen(*old, pod(2, of=asked), rollout=Rollout(outdated=old))
-    assert reasons(begun, asked)["Ready"] == ("False", "RollingOut")
+    assert "2 of 3 replicas are ready, 0 of them of this spec" in find(requested, evidence)["EndpointReady"].message
+    loading = seen(*old, pod(2, of=requested, ready=False), rollout=Rollout(outdated=old))
+    assert reasons(loading, requested)["Ready"][1] == "NotAnswering"
+    begun = seen(*old, pod(2, of=requested), rollout=Rollout(outdated=old))
+    assert reasons(begun, requested)["Ready"] == ("False", "RollingOut")
     gone = seen(*old, stuck, rollout=Rollout(outdated=old[1:]))
-    assert reasons(gone, asked)["Ready"] == ("False", "ImagePullFailed"), "it may be why another is missing"
+    assert reasons(gone, requested)["Ready"] == ("False", "ImagePullFailed"), "it may be why another is missing"
 
 
 def test_a_serving_replica_is_available_while_others_start_and_after_a_rejection():
-    asked = service(replicas=2)
-    assert reasons(seen(pod(of=asked)), asked)["Available"] == ("True", "MinimumReplicasAvailable")
+    requested = service(replicas=2)
+    assert reasons(seen(pod(of=requested)), requested)["Available"] == ("True", "MinimumReplicasAvailable")
     assert reasons(seen(pod(), refusals=("no",)))["Available"] == ("True", "MinimumReplicasAvailable")
     assert reasons(seen(pod(), behind=frozenset()))["Available"] == ("False", "MinimumReplicasUnavailable")
     assert reasons(seen(pod(), behind=None))["Available"] == ("Unknown", "NotLookedAt")
@@ -166,8 +166,8 @@ def test_a_serving_replica_is_available_while_others_start_and_after_a_rejection
 def test_an_engine_on_the_cpu_of_a_gpu_pod_is_ready_only_if_allowed():
     resources = {"cpus": 2, "memory": "1Gi", "gpus": 1}
     on_cpu = PodReport(verdict=NumaVerdict(True, "CPUsAndMemoryAligned", "fine"), device="cpu")
-    asked = service(resources=resources)
-    assert reasons(seen(pod(of=asked), report=on_cpu), asked)["Ready"] == ("False", "GPUNotUsed")
+    requested = service(resources=resources)
+    assert reasons(seen(pod(of=requested), report=on_cpu), requested)["Ready"] == ("False", "GPUNotUsed")
     for allowed in (
         service(resources={**resources, "cpuFallback": True}),
         service(resources=resources, engine={"extraArgs": ["--device", "cpu"]}),
@@ -182,9 +182,9 @@ def test_a_lost_node_is_reported_with_how_to_free_its_pod():
     leaving = pod(terminating=True, ready=False)
     waits = find(service(), seen(leaving, rollout=Rollout(leaving=(leaving,)), lost_nodes=lost))
     assert waits["Scheduled"].reason == waits["Ready"].reason == "NodeNotReady"
-    for said in ("since 2026-01-01", "kubectl delete pod s-0 --force"):
-        assert said in waits["Ready"].message
-        assert said in waits["Progressing"].message
+    for text in ("since 2026-01-01", "kubectl delete pod s-0 --force"):
+        assert text in waits["Ready"].message
+        assert text in waits["Progressing"].message
 
 
 def test_conflicts_come_first():
@@ -214,14 +214,16 @@ def test_a_stopped_service_reports_it():
 
 
 def test_every_replica_counts():
-    asked = service(replicas=2)
-    found = reasons(seen(pod(0, of=asked), pod(1, of=asked, ready=False), report=PodReport(progress=0.5)), asked)
+    requested = service(replicas=2)
+    found = reasons(
+        seen(pod(0, of=requested), pod(1, of=requested, ready=False), report=PodReport(progress=0.5)), requested
+    )
     assert found["Ready"] == ("False", "Loading")
     assert found["EndpointReady"] == ("False", "PodsNotReady")
 
 
 def test_an_image_volume_dropped_by_the_api_server_is_reported():
-    asked = service(model={"source": {"image": {"reference": "models/tiny:1"}}})
-    assert reasons(seen(pod(of=asked)), asked)["Ready"] == ("True", "Serving")
-    dropped = seen(pod(of=asked, volumes=frozenset({"scratch"})))
-    assert reasons(dropped, asked)["Ready"] == ("False", "ImageVolumeUnsupported")
+    requested = service(model={"source": {"image": {"reference": "models/tiny:1"}}})
+    assert reasons(seen(pod(of=requested)), requested)["Ready"] == ("True", "Serving")
+    dropped = seen(pod(of=requested, volumes=frozenset({"scratch"})))
+    assert reasons(dropped, requested)["Ready"] == ("False", "ImageVolumeUnsupported")

@@ -26,7 +26,7 @@ def test_cpus_memory_and_gpu_of_one_node_are_pinned():
 
 
 @pytest.mark.parametrize(
-    ("report", "reason", "said"),
+    ("report", "reason", "text"),
     [
         ({"cpus": "2-5"}, "SharedCPUPool", "4 CPUs, but 2"),
         ({"cpus": "0-5"}, "SharedCPUPool", "6 CPUs, but 2"),
@@ -40,10 +40,10 @@ def test_cpus_memory_and_gpu_of_one_node_are_pinned():
         ({"nodes": []}, "NodesUnknown", "cannot determine"),
     ],
 )
-def test_pinning_faults_are_reported(report, reason, said):
+def test_pinning_faults_are_reported(report, reason, text):
     found = verdict(report)
     assert (found.pinned, found.reason) == (False, reason)
-    assert said in found.message
+    assert text in found.message
 
 
 def test_all_cpus_of_the_machine_are_not_exclusive():

@@ -28,7 +28,7 @@ def test_each_step_is_reported():
 @pytest.mark.parametrize("seen_reason", FIXES)
 def test_every_pull_failure_has_a_fix_and_is_reported_as_a_failure(seen_reason):
     finding = found(Pull(trouble=Trouble(seen_reason, "said")))
-    assert finding.troubles
+    assert finding.is_fault
     assert FIXES[seen_reason] in finding.message
     assert "said" in finding.message
 
@@ -39,7 +39,7 @@ def test_an_unknown_reason_becomes_pull_failed():
 
 def test_a_resumed_pull_reports_its_progress_and_the_earlier_failure():
     finding = found(Pull(running=True, progress=0.1, trouble=Trouble("HubUnreachable", "timeout")))
-    assert not finding.troubles
+    assert not finding.is_fault
     assert "10 % done, after timeout" in finding.message
 
 

@@ -18,11 +18,11 @@ def test_the_status_of_the_same_evidence_is_the_same():
 def test_effective_values_are_the_engines_own():
     numbers = {"batch_slots": 4, "capacity_tokens": 5024}
     found = {"kvCacheTokens": 5024, "guaranteedConcurrency": 4, "guaranteedPromptTokens": 256, "maxNewTokens": 1000}
-    asked, left_out = service(engine={"maxNewTokens": 1000, "cacheLens": 5000}), service()
-    assert read_effective(asked, {"numbers": numbers}).to_api() == found, "of an older runtime, which does not say"
+    requested, left_out = service(engine={"maxNewTokens": 1000, "cacheLens": 5000}), service()
+    assert read_effective(requested, {"numbers": numbers}).to_api() == found, "of an older runtime, which does not say"
     assert read_effective(left_out, {"numbers": {**numbers, "max_new_tokens": 1000}}).to_api() == found
     with pytest.raises(MALFORMED):
         read_effective(left_out, {"numbers": numbers})
     planned = {"host": 3 * 2**20 + 1, "device": 2**30}
-    effective = read_effective(asked, {"numbers": numbers, "planned_bytes": planned})
+    effective = read_effective(requested, {"numbers": numbers, "planned_bytes": planned})
     assert (effective.planned_memory, effective.planned_gpu_memory) == ("4Mi", "1024Mi")

@@ -103,14 +103,14 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 def test_affinity_of_the_spec_is_combined_with_each_node():
     soft = {"preferredDuringSchedulingIgnoredDuringExecution": []}
-    asked = {
+    requested = {
         "podAffinity": {},
         "nodeAffinity": {
             **soft,
             REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [TERM]}, {"matchFields": [is_node("x")]}]},
         },
     }
-    assert on_nodes(asked, ["n1", "n2"]) == {
+    assert on_nodes(requested, ["n1", "n2"]) == {
         "podAffinity": {},
         "nodeAffinity": {
             **soft,
@@ -127,7 +127,7 @@ def test_affinity_of_the_spec_is_combined_with_each_node():
     assert admitted_nodes(on_nodes({}, ["n1", "n2"])) == {"n1", "n2"}
     assert admitted_nodes(None) == set()
     assert on_nodes(None, None) is None
-    assert on_nodes(asked, None) == asked
+    assert on_nodes(requested, None) == requested
     wrong = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": "zone"}}}
     assert on_nodes(wrong, ["n1"]) == wrong, "the API server refuses it"
 

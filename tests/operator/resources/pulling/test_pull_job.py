@@ -14,8 +14,8 @@ OPTIONS = ChildOptions(runtime_image="runtime:1", cpu_runtime_image="runtime:1-c
 
 
 def pulled(*, scheduling=None, env=None, image=None, **source):
-    asked = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, **source}
-    wanted = {name: value for name, value in asked.items() if value is not None}
+    requested = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, **source}
+    wanted = {name: value for name, value in requested.items() if value is not None}
     more = {"scheduling": scheduling, "env": env, "image": image}
     given = {name: value for name, value in more.items() if value is not None}
     return service(model={"source": {"huggingFace": wanted}}, **given)
@@ -73,8 +73,8 @@ def test_it_belongs_to_the_service_and_reserves_no_whole_cpu():
 
 def test_only_the_downloading_pod_gets_the_token():
     one = pulled(tokenSecretRef={"name": "hub", "key": "it"})
-    asked = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "it"}}}
-    assert asked in job_of(one)["spec"]["template"]["spec"]["containers"][0]["env"]
+    requested = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "it"}}}
+    assert requested in job_of(one)["spec"]["template"]["spec"]["containers"][0]["env"]
     engine = build_pod(one, OPTIONS, Attempt(0))["spec"]["containers"][0]
     assert "HF_TOKEN" not in str(engine)
     for what in (spec_hash, settings_hash):
@@ -113,7 +113,7 @@ def test_files_name_one_model():
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ({"quant": None}, "exactly one of quant and files"),
         ({"files": ["a.gguf"]}, "exactly one of quant and files"),
@@ -128,8 +128,8 @@ def test_files_name_one_model():
         ({"endpoint": "file:///etc/passwd"}, "endpoint"),
     ],
 )
-def test_an_invalid_model_source_is_rejected(source, said):
-    with pytest.raises(SpecError, match=said):
+def test_an_invalid_model_source_is_rejected(source, message):
+    with pytest.raises(SpecError, match=message):
         pulled(**source)
 
 

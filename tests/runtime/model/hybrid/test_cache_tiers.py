@@ -21,6 +21,7 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import _tiers
 from ballast.errors import EngineDeadError
 from ballast.model.hybrid import device_wait
+from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import COPIED_AT_ONCE, DeviceBlocks
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of
@@ -80,6 +81,27 @@ def test_fetched_blocks_are_unchanged(device: torch.device) -> None:
     assert all(torch.equal(one, other) for one, other in zip(layers, before, strict=True))
 
 
+def test_layers_with_a_window_have_blocks_of_their_own(device: torch.device) -> None:
+    generator = torch.Generator().manual_seed(7)
+    layers = [
+        torch.randn(num_blocks * BLOCK_TOKENS, 24, generator=generator).half().to(device) for num_blocks in (40, 12)
+    ]
+    before = [layer.clone() for layer in layers]
+    blocks = DeviceBlocks(layers, BLOCK_TOKENS, platform_of(device).host_memory(), [False, True])
+    memory = blocks.new_memory(3)
+    device_wait.wait_for([blocks.copy_out([30, 2, 39], list(memory), [11, 0, 4])], lambda: None)
+    for layer in layers:
+        layer.zero_()
+    device_wait.wait_for([blocks.copy_in([5, 6, 7], list(memory), [1, 2, 0])], lambda: None)
+
+    def block(layer: torch.Tensor, number: int) -> torch.Tensor:
+        return layer[number * BLOCK_TOKENS : (number + 1) * BLOCK_TOKENS]
+
+    for index, moves in enumerate(([(30, 5), (2, 6), (39, 7)], [(11, 1), (0, 2), (4, 0)])):
+        for source, target in moves:
+            assert torch.equal(block(layers[index], target), block(before[index], source))
+
+
 @dataclass
 class Slow:
     """A copy that is done when the test sets it."""
@@ -96,8 +118,10 @@ def test_a_step_waits_only_for_copies_of_blocks_that_it_writes(monkeypatch: pyte
     slow = Slow()
     monkeypatch.setattr(blocks, "_event", lambda: slow)
     monkeypatch.setattr(device_wait, "LIMIT_S", 0.05)
-    blocks.copy_out([3, 4], list(memory[:2]))
-    blocks.before_writing([1, 2, 5], lambda: None)
+    blocks.copy_out([3, 4], list(memory[:2]), [8, 9])
+    with pytest.raises(EngineDeadError):
+        blocks.before_writing([1], lambda: None, [9])
+    blocks.before_writing([1, 2, 5], lambda: None, [7])
     with pytest.raises(EngineDeadError):
         blocks.before_writing([2, 4], lambda: None)
     threading.Timer(0.02, lambda: setattr(slow, "is_done", True)).start()
@@ -183,10 +207,8 @@ def make_core(on_cpu: HybridModel, tmp_path: Path) -> Iterator[MakeCore]:
 
 
 def beside(model: HybridModel, host_blocks: int, folder: Path | None) -> CacheTiers:
-    blocks, news = (
-        DeviceBlocks(model.kv_tensors, BLOCK_TOKENS, platform_of(model.kv_tensors[0].device).host_memory()),
-        threading.Event(),
-    )
+    take, news = model.devices[0].platform.host_memory(), threading.Event()
+    blocks = BlocksOfDevices([DeviceBlocks(own.kv.tensors, BLOCK_TOKENS, take) for own in model.devices], take)
     tiers: list[KvTier] = [HostTier(blocks, host_blocks * blocks.block_bytes)] if host_blocks else []
     if folder is not None:
         file = BlockFile(folder, "0" * 32, 400, blocks.block_bytes, BLOCK_TOKENS)
@@ -204,12 +226,12 @@ def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
 def talk(core: EngineCore, *, together: bool = False) -> list[Generated]:
     """Run four turns of four conversations; the cache holds only two of them."""
     rng = random.Random(3)
-    said = [[rng.randrange(300) for _ in range(60)] for _ in range(4)]
+    text = [[rng.randrange(300) for _ in range(60)] for _ in range(4)]
     found: list[Generated] = []
     for _ in range(4):
-        requests = [Request("test", tuple(each), SamplingParams(max_tokens=8, temperature=0.0)) for each in said]
+        requests = [Request("test", tuple(each), SamplingParams(max_tokens=8, temperature=0.0)) for each in text]
         replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
-        for each, reply in zip(said, replies, strict=True):
+        for each, reply in zip(text, replies, strict=True):
             each += [*reply.token_ids, *(rng.randrange(300) for _ in range(20))]
         found += replies
     return found

@@ -20,18 +20,18 @@ class EventAfter:
     """Happens after a given number of queries; None: never."""
 
     queries: int | None
-    num_asked: int = 0
+    num_requested: int = 0
 
     def query(self) -> bool:
-        self.num_asked += 1
-        return self.queries is not None and self.num_asked > self.queries
+        self.num_requested += 1
+        return self.queries is not None and self.num_requested > self.queries
 
 
 def test_each_event_counts_as_progress() -> None:
     events = [EventAfter(queries) for queries in (0, 3, 0, 2)]
-    asked_at_progress: list[list[int]] = []
-    wait_for(events, lambda: asked_at_progress.append([event.num_asked for event in events]))
-    assert asked_at_progress == [[1, 0, 0, 0], [1, 4, 0, 0], [1, 4, 1, 0], [1, 4, 1, 3]]
+    requested_at_progress: list[list[int]] = []
+    wait_for(events, lambda: requested_at_progress.append([event.num_requested for event in events]))
+    assert requested_at_progress == [[1, 0, 0, 0], [1, 4, 0, 0], [1, 4, 1, 0], [1, 4, 1, 3]]
 
 
 def test_a_hanging_device_ends_the_step() -> None:

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from ballast._core import kernels
 from ballast.model.hybrid.experts.device_layers import place_experts
-from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
-from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, phase_of
+from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
+from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, phase_of
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import ExpertUnit
 from ballast.model.hybrid.startup.pcie_share import best_share, layers_to_measure
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.switched_off import SwitchedOff
@@ -66,7 +67,7 @@ class Setting:
         on_host = [experts for experts, placed in zip(self.layers, on_device, strict=True) if not placed.is_whole]
         host = HostExperts(SPEC, on_host, pool, 64, cpu_hand_off())
         self.pool = pool
-        self.experts = DividedExperts(host, on_device, divide, CPU)
+        self.experts = DividedExperts(host, [DeviceExperts(on_device, divide, CPU)])
         self.experts.set_pcie_share(share)
 
     def run(self, num_tokens: int, seed: int) -> list[int]:
@@ -93,7 +94,7 @@ class Setting:
 def test_every_division_of_experts_gives_the_same_sum(gpu_experts: tuple[tuple[int, ...], ...], share: float) -> None:
     setting = Setting(gpu_experts, share)
     distinct = np.zeros(LAYERS, int)
-    for num_tokens, seed in ((1, 1), (4, 2), (3, 3), (MOST_SHARED_TOKENS, 5), (1, 4)):
+    for num_tokens, seed in ((1, 1), (4, 2), (3, 3), (MAX_SHARED_TOKENS, 5), (1, 4)):
         distinct += setting.run(num_tokens, seed)
     on_host = setting.experts.host_bytes_read
     across = setting.experts.pcie_bytes_read
@@ -108,7 +109,7 @@ def test_every_division_of_experts_gives_the_same_sum(gpu_experts: tuple[tuple[i
 
 def test_only_the_cpu_computes_long_steps() -> None:
     setting = Setting(NOBODY, 0.5)
-    setting.run(MOST_SHARED_TOKENS + 1, 0)
+    setting.run(MAX_SHARED_TOKENS + 1, 0)
     assert setting.experts.pcie_bytes_read == 0
 
 
@@ -152,8 +153,8 @@ def test_experts_with_wrong_results_or_errors_stay_on_the_cpu(
     setting = Setting(NOBODY, 0.5)
 
     def after(change: Callable[[torch.Tensor], torch.Tensor], off: SwitchedOff) -> list[LayerOnDevice]:
-        def make(*stacks: PanelStack) -> GroupedExperts:
-            right = FloatExperts(*stacks)
+        def make(*stacks: PanelStack, unit: ExpertUnit) -> GroupedExperts:
+            right = FloatExperts(*stacks, unit=unit)
             return lambda *arguments: change(right(*arguments))
 
         placed = [place_experts(layer, ids, make, CPU, is_readable=is_readable) for layer in setting.layers]
@@ -191,6 +192,6 @@ def test_a_lost_device_ends_the_check() -> None:
     def lost(*_: torch.Tensor) -> torch.Tensor:
         raise torch.AcceleratorError("CUDA error: the device was lost on demand")
 
-    placed = [place_experts(layer, (0,), lambda *_: lost, CPU, is_readable=False) for layer in setting.layers]
+    placed = [place_experts(layer, (0,), lambda *_, unit: lost, CPU, is_readable=False) for layer in setting.layers]
     with pytest.raises(torch.AcceleratorError):
         checked(placed, setting.layers, setting.pool, SPEC, [1], CPU, nullcontext, SwitchedOff())

@@ -13,13 +13,14 @@ from gguf import GGMLQuantizationType as T
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.model.hybrid.experts.device_layers import place_experts
-from ballast.model.hybrid.experts.divided_experts import DividedExperts
+from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
+from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from devkit.kernels.plain_routing import divide
 from devkit.models.changed_spec import changed
 from devkit.models.cpu_hand_off import cpu_hand_off
@@ -78,9 +79,11 @@ class Setting:
         monkeypatch.setattr(chunks, "CHUNKS_PER_LAYER", 1)
         monkeypatch.setattr(chunks, "NUM_BUFFERS", 3)
         self.host = HostExperts(SPEC, on_host, self.pool, 64, cpu_hand_off())
-        self.streamed = StreamedExperts([panels_of(layer) for layer in on_host], sums_of_calls(FloatExperts), CPU)
+        self.streamed = StreamedLayers(
+            [StreamedExperts([panels_of(layer) for layer in on_host], sums_of_calls(FloatExperts), CPU)]
+        )
         self.joint = JointExperts(self.host, self.streamed, JointSplit([(1, fraction)], 1, 64))
-        divided = DividedExperts(self.host, placed, divide, CPU)
+        divided = DividedExperts(self.host, [DeviceExperts(placed, divide, CPU)])
         divided.set_pcie_share(share)
         self.experts = divided.over(self.joint)
 

@@ -6,7 +6,7 @@ import pytest
 
 from ballast.model.hybrid.streaming.break_even import Timing
 from ballast.model.hybrid.streaming.joint_split import (
-    LEAST_GAIN,
+    MIN_GAIN,
     JointSplit,
     JointTiming,
     balanced_fraction,
@@ -30,7 +30,7 @@ def test_the_fraction_is_interpolated_and_constant_beyond_the_measurements() -> 
     split = JointSplit([(64, 0.2), (128, 0.4), (512, 0.8)], 64, 512)
     found = [split.fraction(tokens) for tokens in (1, 64, 96, 128, 320, 512, 4096)]
     assert found == pytest.approx([0.2, 0.2, 0.3, 0.4, 0.6, 0.8, 0.8])
-    assert [split.pays(tokens) for tokens in (63, 64, 512, 513)] == [False, True, True, False]
+    assert [split.is_faster(tokens) for tokens in (63, 64, 512, 513)] == [False, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_joint_steps_are_those_that_both_processors_compute_faster(
 
 
 def test_a_gain_within_the_noise_of_measurements_does_not_count() -> None:
-    assert joint_split(timings((64, 1.0, 1.0, 1.01 - LEAST_GAIN))) is None
-    assert joint_split(timings((64, 1.0, 1.0, 0.99 - LEAST_GAIN))) is not None
+    assert joint_split(timings((64, 1.0, 1.0, 1.01 - MIN_GAIN))) is None
+    assert joint_split(timings((64, 1.0, 1.0, 0.99 - MIN_GAIN))) is not None
 
 
 def test_layers_stream_whole_chunks_and_meet_the_fraction_on_average() -> None:

@@ -18,9 +18,9 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.model.batch import Batch, padding
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.streaming.joint_split import JointSplit
-from ballast.tiny import write_tiny_model
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
+from devkit.models.written import write_tiny_model
 
 CPU = torch.device("cpu")
 SETTINGS = EngineSettings(

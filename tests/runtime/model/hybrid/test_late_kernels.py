@@ -18,11 +18,10 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.model import HybridModel
-from ballast.tiny import write_tiny_model
 from devkit.models.cpu_backend import CpuBackend
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
-from devkit.models.written import MakeTiny
+from devkit.models.written import MakeTiny, write_tiny_model
 
 SETTINGS = EngineSettings(
     cache_lens=320, max_batch_size=4, max_new_tokens=40, chunk_size=24, prefill_chunk_size=48, max_queue=16
@@ -192,7 +191,7 @@ def prefill_lane(model: HybridModel) -> None:
 def test_the_next_prompt_uses_kernels_that_are_compiled(model: HybridModel, run: Callable[[HybridModel], None]) -> None:
     used: list[int] = []
     compiler = Compiler()
-    model.device.late.add(compiler.compiled, lambda: used.append(1))
+    model.devices[0].late.add(compiler.compiled, lambda: used.append(1))
     run(model)
     model.abandon_prefill()
     assert used == []
@@ -206,7 +205,7 @@ def test_kernels_do_not_change_within_a_pass_of_the_prefill_lane(model: HybridMo
     used: list[int] = []
     compiler = Compiler()
     prefill_lane(model)
-    model.device.late.add(compiler.compiled, lambda: used.append(1))
+    model.devices[0].late.add(compiler.compiled, lambda: used.append(1))
     compiler.end()
     decode_lane(model)
     assert used == []
@@ -220,7 +219,7 @@ def test_kernels_do_not_change_within_a_pass_of_the_prefill_lane(model: HybridMo
 def test_an_idle_model_uses_kernels_that_are_compiled(model: HybridModel) -> None:
     used: list[int] = []
     compiler = Compiler()
-    model.device.late.add(compiler.compiled, lambda: used.append(1))
+    model.devices[0].late.add(compiler.compiled, lambda: used.append(1))
     assert not model.use_spare_time()
     prefill_lane(model)
     compiler.end()

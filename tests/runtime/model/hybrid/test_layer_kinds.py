@@ -33,7 +33,7 @@ def r1(tmp_path_factory: pytest.TempPathFactory) -> GgufModel:
 def kinds(model: GgufModel, **experts: int) -> list[int]:
     """`experts`: experts on the device by routed layer, for example l0=2."""
     on_device = [LayerOnDevice(num_gpu_experts=experts.get(f"l{index}", 0)) for index in range(NUM_ROUTED)]
-    return one_of_each_kind(model, R1_SPEC, dict(enumerate(on_device)))
+    return one_of_each_kind(model, R1_SPEC, dict(enumerate(on_device)), range(R1_SPEC.num_layers))
 
 
 def test_each_combination_of_types_has_an_odd_and_an_even_layer(r1: GgufModel) -> None:
@@ -60,7 +60,7 @@ def test_layers_with_different_copies_have_different_kinds(r1: GgufModel) -> Non
 def test_a_shared_selection_is_computed_before_it_is_used(tmp_path: Path) -> None:
     """The model is GLM-5.2, in which layers 0, 1 and every fourth one have an indexer."""
     model = open_gguf(write_hollow_model(tmp_path / "glm.gguf", GLM52_SPEC, common_types(GLM52_SPEC)))
-    found = one_of_each_kind(model, GLM52_SPEC, {})
+    found = one_of_each_kind(model, GLM52_SPEC, {}, range(GLM52_SPEC.num_layers))
     assert found[0] == 0
     assert {len(GLM52_SPEC.planes[index]) for index in found} == {1, 2}
 
@@ -72,7 +72,7 @@ def test_warm_up_runs_only_these_layers(written: MakeTiny) -> None:
     )
     file = written(arch="glm5", quant="q4_k").gguf
     hybrid = load_hybrid(file, torch.device("cpu"), settings)
-    caches = hybrid.device.kv.layers
+    caches = hybrid.devices[0].kv.layers
     assert [layer.index_keys is not None for layer in caches] == [True, True, True, False, False, True]
     hybrid.warm_up([1, 40], hybrid._experts._host.idle(), [0, 3])
     assert [bool(layer.rows.any()) for layer in caches] == [True, False, False, True, False, False]

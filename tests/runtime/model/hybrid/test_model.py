@@ -25,7 +25,7 @@ from gguf import GGMLQuantizationType, GGUFReader
 from ballast._core import kernels
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.build import DeviceSettings, EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.host.gpu import taken_vram
@@ -42,6 +42,7 @@ from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.load_stages import weights
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import ExpertUnit
 from ballast.model.hybrid.startup.pcie_share import SHARES, kept_share
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.streaming.joint_split import JointSplit
@@ -56,6 +57,7 @@ from ballast.tiny.quant_mix import QUANTS, types_for
 from ballast.weights.gguf import open_gguf
 from devkit.generate import generate
 from devkit.kernels.attention_cases import attention_case
+from devkit.long import if_long
 from devkit.models.cpu_backend import copied
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -76,12 +78,19 @@ MOST_CHOSEN_NEARBY = 0.05
 """Maximum fraction of different positions per token and layer. Half precision in the cache changes 0.01."""
 CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
-GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2")
+WINDOWED = ("gptoss", "step35", "mimov2", "laguna")
+"""Architectures in which some layers have windows: with sinks, biases and another unit; with gates, clamps, and heads
+and rotations that differ by layer; with keys and values of different widths, scaled values and fused matrices; with
+other gates and heads by layer."""
+GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2", "lagunam1", *WINDOWED)
 """Architectures with grouped-query attention: without norm, bias and unrotated entries; with all; with all except the
-norm of heads; with one norm over all heads of a token."""
+norm of heads; with one norm over all heads of a token; with gates of entries; and those with windows."""
 SPARSE = ("v32", "glm5")
 """Architectures whose tokens attend to 32 positions that an indexer selects: in every layer, and shared by some
 layers."""
+LATENT = ("v2lite", "v2", "v3", "k2")
+SCALED = ("mistral4", "mistrallarge3")
+"""Architectures whose queries are scaled by position."""
 SETTINGS = EngineSettings(
     cache_lens=512,
     max_batch_size=4,
@@ -100,6 +109,9 @@ class Pair(Runner):
     def __init__(self, first: Runner, second: Runner) -> None:
         self._both = first, second
         self.second = second
+        assert (first.window is None) == (second.window is None)
+        if first.window is not None and second.window is not None:
+            self.window = min(first.window, second.window)
         self.largest_error = 0.0
         self.divergences: list[float] = []
         self.same_top: list[bool] = []
@@ -145,19 +157,20 @@ def nothing_falls_back(
     """On a GPU, the model must use all intended implementations: it logs a warning if one is switched off."""
     yield
     if request.node.get_closest_marker("gpu"):
-        told = [record for record in caplog.get_records("call") if record.name.startswith("ballast.model.hybrid")]
-        told = [record for record in told if record.levelno >= logging.WARNING]
-        assert [record.getMessage() for record in told] == expected_warnings, [vars(record) for record in told]
+        reported = [record for record in caplog.get_records("call") if record.name.startswith("ballast.model.hybrid")]
+        reported = [record for record in reported if record.levelno >= logging.WARNING]
+        assert [record.getMessage() for record in reported] == expected_warnings, [vars(record) for record in reported]
 
 
 def load(file: Path, device: torch.device, settings: EngineSettings = SETTINGS, **options: object) -> HybridModel:
-    return load_hybrid(file, device, settings, **options)
+    return load_hybrid(file, device, settings, keeps_windows=True, **options)
 
 
-def as_served(file: Path, device: str, **settings: object) -> Runner:
+def as_served(file: Path, device: str, vram: VramLimit | None = None) -> Runner:
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
-    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, device=device, **settings))
+    devices = () if device == "cpu" else (DeviceSettings(device, range(spec.num_layers), vram),)
+    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, devices=devices))
 
 
 def pair_on_cpu(file: Path) -> Pair:
@@ -221,10 +234,12 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
 @pytest.mark.parametrize(
     ("arch", "mla", "quant"),
     [
-        *((arch, mla, "q4_k") for arch in ("v2lite", "v2", "v3", "k2") for mla in ("split", "joint")),
+        *((arch, mla, "q4_k") for arch in (*LATENT, *SCALED) for mla in ("split", "joint")),
         *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
         *((arch, mla, "nvfp4") for arch, mla in (("v2", "split"), ("v2lite", "joint"), ("glm45", "split"))),
-        *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q8_0", "q4_k")),
+        *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q4_k")),
+        *if_long(*((arch, "split", "q8_0") for arch in (*GROUPED, *SPARSE))),
+        ("gptoss", "split", "mxfp4"),
     ],
 )
 def test_logits_agree_with_the_cpu_model_in_every_architecture(
@@ -294,7 +309,7 @@ def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
 
 @pytest.mark.parametrize("stream_from_tokens", [0, 20])
 @pytest.mark.parametrize("divided", ["share", "some", "all"])
-@pytest.mark.parametrize("arch", ["v3", "qwen3"])
+@pytest.mark.parametrize("arch", ["v3", "qwen3", "gptoss", "step35"])
 def test_logits_agree_for_every_division_of_experts(
     written: MakeTiny, arch: str, divided: str, stream_from_tokens: int
 ) -> None:
@@ -375,8 +390,8 @@ def test_the_host_keeps_no_copy_of_a_layer_that_the_device_computes_correctly(
     file = written(arch="v3", mla="split", quant="f32").gguf
     gpu_experts, seen = gpu_experts_of(file)["some"], []
 
-    def make(*stacks: PanelStack) -> GroupedExperts:
-        experts = FloatExperts(*stacks)
+    def make(*stacks: PanelStack, unit: ExpertUnit) -> GroupedExperts:
+        experts = FloatExperts(*stacks, unit=unit)
         return experts if is_right else lambda *arguments: 2 * experts(*arguments)
 
     class Watched(WholeLayers):
@@ -469,11 +484,13 @@ def test_an_error_in_the_measurement_of_the_share_ends_the_start(
         *((arch, mla, quant) for quant in QUANTS for arch, mla in (("v3", "split"), ("v2lite", "joint"))),
         *(
             (arch, mla, "q4_k_m")
-            for arch in ("v2lite", "v2", "v3", "k2")
+            for arch in (*LATENT, *SCALED)
             for mla in ("split", "joint")
             if (arch, mla) not in {("v3", "split"), ("v2lite", "joint")}
         ),
         *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "bf16", "q8_0", "q4_k_m")),
+        ("gptoss", "split", "mxfp4"),
+        ("mimov2", "split", "nvfp4"),
     ],
 )
 def test_distributions_on_a_gpu_agree_with_float32(written: MakeTiny, arch: str, mla: str, quant: str) -> None:
@@ -490,8 +507,9 @@ def test_distributions_on_a_gpu_agree_with_float32(written: MakeTiny, arch: str,
     [
         ("v3", "split", "q4_k"),
         ("v2lite", "joint", "q8_0"),
-        *((arch, "split", "q4_k") for arch in ("qwen3", "v32")),
-        *((arch, "split", "q8_0") for arch in ("glm45", "glm5")),
+        *((arch, "split", "q4_k") for arch in ("qwen3", "v32", "step35", *SCALED)),
+        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2", "laguna")),
+        ("gptoss", "split", "mxfp4"),
     ],
 )
 def test_batches_of_every_kind_agree_with_float32(written: MakeTiny, arch: str, mla: str, quant: str) -> None:
@@ -516,7 +534,7 @@ def test_warm_up_touches_only_the_null_block_and_no_expert(written: MakeTiny) ->
     pair = pair_on_cpu(file)
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
-    hybrid.warm_up([1, 40], hybrid._experts._host.idle(), range(len(hybrid.device.kv.layers)))
+    hybrid.warm_up([1, 40], hybrid._experts._host.idle(), range(len(hybrid.devices[0].kv.layers)))
     written = [kept.count_nonzero(1).nonzero().flatten().tolist() for kept in hybrid.kv_tensors]
     assert all(slots and max(slots) < SETTINGS.block_tokens for slots in written)
     assert hybrid.expert_bytes_read == 0
@@ -529,6 +547,7 @@ class StepByStep(Runner):
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.window = runner.window
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
         return self._runner.forward(batch, alive)
@@ -579,10 +598,10 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("arch", ["v3", "qwen3", "glm5"])
+@pytest.mark.parametrize("arch", ["v3", "qwen3", "gptoss", "mimov2", "glm5"])
 def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, device: str) -> None:
     file = written(arch=arch, mla="split", quant="q4_k").gguf
-    model = load(file, GPU) if device == "cuda" else load(file, CPU)
+    model = load_hybrid(file, GPU if device == "cuda" else CPU, SETTINGS)
     assert model.is_asynchronous
     counted = Counted(model)
     assert texts_of_mixed_load(counted) == texts_of_mixed_load(StepByStep(model))
@@ -594,8 +613,9 @@ def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, d
     ("arch", "quant"),
     [
         *(("v3", quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")),
-        *((arch, "q4_k") for arch in ("qwen3", "v32")),
+        *((arch, "q4_k") for arch in ("qwen3", "v32", "step35", *SCALED)),
         *((arch, "q8_0") for arch in ("glm45", "glm5")),
+        *(("gptoss", quant) for quant in ("mxfp4", "q8_0")),
     ],
 )
 def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: str, quant: str) -> None:
@@ -613,7 +633,17 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, a
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0"), ("qwen3", "q4_k"), ("glm45", "q8_0")])
+@pytest.mark.parametrize(
+    ("arch", "quant"),
+    [
+        ("v3", "q4_k"),
+        ("v2lite", "q8_0"),
+        ("qwen3", "q4_k"),
+        ("glm45", "q8_0"),
+        ("gptoss", "mxfp4"),
+        ("step35", "q4_k"),
+    ],
+)
 def test_joint_steps_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: str, quant: str) -> None:
     file = written(arch=arch, mla="split", quant=quant).gguf
     longest = SETTINGS.prefill_chunk_size
@@ -677,7 +707,17 @@ def test_joint_steps_and_passes_share_the_devices_buffers(written: MakeTiny) -> 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2lite", "q8_0"), ("qwen3", "q4_k"), ("glm45", "q8_0")])
+@pytest.mark.parametrize(
+    ("arch", "quant"),
+    [
+        ("v3", "q4_k"),
+        ("v2lite", "q8_0"),
+        ("qwen3", "q4_k"),
+        ("glm45", "q8_0"),
+        ("gptoss", "mxfp4"),
+        ("step35", "q4_k"),
+    ],
+)
 @pytest.mark.parametrize("divided", ["share", "some", "all"])
 def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
     written: MakeTiny, arch: str, quant: str, divided: str
@@ -694,11 +734,31 @@ def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
     pair.check()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}, {"pcie_share": 0.4}])
+@pytest.mark.parametrize(("arch", "split"), [("v3", [1, 3]), ("qwen3", [1]), ("v32", [2])])
+def test_layers_divided_among_parts_of_a_gpu_agree_with_the_cpu_model(
+    written: MakeTiny, arch: str, split: list[int], options: dict[str, Any]
+) -> None:
+    """Each part has its own graphs, cache, buffers and streams, as on separate GPUs."""
+    file = written(arch=arch, mla="split", quant="q4_k").gguf
+    resident = gpu_experts_of(file)["some"] if "pcie_share" in options else ()
+    pair = pair_on_gpu(file, split=split, gpu_experts=resident, **options)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    assert len(hybrid.devices) == len(split) + 1
+    assert all(device.num_graphs == SETTINGS.max_batch_size for device in hybrid.devices)
+    run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
+    pair.check()
+
+
 class Recorded(Runner):
     """A runner that requests the logits of every token, and records them."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.window = runner.window
         self.seen: list[np.ndarray] = []
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> np.ndarray:
@@ -710,7 +770,7 @@ class Recorded(Runner):
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_requests", [4, 16])
 @pytest.mark.parametrize(
-    ("arch", "mla"), [("v2lite", "joint"), *((arch, "split") for arch in ("v3", "qwen3", "glm45", *SPARSE))]
+    ("arch", "mla"), [("v2lite", "joint"), *((arch, "split") for arch in ("v3", "qwen3", "glm45", *WINDOWED, *SPARSE))]
 )
 def test_captured_steps_give_the_results_of_queued_ones(
     written: MakeTiny, arch: str, mla: str, num_requests: int
@@ -744,7 +804,10 @@ def test_captured_steps_give_the_results_of_queued_ones(
         ("v2lite", {"pcie_share": None, "stream_from_tokens": None}),
         ("qwen3", {}),
         ("v32", {}),
+        ("mistral4", {}),
         ("glm45", {"pcie_share": None, "stream_from_tokens": None}),
+        ("gptoss", {"pcie_share": None, "stream_from_tokens": None}),
+        ("mimov2", {}),
     ],
 )
 def test_no_step_waits_for_a_compiler(written: MakeTiny, arch: str, options: dict[str, Any]) -> None:

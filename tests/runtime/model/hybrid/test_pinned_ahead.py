@@ -103,20 +103,20 @@ class Taken:
         self.held -= 1
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(0, 0), (99, 0), (100, 100), (250, 200), (1000, 1000)])
-def test_another_thread_allocates_whole_pieces_that_are_released(asked: int, expected: int) -> None:
+@pytest.mark.parametrize(("requested", "expected"), [(0, 0), (99, 0), (100, 100), (250, 200), (1000, 1000)])
+def test_another_thread_allocates_whole_pieces_that_are_released(requested: int, expected: int) -> None:
     taken = Taken()
-    with PinnedAhead(asked, 100, taken.take) as ahead:
+    with PinnedAhead(requested, 100, taken.take) as ahead:
         ahead.wait()
     assert taken.num_bytes == expected
     assert taken.held == 0
     assert threading.get_ident() not in taken.threads
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(99, 0), (100, 1)])
-def test_the_thread_is_bound_to_a_device_if_it_allocates_memory(asked: int, expected: int) -> None:
+@pytest.mark.parametrize(("requested", "expected"), [(99, 0), (100, 1)])
+def test_the_thread_is_bound_to_a_device_if_it_allocates_memory(requested: int, expected: int) -> None:
     taken, bound = Taken(), []
-    with PinnedAhead(asked, 100, taken.take, lambda: bound.append(threading.get_ident())) as ahead:
+    with PinnedAhead(requested, 100, taken.take, lambda: bound.append(threading.get_ident())) as ahead:
         ahead.wait()
     assert len(bound) == expected
     assert set(bound) == taken.threads
@@ -180,12 +180,12 @@ def test_give_back_releases_memory_during_allocation() -> None:
 
 def test_timing_starts_after_the_memory_is_pinned(written: MakeTiny, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    told: list[str] = []
+    reported: list[str] = []
 
     def take(num_bytes: int) -> Bytes:
         wait_for("weights to be loaded", lambda: "the cache holds all keys and latents" in caplog.messages)
         time.sleep(0.2)  # for anything that would be timed now
-        told.extend(caplog.messages)
+        reported.extend(caplog.messages)
         return np.zeros(num_bytes, np.uint8)
 
     with PinnedAhead(100, 100, take) as ahead:
@@ -197,8 +197,8 @@ def test_timing_starts_after_the_memory_is_pinned(written: MakeTiny, caplog: pyt
             make_experts=FloatExperts,
             pcie_share=None,
         )
-    assert told
-    assert "PCIe share measured" not in told
+    assert reported
+    assert "PCIe share measured" not in reported
     assert "PCIe share measured" in caplog.messages
 
 

@@ -19,23 +19,23 @@ Event = tuple["LateStream", int]
 class LateStream:
     """A stream that runs only in `advance`: one queued operation per call, as far as events allow."""
 
-    asked: list[Callable[[], None] | Event] = field(default_factory=list)
+    requested: list[Callable[[], None] | Event] = field(default_factory=list)
     num_done: int = 0
 
     def record_event(self) -> Event:
-        return self, len(self.asked)
+        return self, len(self.requested)
 
     def wait_event(self, event: Event) -> None:
-        self.asked.append(event)
+        self.requested.append(event)
 
     def can_advance(self) -> bool:
-        if self.num_done == len(self.asked):
+        if self.num_done == len(self.requested):
             return False
-        following = self.asked[self.num_done]
+        following = self.requested[self.num_done]
         return callable(following) or following[0].num_done >= following[1]
 
     def advance(self) -> None:
-        following = self.asked[self.num_done]
+        following = self.requested[self.num_done]
         if callable(following):
             following()
         self.num_done += 1
@@ -53,15 +53,15 @@ class Device:
         self.prefetch = Prefetch(num_buffers, self._load, self.copies, lambda: self.compute)
 
     def _load(self, piece: int, buffer: int) -> None:
-        self.copies.asked += [lambda: self._set(buffer, None), lambda: self._set(buffer, piece)]
+        self.copies.requested += [lambda: self._set(buffer, None), lambda: self._set(buffer, piece)]
 
     def _set(self, buffer: int, piece: int | None) -> None:
         self.buffers[buffer] = piece
 
     def use(self, piece: int) -> None:
         buffer = self.prefetch.take(piece)
-        self.compute.asked += [lambda: self._check(buffer, piece), lambda: self._check(buffer, piece)]
-        self.compute.asked.append(lambda: self.computed.append(piece))
+        self.compute.requested += [lambda: self._check(buffer, piece), lambda: self._check(buffer, piece)]
+        self.compute.requested.append(lambda: self.computed.append(piece))
         self.prefetch.done()
 
     def _check(self, buffer: int, piece: int) -> None:
@@ -73,7 +73,7 @@ class Device:
         while streams := [stream for stream in every if stream.can_advance()]:
             prefers = self.copies if rng.random() < copies_share else rng.choice(every[1:])
             (prefers if prefers in streams else streams[0]).advance()
-        assert [stream.num_done for stream in every] == [len(stream.asked) for stream in every]
+        assert [stream.num_done for stream in every] == [len(stream.requested) for stream in every]
 
 
 @pytest.mark.parametrize(("num_pieces", "num_buffers"), [(1, 1), (5, 1), (7, 2), (9, 4), (3, 8)])

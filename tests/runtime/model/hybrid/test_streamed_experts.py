@@ -22,8 +22,9 @@ from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, 
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit, JointTiming
 from ballast.model.hybrid.streaming.kept_timings import dump_timings, load_joint_timings, load_timings
-from ballast.model.hybrid.streaming.start import NEVER, start_streaming
+from ballast.model.hybrid.streaming.start import NEVER, StreamingDevice, start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces
+from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from devkit.models.changed_spec import changed
@@ -62,6 +63,11 @@ def layers(request: pytest.FixtureRequest) -> list[kernels.Experts]:
         )
 
     return [layer() for _ in range(3)]
+
+
+def calibration_of(layers: Sequence[kernels.Experts]) -> Calibration:
+    streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
+    return Calibration(small_spec(), layers, pool_of(layers), StreamedLayers([streamed]))
 
 
 @pytest.mark.parametrize("max_experts", [1, 3, 100])
@@ -144,7 +150,7 @@ def started(
     pinned_bytes: int = 0,
     make_experts: type[FloatExperts] = FloatExperts,
     **options: Any,
-) -> StreamedExperts | None:
+) -> StreamedLayers | None:
     """The streamed experts of a start, for steps of up to 100 tokens; `options` are those of `start_streaming`."""
     pinned = PinnedMemory()
     pinned.num_bytes = pinned_bytes
@@ -153,8 +159,7 @@ def started(
         layers,
         pool_of(layers),
         pinned,
-        CPU,
-        sums_of_calls(make_experts),
+        [StreamingDevice(CPU, sums_of_calls(make_experts), len(layers))],
         from_tokens=from_tokens,
         max_tokens=100,
         warmup_sizes=warmup_sizes,
@@ -209,18 +214,16 @@ def test_streaming_starts_at_the_measured_or_requested_size(layers) -> None:
     found = started(layers, from_tokens=None, warmup_sizes=sizes, off=off)
     assert found is None, "pageable experts are streamed only on request"
     assert off.reasons == {"streamed_experts": "the experts' memory is not pinned"}
-    asked = started(layers, from_tokens=7, warmup_sizes=sizes, off=off)
-    assert asked is not None
-    assert asked.from_tokens == 7
-    streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
-    timings = Calibration(small_spec(), layers, pool_of(layers), streamed, CPU).timings(100)
+    requested = started(layers, from_tokens=7, warmup_sizes=sizes, off=off)
+    assert requested is not None
+    assert requested.from_tokens == 7
+    timings = calibration_of(layers).timings(100)
     assert [timing.tokens for timing in timings] in ([64], [64, 100])
     assert timings[-1].lead_s >= 0 or timings[-1].tokens == 100
 
 
 def test_both_processors_are_timed_together_for_sizes_up_to_the_longest_step(layers) -> None:
-    streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
-    calibration = Calibration(small_spec(), layers, pool_of(layers), streamed, CPU)
+    calibration = calibration_of(layers)
     alone = Timing(64, 3.0, 1.0)
     first, last = calibration.joint_timings([alone], 100)
     assert (first.tokens, first.cpu_s, first.streamed_s, first.fraction) == (64, 3.0, 1.0, 0.75)
@@ -229,14 +232,14 @@ def test_both_processors_are_timed_together_for_sizes_up_to_the_longest_step(lay
 
 
 @pytest.mark.parametrize(
-    ("asked_from", "joint_to", "from_tokens"), [(None, 80, 81), (None, 40, 50), (None, 100, 100), (50, 80, 50)]
+    ("requested_from", "joint_to", "from_tokens"), [(None, 80, 81), (None, 40, 50), (None, 100, 100), (50, 80, 50)]
 )
 def test_steps_are_streamed_fully_above_the_range_of_joint_steps(
-    layers, monkeypatch, asked_from, joint_to, from_tokens
+    layers, monkeypatch, requested_from, joint_to, from_tokens
 ) -> None:
     monkeypatch.setattr(start, "_measured", lambda calibration, taken: ([], 50))
     joint = JointSplit([(1, 0.5)], 10, joint_to)
-    streamed = started(layers, from_tokens=asked_from, pinned_bytes=1, joint=joint)
+    streamed = started(layers, from_tokens=requested_from, pinned_bytes=1, joint=joint)
     assert streamed is not None
     assert (streamed.from_tokens, streamed.joint_split) == (from_tokens, joint)
 
@@ -255,8 +258,7 @@ JOINT = [JointTiming(64, 4.0, 2.0, 0.5, 1.0), JointTiming(100, 8.0, 2.0, 0.75, 3
 
 
 def test_a_later_start_splits_joint_steps_as_an_earlier_one(layers, monkeypatch, tmp_path) -> None:
-    streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
-    calibration = Calibration(small_spec(), layers, pool_of(layers), streamed, CPU)
+    calibration = calibration_of(layers)
 
     def split() -> JointSplit | None:
         return start._measured_joint(calibration, [], start._Taken(Measurements(tmp_path, {}), 100, 1))

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +18,14 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.model.batch import Batch
-from ballast.model.hybrid.layers.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.pieces import Pieces
-from ballast.model.hybrid.prefill_pass import MOST_AHEAD, PrefillPass
+from ballast.model.hybrid.prefill_pass import MAX_AHEAD, PrefillPass
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
+from devkit.long import times
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.written import MakeTiny
@@ -41,6 +41,7 @@ SETTINGS = EngineSettings(
     block_tokens=16,
 )
 PREFILL_FROM = 12
+NEW_TOKENS = times(12, 24)
 
 
 @pytest.fixture(scope="module", params=["v3"])
@@ -73,7 +74,7 @@ def texts(core: EngineCore, abort: Callable[[int, dict[int, list[int]]], int | N
             seq = len(found) + 1
             found[seq] = []
             prompt = tuple(rng.integers(0, 300, (5, 70, 11, 40, 130)[seq % 5]).tolist())
-            core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=24, seed=seq)), seq)
+            core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=NEW_TOKENS, seed=seq)), seq)
         if (aborted := abort(step, found)) is not None:
             core.abort(aborted)
         for event in core.step().events:
@@ -95,7 +96,7 @@ def one_lane(model: HybridModel) -> dict[int, list[int]]:
 def test_two_lanes_give_the_texts_of_one(model: HybridModel, one_lane: dict[int, list[int]]) -> None:
     assert texts(core_of(model, lanes=2), lambda *_: None) == one_lane
     assert model.device_counts.streamed_steps >= 8
-    assert {len(text) for text in one_lane.values()} == {24}
+    assert {len(text) for text in one_lane.values()} == {NEW_TOKENS}
 
 
 def test_aborts_in_either_lane_do_not_affect_other_requests(model: HybridModel, one_lane: dict[int, list[int]]) -> None:
@@ -114,7 +115,7 @@ def test_aborts_in_either_lane_do_not_affect_other_requests(model: HybridModel, 
     assert len(in_prefill) == 3
     for seq, text in found.items():
         assert text == one_lane[seq][: len(text)]
-    assert sum(len(text) == 24 for text in found.values()) >= 8
+    assert sum(len(text) == NEW_TOKENS for text in found.values()) >= 8
     assert all(found[seq] == [] for seq in in_prefill), "an aborted prompt must give no token"
 
 
@@ -197,7 +198,7 @@ def test_the_lane_queues_enough_pieces_before_it_waits() -> None:
             return self.is_done
 
     def pieces() -> Pieces[torch.Tensor]:
-        for _ in range(MOST_AHEAD + 1):
+        for _ in range(MAX_AHEAD + 1):
             yield
         return torch.zeros(1)
 
@@ -208,21 +209,21 @@ def test_the_lane_queues_enough_pieces_before_it_waits() -> None:
         return events[-1]
 
     step = PrefillPass(pieces(), record)
-    for _ in range(MOST_AHEAD):
+    for _ in range(MAX_AHEAD):
         assert not step.is_ahead
         step.advance(lambda: None)
     assert step.is_ahead
     step.advance(lambda: None)
-    assert len(events) == MOST_AHEAD, "too many pieces are queued"
+    assert len(events) == MAX_AHEAD, "too many pieces are queued"
     events[0].is_done = True
     step.advance(lambda: None)
-    assert len(events) == MOST_AHEAD + 1
+    assert len(events) == MAX_AHEAD + 1
     step.is_cancelled = True
     for event in events:
         assert not step.advance(lambda: None)
         event.is_done = True
     assert step.advance(lambda: None)
-    assert len(events) == MOST_AHEAD + 1
+    assert len(events) == MAX_AHEAD + 1
 
 
 def test_lanes_use_separate_attention_plans_if_all_experts_are_on_the_device(
@@ -233,11 +234,11 @@ def test_lanes_use_separate_attention_plans_if_all_experts_are_on_the_device(
     everything = (tuple(range(spec.routing.num_experts)),) * len(spec.routed_layers)
     model = load_hybrid(file, CPU, SETTINGS, make_experts=FloatExperts, gpu_experts=everything)
     prepared: dict[str, int] = {"decode": 0, "prefill": 0}
-    for name, layer in (("decode", model.device.attention), ("prefill", model.device.prefill_attention)):
+    for name, layer in (("decode", model.devices[0].attention), ("prefill", model.devices[0].prefill_attention)):
 
-        def count(batch: Batch, device: torch.device, name: str = name, layer: AttentionLayer[Any] = layer) -> Step:
+        def count(batch: Batch, device: torch.device, name: str = name, layer: AttentionLayers = layer) -> Step:
             prepared[name] += 1
-            return AttentionLayer.prepared(layer, batch, device)
+            return AttentionLayers.prepared(layer, batch, device)
 
         monkeypatch.setattr(layer, "prepared", count)
     core = core_of(model, lanes=2)

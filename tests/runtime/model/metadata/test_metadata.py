@@ -86,8 +86,14 @@ def test_every_member_of_the_family_is_read_back_as_written(tmp_path: Path, spec
     check_tensors(gguf, found)
 
 
-@pytest.mark.parametrize("mla", ["split", "joint"])
-@pytest.mark.parametrize("arch", PRESETS)
+# Files of these have no matrix that a layout would split.
+ONE_LAYOUT = ("qwen3", "glm45", "glm45air", "minimaxm2", "hy3", "dots1", "gptoss", "step35")
+
+
+@pytest.mark.parametrize(
+    ("arch", "mla"),
+    [(arch, mla) for arch in PRESETS for mla in ("split", "joint") if mla == "split" or arch not in ONE_LAYOUT],
+)
 def test_a_config_does_not_override_values_of_the_file(tmp_path: Path, arch: str, mla: str) -> None:
     tiny = write_tiny_model(tmp_path, arch=arch, mla=mla, num_shards=2)
     gguf = open_gguf(tiny.gguf)
@@ -305,7 +311,6 @@ def test_a_missing_or_invalid_key_is_reported(tmp_path: Path, key: str) -> None:
         ({"leading_dense_block_count": 4}, "leading_dense_block_count=4; the model has 3 layers"),
         ({"block_count": 2_000_000_000}, "block_count=2000000000; the file has"),
         ({"rope.scaling.yarn_log_multiplier": -1.0}, "yarn_log_multiplier=-1.0; expected"),
-        ({"attention.temperature_scale": 0.1}, "attention.temperature_scale=0.1.*: this model's attention"),
     ],
 )
 def test_numbers_that_contradict_each_other_are_refused(tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
@@ -439,18 +444,18 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("general", "told"),
+    ("general", "reported"),
     [
         (
             {"architecture": "llama"},
-            r"llama; supported are deepseek2 \(DeepSeek V2, .*Kimi K2 to K2\.7-Code.*GLM-4\.7-Flash\), "
-            r"deepseek32 \(DeepSeek V3\.2-Exp, .*, qwen3moe \(Qwen3.*, glm-dsa \(GLM-5, .*GLM-5\.3\)",
+            r"llama; supported are deepseek2 \(DeepSeek V2, .*Kimi K2 to K2\.7-Code.*GLM-4\.7-Flash, "
+            r"Mistral Large 3.*\), deepseek32 \(DeepSeek V3\.2-Exp, .*, qwen3moe \(Qwen3.*, "
+            r"glm-dsa \(GLM-5, .*GLM-5\.3\)",
         ),
         ({"architecture": "kimi-k3"}, "kimi-k3, which is Kimi K3, another architecture than K2; supported are"),
         ({"architecture": "clip"}, r"the part of a model that sees images \(mmproj\).*; name the file of its language"),
         ({"type": "mmproj"}, "sees images"),
         ({"architecture": "qwen35"}, "a dense Qwen3.5, not a mixture of experts; supported are"),
-        ({"architecture": "mistral4"}, "a model of Mistral's with latent attention, not DeepSeek V3; supported are"),
         ({"architecture": "hy_v4"}, "Hunyuan 4, .*, not Hunyuan 3; supported are"),
         ({"architecture": "hunyuan-moe"}, "Hunyuan-A13B, which norms .* after .*, not Hunyuan 3; supported are"),
         ({"architecture": "hunyuan-dense"}, "a dense Hunyuan, not Hunyuan 3; supported are"),
@@ -462,7 +467,7 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
         ({"architecture": "afmoe"}, "Trinity .*; supported are"),
         ({"architecture": "deepseek"}, "deepseek, which is DeepSeek MoE, the model before V2.*; supported are"),
         ({"architecture": "deepseek41"}, "deepseek41, a relative of deepseek4, which is DeepSeek V4.*; supported are"),
-        ({"architecture": "mistral-large4"}, "which is Mistral Large 4, .*, not DeepSeek V3; supported are"),
+        ({"architecture": "mistral-large4"}, "which is Mistral Large 4, .*, not Mistral Large 3; supported are"),
         ({"architecture": "qwen4exp"}, "qwen4exp, which is an experimental Qwen4.*; supported are"),
         ({"architecture": "bailingmoe"}, r"bailingmoe, which is Ling \(Bailing MoE\), not DeepSeek; supported are"),
         ({"architecture": "bailingmoe2"}, r"which is Ling 2\.0 or Ring 2\.0, not DeepSeek; supported are"),
@@ -473,10 +478,10 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
     ],
 )
 def test_a_file_of_another_architecture_is_rejected_with_its_name(
-    tmp_path: Path, general: dict[str, str], told: str
+    tmp_path: Path, general: dict[str, str], reported: str
 ) -> None:
     keys = {f"general.{key}": value for key, value in general.items()}
     gguf = open_gguf(write_model(tmp_path / "m.gguf", V3_SPEC))
     gguf = replace(gguf, metadata={**gguf.metadata, **keys})
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=reported):
         read_spec(gguf)

@@ -99,7 +99,7 @@ def test_keys_that_scale_nothing_are_accepted(tmp_path: Path, spec: ModelSpec, s
 
 
 @pytest.mark.parametrize(
-    ("scaling", "told"),
+    ("scaling", "reported"),
     [
         ({"factor": 4.0}, r"rope\.scaling\.factor=4\.0; expected 1, or rope\.scaling\.type yarn: linear scaling"),
         ({"type": "linear", "factor": 2.0}, r"rope\.scaling\.factor=2\.0; expected 1, or .* linear scaling"),
@@ -113,9 +113,9 @@ def test_keys_that_scale_nothing_are_accepted(tmp_path: Path, spec: ModelSpec, s
 )
 @pytest.mark.parametrize("spec", [QWEN3_SPEC, V3_SPEC], ids=["qwen3moe", "deepseek2"])
 def test_other_scaling_is_refused_by_its_key(
-    tmp_path: Path, spec: ModelSpec, scaling: dict[str, Any], told: str
+    tmp_path: Path, spec: ModelSpec, scaling: dict[str, Any], reported: str
 ) -> None:
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=reported):
         spec_of(tmp_path, spec, **scaling)
 
 

@@ -18,9 +18,9 @@ from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.cache_blocks import DONE, Bytes
 from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.tier import Fetched
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
 from devkit.cluster.waiting import wait_for
+from devkit.models.written import write_tiny_model
 
 BLOCK_BYTES, BLOCK_TOKENS, NUM_BLOCKS = 4096, 4, 8
 
@@ -40,10 +40,10 @@ class Device:
     def new_memory(self, num_blocks: int) -> Bytes:
         return np.zeros((num_blocks, BLOCK_BYTES), np.uint8)
 
-    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Any:
+    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes], windows: Sequence[int] = ()) -> Any:
         return DONE
 
-    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes]) -> Any:
+    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes], windows: Sequence[int] = ()) -> Any:
         self.has_begun.set()
         if self.error is not None:
             raise self.error
@@ -52,8 +52,8 @@ class Device:
 
 def moved(tier_block: int, block: int) -> sched.Transfer:
     tokens = np.arange(BLOCK_TOKENS, dtype=np.int32)
-    transfer = SimpleNamespace(tier_block=tier_block, block=block, parent=tier_block - 1, tokens=tokens, salt=NO_SALT)
-    return cast(sched.Transfer, transfer)
+    ids = {"tier_block": tier_block, "block": block, "window_block": 0, "parent": tier_block - 1}
+    return cast(sched.Transfer, SimpleNamespace(**ids, tokens=tokens, salt=NO_SALT))
 
 
 @pytest.fixture

@@ -118,13 +118,13 @@ def test_offsets_point_into_the_echoed_text(client):
 def test_a_streamed_completion_says_the_same_log_probabilities_and_echo(client):
     fields = {"prompt": [PROMPT, "The sea 中"], "n": 2, "seed": 2, "temperature": 1.0, "echo": True, "logprobs": 2}
     whole = complete(client, **fields)
-    said = [{"text": "", "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []} for _ in range(4)]
+    output = [{"text": "", "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []} for _ in range(4)]
     for chunk in complete(client, stream=True, **fields):
         (choice,) = chunk.choices
-        said[choice.index]["text"] += choice.text
+        output[choice.index]["text"] += choice.text
         for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset") if choice.logprobs else ():
-            said[choice.index][name] += getattr(choice.logprobs, name)
-    assert said == [{"text": choice.text, **choice.logprobs.model_dump()} for choice in whole.choices]
+            output[choice.index][name] += getattr(choice.logprobs, name)
+    assert output == [{"text": choice.text, **choice.logprobs.model_dump()} for choice in whole.choices]
 
 
 def test_the_first_prompt_token_has_no_score_and_generation_is_optional(client):

@@ -137,8 +137,8 @@ DOG_OR_CAT = r"cat|dog\d\d"
 )
 def test_every_dialects_format_field_is_enforced_in_completions_and_chats(client, fields, pattern):
     bias = quotation_marks(client) if "logit_bias" in fields else {}
-    asked = {name: value for name, value in fields.items() if name != "logit_bias"}
-    common = {"model": "m", "max_tokens": 400, "seed": 3, "logit_bias": bias, "extra_body": asked}
+    requested = {name: value for name, value in fields.items() if name != "logit_bias"}
+    common = {"model": "m", "max_tokens": 400, "seed": 3, "logit_bias": bias, "extra_body": requested}
     texts = [
         client.completions.create(prompt="hello", **common).choices[0].text,
         client.chat.completions.create(messages=HELLO, **common).choices[0].message.content,
@@ -210,17 +210,17 @@ def test_keywords_ignored_without_strict_are_listed_in_the_reply(client):
         "required": ["kind"],
         "additionalProperties": False,
     }
-    asked = {"model": "m", "max_tokens": 200, "seed": 1, "logit_bias": quotation_marks(client)}
+    requested = {"model": "m", "max_tokens": 200, "seed": 1, "logit_bias": quotation_marks(client)}
     chats = client.chat.completions.with_raw_response
-    loose = chats.create(**asked, messages=HELLO, response_format=schema_of(odd, strict=False))
+    loose = chats.create(**requested, messages=HELLO, response_format=schema_of(odd, strict=False))
     assert loose.headers["x-ballast-ignored"] == "response_format.json_schema.schema.properties.mail.pattern"
     assert json.loads(loose.parse().choices[0].message.content)["kind"] == "cat"
-    itself = chats.create(**asked, messages=HELLO, response_format=schema_of({"$ref": "#"}, strict=False))
+    itself = chats.create(**requested, messages=HELLO, response_format=schema_of({"$ref": "#"}, strict=False))
     assert itself.headers["x-ballast-ignored"] == "response_format.json_schema.schema"
-    fields = {"max_output_tokens": 200, "extra_body": {"seed": 1, "logit_bias": asked["logit_bias"]}}
+    fields = {"max_output_tokens": 200, "extra_body": {"seed": 1, "logit_bias": requested["logit_bias"]}}
     text = {"format": {"type": "json_schema", "name": "shape", "schema": odd}}
     response = client.responses.with_raw_response.create(model="m", input="hello", text=text, **fields)
     assert response.headers["x-ballast-ignored"] == "text.format.schema.properties.mail.pattern"
     with pytest.raises(openai.BadRequestError, match="look-ahead") as refused:
-        chats.create(**asked, messages=HELLO, response_format=schema_of(odd))
+        chats.create(**requested, messages=HELLO, response_format=schema_of(odd))
     assert refused.value.param == "response_format.json_schema.schema"

@@ -63,12 +63,12 @@ def both_ways(server: ServerProcess, script: str, **fields: Any) -> ChatCompleti
             # A truncated reply is an error for users who let the client parse it.
             choice.finish_reason = "stop" if choice.finish_reason == "length" else choice.finish_reason
         state.handle_chunk(chunk)
-    said, message = state.current_completion_snapshot, whole.choices[0].message
-    assert said.usage is not None
+    output, message = state.current_completion_snapshot, whole.choices[0].message
+    assert output.usage is not None
     assert whole.usage is not None
-    assert said.usage.completion_tokens == whole.usage.completion_tokens
-    assert said.usage.completion_tokens_details == whole.usage.completion_tokens_details
-    streamed = said.choices[0].message
+    assert output.usage.completion_tokens == whole.usage.completion_tokens
+    assert output.usage.completion_tokens_details == whole.usage.completion_tokens_details
+    streamed = output.choices[0].message
     assert (streamed.content or "") == (message.content or "")
     assert (streamed.model_extra or {}).get("reasoning_content") == (message.model_extra or {}).get("reasoning_content")
     calls = message.tool_calls or []
@@ -180,22 +180,22 @@ def test_a_text_completion_keeps_the_tags(r1: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "output"),
     [
         ("reasoning", {"reasoning": "Let me see."}),
         ("both", {"reasoning_content": "Let me see.", "reasoning": "Let me see."}),
         ("none", {}),
     ],
 )
-def test_the_operator_chooses_where_reasoning_goes(field: str, said: dict[str, str]) -> None:
+def test_the_operator_chooses_where_reasoning_goes(field: str, output: dict[str, str]) -> None:
     with (
         ServerProcess(*R1, "--force_think", "--reasoning_field", field, module=SCRIPT) as server,
         openai_client(server) as client,
     ):
         messages = [{"role": "user", "content": "say thought"}]
         message = client.chat.completions.create(model="m", messages=messages).choices[0].message
-    assert message.model_extra == said
-    assert message.content == ("It is 4." if said else "<think>\nLet me see.\n</think>\n\nIt is 4.")
+    assert message.model_extra == output
+    assert message.content == ("It is 4." if output else "<think>\nLet me see.\n</think>\n\nIt is 4.")
 
 
 @pytest.mark.parametrize("script", ["call", "v31"])
@@ -340,8 +340,8 @@ def test_a_structured_reply_may_still_call_tools(r1: ServerProcess) -> None:
     shape = {"response_format": {"type": "json_object"}, "extra_body": NO_THOUGHT}
     (called,) = both_ways(r1, "call", tools=[WEATHER], **shape).choices
     assert [call.function.arguments for call in called.message.tool_calls or []] == [PARIS]
-    (said,) = both_ways(r1, "object", tools=[WEATHER], **shape).choices
-    assert (said.message.content, said.finish_reason) == ('{"a": 1}', "stop")
+    (output,) = both_ways(r1, "object", tools=[WEATHER], **shape).choices
+    assert (output.message.content, output.finish_reason) == ('{"a": 1}', "stop")
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])

@@ -279,8 +279,8 @@ def test_an_upgrade_is_declined_and_the_request_is_answered_if_readable(server):
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/version", "/metrics", "/debug/state", "/v1/models"])
 def test_head_is_get_without_a_body(server, path):
-    asked = urllib.request.Request(server.url + path, method="HEAD")
-    with urllib.request.urlopen(asked, timeout=20) as response:
+    requested = urllib.request.Request(server.url + path, method="HEAD")
+    with urllib.request.urlopen(requested, timeout=20) as response:
         assert (response.status, response.read()) == (200, b"")
 
 

@@ -75,7 +75,7 @@ def test_a_post_from_another_origin_does_no_work(server):
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/tokenize"])
-def test_a_body_that_is_not_said_to_be_json_is_refused(server, content_type, path):
+def test_a_body_that_is_not_declared_as_json_is_refused(server, content_type, path):
     reply = post(server, content_type, path)
     assert reply.status_code == 415
     message = reply.json()["error"]["message"]

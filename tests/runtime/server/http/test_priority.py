@@ -70,7 +70,7 @@ def test_by_default_the_field_is_ignored_and_the_reply_says_so(plain, path):
 
 
 @pytest.mark.parametrize(
-    ("key", "asked", "granted"),
+    ("key", "requested", "granted"),
     [
         ("person", -5, -5),
         ("person", 5, 5),
@@ -81,8 +81,8 @@ def test_by_default_the_field_is_ignored_and_the_reply_says_so(plain, path):
         ("urgent", None, 0),
     ],
 )
-def test_allowed_priorities_are_granted(ranged, key, asked, granted):
-    with running(ranged, key, priority=asked) as (reply, priority):
+def test_allowed_priorities_are_granted(ranged, key, requested, granted):
+    with running(ranged, key, priority=requested) as (reply, priority):
         assert (priority, "x-ballast-ignored" in reply.headers) == (granted, False)
 
 
@@ -93,7 +93,7 @@ def test_a_keys_priority_range_applies_to_apis_without_the_field(ranged, path):
 
 
 @pytest.mark.parametrize(
-    ("key", "asked", "range_"),
+    ("key", "requested", "range_"),
     [
         ("person", -6, "-5..5"),
         ("person", 6, "-5..5"),
@@ -102,10 +102,10 @@ def test_a_keys_priority_range_applies_to_apis_without_the_field(ranged, path):
         ("urgent", 1, "-9..0"),
     ],
 )
-def test_forbidden_priorities_are_rejected_by_name(ranged, key, asked, range_):
-    status, error = refused(ranged, key, priority=asked)
+def test_forbidden_priorities_are_rejected_by_name(ranged, key, requested, range_):
+    status, error = refused(ranged, key, priority=requested)
     assert (status, error["param"]) == (400, "priority")
-    assert f"priority: {asked} is outside the range of this client" in error["message"]
+    assert f"priority: {requested} is outside the range of this client" in error["message"]
     assert range_ in error["message"]
 
 

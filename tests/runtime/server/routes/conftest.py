@@ -27,7 +27,7 @@ def page(browser):
     tab.on("pageerror", lambda error: faults.append(str(error)))
     # Chromium also logs every answer with 4xx; the page shows those.
     tab.on("console", lambda line: faults.append(line.text) if _is_fault(line) else None)
-    tab.on("request", lambda asked: faults.append(asked.url) if "//127.0.0.1:" not in asked.url else None)
+    tab.on("request", lambda requested: faults.append(requested.url) if "//127.0.0.1:" not in requested.url else None)
     yield tab
     context.close()
     assert faults == []

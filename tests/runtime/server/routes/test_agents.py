@@ -93,16 +93,16 @@ BETA = {"anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14"
 def test_claude_codes_request_is_answered(server):
     reply = post(server, "/v1/messages?beta=true", CLAUDE_CODE, **BETA)
     assert (reply.headers["x-ballast-ignored"], reply.headers["x-ballast-max-tokens"]) == ("tools.2", "500")
-    said = events(reply)
-    begun = [event["content_block"] for event in said if event["type"] == "content_block_start"]
+    reported_text = events(reply)
+    begun = [event["content_block"] for event in reported_text if event["type"] == "content_block_start"]
     assert [block["type"] for block in begun] == ["thinking", "tool_use"]
     assert begun[1]["name"] == "weather"
-    arguments = "".join(e["delta"].get("partial_json", "") for e in said if e["type"] == "content_block_delta")
+    arguments = "".join(e["delta"].get("partial_json", "") for e in reported_text if e["type"] == "content_block_delta")
     assert json.loads(arguments) == json.loads(PARIS)
-    assert said[-2]["delta"]["stop_reason"] == "tool_use"
+    assert reported_text[-2]["delta"]["stop_reason"] == "tool_use"
     count = {name: value for name, value in CLAUDE_CODE.items() if name not in ("max_tokens", "stream", "metadata")}
     counted = post(server, "/v1/messages/count_tokens?beta=true", count, **BETA).json()["input_tokens"]
-    usage = said[0]["message"]["usage"]
+    usage = reported_text[0]["message"]["usage"]
     assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
 
 
@@ -148,8 +148,8 @@ def test_the_schemas_of_anthropics_tools_are_in_the_prompt(server, kind, argumen
 def test_items_of_hosted_tools_are_left_out_of_the_conversation(server):
     search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
-    said = {"role": "assistant", "content": [search, found, {"type": "text", "text": "Found."}]}
-    messages = [{"role": "user", "content": "a"}, said, {"role": "user", "content": "say hello"}]
+    reported_text = {"role": "assistant", "content": [search, found, {"type": "text", "text": "Found."}]}
+    messages = [{"role": "user", "content": "a"}, reported_text, {"role": "user", "content": "say hello"}]
     reply = post(server, "/v1/messages", {"model": "m", "max_tokens": 50, "messages": messages})
     assert reply.headers["x-ballast-ignored"] == "messages.1.content.0, messages.1.content.1"
 
@@ -221,13 +221,13 @@ def test_codexs_request_is_answered_and_its_freeform_tool_called(server):
     body = CODEX | {"input": [*HISTORY, developer("say freeform")]}
     reply = post(server, "/v1/responses", body, originator="codex_cli_rs", session_id="1")
     assert reply.headers["x-ballast-ignored"] == "tools.2, tools.4, input.7"
-    said = events(reply)
-    assert said[-1]["type"] == "response.completed"
-    (call,) = (item for item in said[-1]["response"]["output"] if item["type"] != "reasoning")
+    reported_text = events(reply)
+    assert reported_text[-1]["type"] == "response.completed"
+    (call,) = (item for item in reported_text[-1]["response"]["output"] if item["type"] != "reasoning")
     assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "patch", "*** Begin Patch\n+ä")
-    done = [event for event in said if event["type"] == "response.custom_tool_call_input.done"]
+    done = [event for event in reported_text if event["type"] == "response.custom_tool_call_input.done"]
     assert [event["input"] for event in done] == [call["input"]]
-    assert said[-1]["response"]["tools"] == CODEX["tools"]
+    assert reported_text[-1]["response"]["tools"] == CODEX["tools"]
 
 
 def test_a_tool_of_a_namespace_is_called_by_both_of_its_names(server):
@@ -298,11 +298,11 @@ def test_a_chats_freeform_tool_is_called_with_a_text(server, choice):
 @given(st.text(), st.lists(st.integers(1, 5)))
 def test_a_freeform_text_is_the_same_for_any_chunks_of_its_arguments(text, sizes):
     for arguments in (json.dumps({"input": text}), json.dumps({"input": text}, ensure_ascii=False)):
-        reader, said, at = InputText(), "", 0
+        reader, reported_text, at = InputText(), "", 0
         for size in (*sizes, len(arguments)):
-            said += reader.push(arguments[at : at + size])
+            reported_text += reader.push(arguments[at : at + size])
             at += size
-        assert said == custom_input(arguments) == text
+        assert reported_text == custom_input(arguments) == text
 
 
 def test_the_openai_client_reads_the_events_of_a_freeform_tool(server):
@@ -326,20 +326,22 @@ LEFT_OUT = "(image: left out because this model reads only text)"
 def picture_of_a_tool(path, note=None):
     """A conversation in which a tool has answered with a picture, or with `note` in its place."""
     if path == "/v1/messages":
-        said = {"type": "image", "source": PICTURE} if note is None else {"type": "text", "text": note}
-        result = {"type": "tool_result", "tool_use_id": "a", "content": [said]}
+        reported_text = {"type": "image", "source": PICTURE} if note is None else {"type": "text", "text": note}
+        result = {"type": "tool_result", "tool_use_id": "a", "content": [reported_text]}
         call = {"type": "tool_use", "id": "a", "name": "see", "input": {}}
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": [call]}]
         return {"model": "m", "max_tokens": 50, "messages": [*messages, {"role": "user", "content": [result]}]}
     if path == "/v1/responses":
-        said = {"type": "image", "image_url": "data:"} if note is None else {"type": "input_text", "text": note}
+        reported_text = (
+            {"type": "image", "image_url": "data:"} if note is None else {"type": "input_text", "text": note}
+        )
         call = {"type": "function_call", "name": "see", "arguments": "{}", "call_id": "a"}
-        result = {"type": "function_call_output", "call_id": "a", "output": [said]}
+        result = {"type": "function_call_output", "call_id": "a", "output": [reported_text]}
         return {"input": [{"role": "user", "content": "a"}, call, result]}
-    said = {"type": "image", "image_url": {"url": "data:"}} if note is None else {"type": "text", "text": note}
+    reported_text = {"type": "image", "image_url": {"url": "data:"}} if note is None else {"type": "text", "text": note}
     call = {"id": "a", "type": "function", "function": {"name": "see", "arguments": "{}"}}
     answered = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    return {"messages": [*answered, {"role": "tool", "tool_call_id": "a", "content": [said]}]}
+    return {"messages": [*answered, {"role": "tool", "tool_call_id": "a", "content": [reported_text]}]}
 
 
 @pytest.mark.parametrize(
@@ -356,28 +358,28 @@ def test_a_picture_in_a_tools_result_is_a_note_to_the_model(server, path, named)
     noted = post(server, path, picture_of_a_tool(path, LEFT_OUT))
     assert "x-ballast-ignored" not in noted.headers
     sizes = [each.json()["usage"] for each in (reply, noted)]
-    asked = [sum(usage.get(name, 0) for name in PROMPT_COUNTS) for usage in sizes]
-    assert asked[0] == asked[1]
+    requested = [sum(usage.get(name, 0) for name in PROMPT_COUNTS) for usage in sizes]
+    assert requested[0] == requested[1]
 
 
 PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "prompt_tokens")
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "way_out"),
+    ("path", "content", "advice"),
     [
         ("/v1/messages", {"type": "image", "source": PICTURE}, "leave the block out"),
         ("/v1/responses", {"type": "input_image", "image_url": "data:"}, "leave the part out"),
         ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "data:"}}, "leave it out"),
     ],
 )
-def test_a_users_picture_is_rejected_with_a_fix(server, path, content, way_out):
+def test_a_users_picture_is_rejected_with_a_fix(server, path, content, advice):
     message = {"role": "user", "content": [content]}
     body = {"model": "m", "max_tokens": 5, "messages": [message], "input": [message]}
     reply = httpx.post(server.url + path, json=body, timeout=60)
     assert reply.status_code == 400
     assert "reads only text" in reply.json()["error"]["message"]
-    assert reply.json()["error"]["message"].endswith(way_out)
+    assert reply.json()["error"]["message"].endswith(advice)
 
 
 def test_items_of_unknown_tools_are_left_out(server):
@@ -423,8 +425,8 @@ def test_a_template_is_applied_without_hosted_tools(server):
 def test_a_model_without_reasoning_answers_requests_for_reasoning(unthinking, path, body, named):
     message = [{"role": "user", "content": "say hello"}]
     reply = post(unthinking, path, {"messages": message, "input": message} | body)
-    told = reply.headers["x-ballast-ignored"].split(", ")
-    assert [name for name in told if name not in ("input", "messages")] == named.split(", ")
+    reported = reply.headers["x-ballast-ignored"].split(", ")
+    assert [name for name in reported if name not in ("input", "messages")] == named.split(", ")
 
 
 @pytest.fixture(scope="module")
@@ -438,7 +440,7 @@ def cached(reply):
     return reply.json()["usage"]["cache_read_input_tokens"]
 
 
-def asked_by_claude_code(number, messages):
+def requested_by_claude_code(number, messages):
     """As it asks: the first block, for its provider's billing, is another with each request."""
     billing = {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.330.{number}; cch={number:05};"}
     system = [billing, {"type": "text", "text": f"You are an agent. {LONG}"}]
@@ -452,14 +454,14 @@ def test_a_late_system_message_leaves_the_cached_prefix_as_it_was(server):
     messages = [{"role": "user", "content": "say hello"}, {"role": "system", "content": "100 tokens left"}]
     counts = []
     for number in range(3):
-        counts.append(cached(post(server, "/v1/messages", asked_by_claude_code(number, messages))))
+        counts.append(cached(post(server, "/v1/messages", requested_by_claude_code(number, messages))))
         messages += [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "say hello"}]
         messages += [{"role": "system", "content": f"{number} tokens left"}]
     assert counts[0] < 100 < counts[1] < counts[2]
 
 
 def test_the_block_for_a_providers_billing_is_not_in_the_prompt(server):
-    body = asked_by_claude_code(1, [{"role": "user", "content": "a"}])
+    body = requested_by_claude_code(1, [{"role": "user", "content": "a"}])
     without = body | {"system": body["system"][1:]}
     sizes = [post(server, "/v1/messages/count_tokens", each).json()["input_tokens"] for each in (body, without)]
     assert sizes[0] == sizes[1]

@@ -52,10 +52,10 @@ def both_ways(client: anthropic.Anthropic, script: str, **fields: Any) -> anthro
     }
     whole = client.messages.create(**request)
     with client.messages.stream(**request) as stream:
-        said = stream.get_final_message()
-    assert (said.stop_reason, said.stop_sequence) == (whole.stop_reason, whole.stop_sequence)
-    assert said.usage.output_tokens == whole.usage.output_tokens
-    assert [_shown(block) for block in said.content] == [_shown(block) for block in whole.content]
+        output = stream.get_final_message()
+    assert (output.stop_reason, output.stop_sequence) == (whole.stop_reason, whole.stop_sequence)
+    assert output.usage.output_tokens == whole.usage.output_tokens
+    assert [_shown(block) for block in output.content] == [_shown(block) for block in whole.content]
     return whole
 
 

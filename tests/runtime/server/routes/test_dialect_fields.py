@@ -37,8 +37,8 @@ def text(server, **body):
     return post(server, "/v1/completions", **{"prompt": "abcd", "max_tokens": 4} | body).json()
 
 
-def chat(server, says="thought", **body):
-    messages = [{"role": "user", "content": f"say {says}"}]
+def chat(server, shows="thought", **body):
+    messages = [{"role": "user", "content": f"say {shows}"}]
     return post(server, "/v1/chat/completions", **{"messages": messages} | body).json()
 
 
@@ -204,14 +204,14 @@ def token(letter):
 )
 def test_bad_words_and_allowed_tokens_restrict_the_reply(alphabet, fields, reply):
     whole = text(alphabet, temperature=0, **fields)
-    said = whole["choices"][0]["text"]
+    output = whole["choices"][0]["text"]
     assert whole["usage"]["completion_tokens"] == 4
     if reply is not None:
-        assert said == reply
+        assert output == reply
     for word in fields.get("bad_words", ()):
-        assert word not in said
+        assert word not in output
     allowed = fields.get("allowed_token_ids")
-    assert allowed is None or {token(letter) for letter in said} <= set(allowed)
+    assert allowed is None or {token(letter) for letter in output} <= set(allowed)
 
 
 @pytest.mark.parametrize(

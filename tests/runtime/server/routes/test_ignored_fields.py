@@ -26,7 +26,7 @@ def server():
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_an_unknown_field_is_ignored_said_and_counted(server, path):
+def test_an_unknown_field_is_ignored_reported_and_counted(server, path):
     before = server.metrics()["ballast_ignored_fields_total"]
     reply = httpx.post(server.url + path, json=BODIES[path] | {"magic": 1, "a\r\nSet-Cookie: b": 2}, timeout=60)
     assert (reply.status_code, reply.headers["x-ballast-ignored"]) == (200, "magic, a??Set-Cookie??b")

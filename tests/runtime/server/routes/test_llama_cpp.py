@@ -49,11 +49,11 @@ def test_a_streams_last_event_has_the_fields_of_the_whole_reply(server):
 @pytest.mark.parametrize("name", ["n_predict", "max_tokens"])
 def test_a_prompt_alone_is_computed_and_stays_cached(server, name):
     long = "abcd" * 20
-    asked = {"prompt": long, "n_predict": None, name: 0}
-    reply = post(server, **asked).json()
+    requested = {"prompt": long, "n_predict": None, name: 0}
+    reply = post(server, **requested).json()
     assert (reply["content"], reply["tokens"], reply["stop"], reply["stop_type"]) == ("", [], True, "limit")
     assert (reply["tokens_predicted"], reply["tokens_evaluated"]) == (0, 81)
-    streamed = post(server, stream=True, **asked).text.strip().split("\n\n")
+    streamed = post(server, stream=True, **requested).text.strip().split("\n\n")
     assert [json.loads(line.removeprefix("data: "))["content"] for line in streamed] == [""]
     assert post(server, prompt=long).json()["tokens_cached"] > 0
     refused = httpx.post(server.url + "/v1/completions", json={"prompt": long, "max_tokens": 0}, timeout=60)
@@ -67,7 +67,10 @@ def test_why_it_ends(server):
 
 @pytest.mark.parametrize("name", ["include_stop_str_in_output", "no_stop_trim"])
 def test_the_text_that_ends_it_is_shown_on_demand(server, name):
-    assert [post(server, stop=["g"], **{name: asked}).json()["content"] for asked in (True, False)] == ["efg", "ef"]
+    assert [post(server, stop=["g"], **{name: requested}).json()["content"] for requested in (True, False)] == [
+        "efg",
+        "ef",
+    ]
 
 
 def test_several_are_a_list(server):

@@ -50,9 +50,9 @@ def lines(reply: httpx.Response) -> list[dict[str, Any]]:
 
 def both_ways(server: ServerProcess, script: str, **fields: Any) -> dict[str, Any]:
     """The whole reply to a chat, after a check that the stream brings the same."""
-    asked = {"messages": [{"role": "user", "content": f"say {script}"}], "options": {"num_predict": 300}} | fields
-    whole = post(server, "/api/chat", **asked, stream=False).json()
-    parts = lines(post(server, "/api/chat", **asked))
+    requested = {"messages": [{"role": "user", "content": f"say {script}"}], "options": {"num_predict": 300}} | fields
+    whole = post(server, "/api/chat", **requested, stream=False).json()
+    parts = lines(post(server, "/api/chat", **requested))
     assert [part["done"] for part in parts] == [False] * (len(parts) - 1) + [True]
     for name in ("content", "thinking"):
         assert "".join(part["message"].get(name, "") for part in parts) == whole["message"].get(name, "")
@@ -122,8 +122,8 @@ def test_formats_hold_the_reply() -> None:
     with ServerProcess("--max_batch_size", "4") as process:  # the built-in model, which a grammar can force
         schema: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
         schema["additionalProperties"] = False
-        asked = {"messages": [{"role": "user", "content": "hello"}], "stream": False, "options": {"temperature": 0}}
-        whole = post(process, "/api/chat", **asked, format=schema).json()
+        requested = {"messages": [{"role": "user", "content": "hello"}], "stream": False, "options": {"temperature": 0}}
+        whole = post(process, "/api/chat", **requested, format=schema).json()
         assert json.loads(whole["message"]["content"])["a"] in (1, 2)
         prompt = {"prompt": "hello", "stream": False, "options": {"temperature": 0}}
         prompted = post(process, "/api/generate", **prompt, format=schema).json()
@@ -131,10 +131,10 @@ def test_formats_hold_the_reply() -> None:
 
 
 def test_a_prompt_is_a_chat_of_one_turn(server: ServerProcess) -> None:
-    asked = {"prompt": "say thought", "system": "You help.", "options": {"num_predict": 300}}
-    whole = post(server, "/api/generate", **asked, stream=False).json()
+    requested = {"prompt": "say thought", "system": "You help.", "options": {"num_predict": 300}}
+    whole = post(server, "/api/generate", **requested, stream=False).json()
     assert (whole["response"], whole["thinking"], whole["done_reason"]) == ("It is 4.", "Let me see.", "stop")
-    parts = lines(post(server, "/api/generate", **asked))
+    parts = lines(post(server, "/api/generate", **requested))
     assert "".join(part["response"] for part in parts) == "It is 4."
     assert "".join(part.get("thinking", "") for part in parts) == "Let me see."
     assert all("message" not in part for part in (whole, *parts))
@@ -149,12 +149,12 @@ def test_a_raw_prompt_is_continued_as_it_is() -> None:
 
 def test_log_probabilities_come_on_demand() -> None:
     with ServerProcess("--max_new_tokens", "8", module=FAKE) as process:
-        asked = {"prompt": "abcd", "raw": True, "options": {"num_predict": 3}, "logprobs": True, "top_logprobs": 1}
-        whole = post(process, "/api/generate", **asked, stream=False).json()
+        requested = {"prompt": "abcd", "raw": True, "options": {"num_predict": 3}, "logprobs": True, "top_logprobs": 1}
+        whole = post(process, "/api/generate", **requested, stream=False).json()
         assert [each["token"] for each in whole["logprobs"]] == ["e", "f", "g"]
         first = whole["logprobs"][0]
         assert (first["bytes"], [top["token"] for top in first["top_logprobs"]]) == ([ord("e")], ["e"])
-        parts = lines(post(process, "/api/generate", **asked))
+        parts = lines(post(process, "/api/generate", **requested))
         assert [each for part in parts for each in part.get("logprobs", ())] == whole["logprobs"]
         chat = post(process, "/api/chat", messages=[{"role": "user", "content": "abcd"}], stream=False, logprobs=True)
         assert len(chat.json()["logprobs"]) == chat.json()["eval_count"]
@@ -259,7 +259,7 @@ def test_a_prompt_that_is_too_long_is_refused(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "said"),
+    ("method", "path", "output"),
     [
         ("POST", "/api/embed", "provides no embeddings"),
         ("POST", "/api/embeddings", "provides no embeddings"),
@@ -273,11 +273,11 @@ def test_a_prompt_that_is_too_long_is_refused(server: ServerProcess) -> None:
     ],
 )
 def test_fields_that_do_not_apply_are_rejected_with_a_fix(
-    server: ServerProcess, method: str, path: str, said: str
+    server: ServerProcess, method: str, path: str, output: str
 ) -> None:
     reply = httpx.request(method, server.url + path, timeout=60)
     assert reply.status_code == 404
-    assert method == "HEAD" or said in reply.json()["error"]
+    assert method == "HEAD" or output in reply.json()["error"]
 
 
 def test_pull_succeeds_for_the_model_that_is_served(server: ServerProcess) -> None:

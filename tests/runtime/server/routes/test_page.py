@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from ballast.server.routes.chat_page import FILES
-from devkit.servers.page_steps import WAIT_MS, ask, chunk, says
+from devkit.servers.page_steps import WAIT_MS, ask, chunk, shows
 from devkit.servers.process import FAKE, ServerProcess
 from tools.page import pictures
 
@@ -137,7 +137,7 @@ def add(a, b):
 
 
 def test_a_reply_is_drawn_as_markdown_and_never_as_html(page, server):
-    says(page, WRITTEN)
+    shows(page, WRITTEN)
     page.goto(server.url)
     ask(page, "<b>add</b> **please**")
     reply = page.locator("article.assistant > .text")
@@ -177,7 +177,7 @@ def test_code_and_replies_are_copied(browser, server):
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
-    says(page, WRITTEN)
+    shows(page, WRITTEN)
     page.goto(server.url)
     ask(page, "add")
     for place, text in ((".code-head", "def add(a, b):\n    return a + b  # <b>"), (".actions", WRITTEN)):
@@ -189,7 +189,7 @@ def test_code_and_replies_are_copied(browser, server):
 
 
 def test_regenerated_replies_and_edited_questions_keep_earlier_versions(page, server):
-    says(page, "one", "two", "three", "four")
+    shows(page, "one", "two", "three", "four")
     page.goto(server.url)
     ask(page, "first")
     replies = page.locator("article.assistant > .text")
@@ -202,9 +202,9 @@ def test_regenerated_replies_and_edited_questions_keep_earlier_versions(page, se
     page.get_by_role("button", name="Edit").first.click()
     expect(page.locator("article")).to_have_count(0)
     expect(page.locator("#prompt")).to_have_value("first")
-    with page.expect_request("**/v1/chat/completions") as asked:
+    with page.expect_request("**/v1/chat/completions") as requested:
         ask(page, "!")
-    assert asked.value.post_data_json["messages"] == [{"role": "user", "content": "first!"}]
+    assert requested.value.post_data_json["messages"] == [{"role": "user", "content": "first!"}]
     expect(replies).to_have_text("four")
     # Back to the first question, by keyboard: with the branch that was written last.
     page.get_by_role("button", name="Earlier version").focus()
@@ -221,7 +221,7 @@ def test_regenerated_replies_and_edited_questions_keep_earlier_versions(page, se
 
 
 def test_a_cancelled_edit_changes_nothing(page, server):
-    says(page, "one")
+    shows(page, "one")
     page.goto(server.url)
     ask(page, "first")
     for give_up in ("Escape", "button"):
@@ -239,7 +239,7 @@ def test_a_cancelled_edit_changes_nothing(page, server):
 
 
 def test_an_edit_that_cannot_be_sent_stays_open(page, server):
-    says(page, "one", "two")
+    shows(page, "one", "two")
     page.goto(server.url)
     ask(page, "first")
     replies = page.locator("article.assistant > .text")
@@ -249,7 +249,7 @@ def test_an_edit_that_cannot_be_sent_stays_open(page, server):
     ask(page, "!")
     expect(page.locator("#status")).to_have_text("full")
     expect(page.locator("#prompt")).to_have_value("first!")
-    says(page, "two")
+    shows(page, "two")
     page.keyboard.press("Enter")
     expect(replies).to_have_text("two")
     expect(page.locator("article.user .versions")).to_contain_text("2 / 2")
@@ -257,7 +257,7 @@ def test_an_edit_that_cannot_be_sent_stays_open(page, server):
 
 def test_a_message_is_deleted_with_all_later_ones(page, server):
     page.on("dialog", lambda dialog: dialog.accept())
-    says(page, "one", "two")
+    shows(page, "one", "two")
     page.goto(server.url)
     ask(page, "first")
     expect(page.locator("article.assistant .figures")).to_be_visible()
@@ -273,7 +273,7 @@ def test_a_message_is_deleted_with_all_later_ones(page, server):
 
 
 def test_a_reply_that_cannot_be_regenerated_is_kept(page, server):
-    says(page, "one")
+    shows(page, "one")
     page.goto(server.url)
     ask(page, "first")
     expect(page.locator("article.assistant > .text")).to_have_text("one")
@@ -284,7 +284,7 @@ def test_a_reply_that_cannot_be_regenerated_is_kept(page, server):
 
 
 def test_a_reply_that_is_stopped_before_it_begins_stays(page, server):
-    says(page, "one")
+    shows(page, "one")
     page.goto(server.url)
     ask(page, "first")
     expect(page.locator("article.assistant > .text")).to_have_text("one")
@@ -301,7 +301,7 @@ def test_a_reply_that_is_stopped_before_it_begins_stays(page, server):
 
 
 def test_conversations_are_kept_in_the_browser(page, server):
-    says(page, "**one**", "two", "three")
+    shows(page, "**one**", "two", "three")
     page.goto(server.url)
     ask(page, "about ships")
     expect(page.locator("article.assistant > .text")).to_have_text("one")
@@ -317,9 +317,9 @@ def test_conversations_are_kept_in_the_browser(page, server):
     expect(titles).to_have_text(["about ships"])
     titles.click()
     expect(page.locator("article.assistant strong")).to_have_text("one")
-    with page.expect_request("**/v1/chat/completions") as asked:
+    with page.expect_request("**/v1/chat/completions") as requested:
         ask(page, "and boats")
-    assert [message["content"] for message in asked.value.post_data_json["messages"]] == [
+    assert [message["content"] for message in requested.value.post_data_json["messages"]] == [
         "about ships",
         "**one**",
         "and boats",
@@ -340,7 +340,7 @@ def test_conversations_are_kept_in_the_browser(page, server):
 
 
 def test_a_full_storage_drops_the_oldest_chats_but_never_all(page, server):
-    says(page, "one", "two", "three")
+    shows(page, "one", "two", "three")
     page.goto(server.url)
     for title in ("first", "second"):
         page.locator("#new").click()
@@ -370,7 +370,7 @@ def test_a_full_storage_drops_the_oldest_chats_but_never_all(page, server):
 
 
 def test_chats_are_exported_and_imported(page, server, browser, tmp_path):
-    says(page, "one")
+    shows(page, "one")
     page.goto(server.url)
     page.locator("#system").evaluate("field => field.value = 'Be brief.'")
     ask(page, "about ships")
@@ -384,7 +384,7 @@ def test_chats_are_exported_and_imported(page, server, browser, tmp_path):
     other = browser.new_context().new_page()
     other.goto(server.url)
     other.locator("#show-chats").click()
-    told = other.locator("#told")
+    reported = other.locator("#told")
     # Stored data from other programs can be anything: cyclic messages, texts that are not strings.
     hostile = [{"id": "a", "parent": "b", "role": "user", "content": "x"}, {"id": "b", "parent": "a", "role": "user"}]
     chats = [{"id": "x", "title": "<b>odd</b>", "messages": [*hostile, 7, None], "leaf": "b"}, {"messages": 7}, 7]
@@ -394,7 +394,7 @@ def test_chats_are_exported_and_imported(page, server, browser, tmp_path):
     for text, answer in texts.items():
         payload = {"name": "chats.json", "mimeType": "application/json", "buffer": text.encode()}
         other.locator("#import-file").set_input_files(payload)
-        expect(told).to_have_text(answer)
+        expect(reported).to_have_text(answer)
     expect(other.locator("#kept .title")).to_have_text(["about ships", "<b>odd</b>"])
     other.get_by_role("button", name="<b>odd</b>").first.click()
     expect(other.locator("article")).to_have_count(0)
@@ -416,7 +416,7 @@ $$
 
 
 def test_formulas_are_rendered_and_invalid_ones_shown_as_source(page, server):
-    says(page, FORMULAS)
+    shows(page, FORMULAS)
     page.goto(server.url)
     ask(page, "root")
     text = page.locator("article.assistant > .text")
@@ -471,10 +471,10 @@ def test_a_call_is_a_card_and_its_result_is_sent(page, server):
     expect(page.locator("#tools")).to_be_focused()
     page.locator("#tools").fill('[{"name": "get_weather", "parameters": {"type": "object"}}]')
     page.locator("#prompt").focus()
-    with page.expect_request("**/v1/chat/completions") as asked:
+    with page.expect_request("**/v1/chat/completions") as requested:
         page.keyboard.press("Enter")
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
-    assert asked.value.post_data_json["tools"] == [tool]
+    assert requested.value.post_data_json["tools"] == [tool]
     card = page.locator("article.assistant .card")
     expect(card.locator("h3")).to_have_text("Call of get_weather")
     expect(card.locator("pre")).to_have_text('{\n  "city": "Paris"\n}')
@@ -483,10 +483,10 @@ def test_a_call_is_a_card_and_its_result_is_sent(page, server):
     page.get_by_role("button", name="Send results").click()
     expect(page.locator("#status")).not_to_have_text("")
     expect(card.get_by_label("Result of get_weather")).to_have_value("rain")
-    with page.expect_request("**/v1/chat/completions") as asked:
+    with page.expect_request("**/v1/chat/completions") as requested:
         page.get_by_role("button", name="Send results").click()
     call = {"id": "call-1", "type": "function", "function": CALL["function"]}
-    assert asked.value.post_data_json["messages"][1:] == [
+    assert requested.value.post_data_json["messages"][1:] == [
         {"role": "assistant", "content": "I look.", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call-1", "content": "rain"},
     ]
@@ -505,9 +505,9 @@ def test_text_files_go_with_a_message(page, server):
     page.get_by_role("button", name="Remove c.txt").click()
     page.locator("#max-tokens").evaluate("field => field.value = 5")
     page.locator("#prompt").focus()
-    with page.expect_request("**/v1/chat/completions") as asked:
+    with page.expect_request("**/v1/chat/completions") as requested:
         ask(page, "what is it?")
-    [message] = asked.value.post_data_json["messages"]
+    [message] = requested.value.post_data_json["messages"]
     assert [part["type"] for part in message["content"]] == ["file", "text"]
     assert message["content"][0]["file"] == {
         "filename": "a.py",
@@ -532,11 +532,11 @@ def test_text_files_can_be_dropped_anywhere_on_the_page(page, server):
 
 
 def test_settings_are_sent_and_empty_ones_use_server_defaults(page, server):
-    says(page, "one", "two")
+    shows(page, "one", "two")
     page.goto(server.url)
-    with page.expect_request("**/v1/chat/completions") as asked:
+    with page.expect_request("**/v1/chat/completions") as requested:
         ask(page, "first")
-    assert set(asked.value.post_data_json) == {"messages", "stream", "stream_options"}
+    assert set(requested.value.post_data_json) == {"messages", "stream", "stream_options"}
     expect(page.locator("article.assistant .figures")).to_be_visible()
     page.locator("#settings summary").click()
     page.get_by_label("System message").fill("Be brief.")
@@ -545,9 +545,9 @@ def test_settings_are_sent_and_empty_ones_use_server_defaults(page, server):
     for label, value in given.items():
         page.get_by_label(label, exact=True).fill(str(value))
     page.locator("#prompt").focus()
-    with page.expect_request("**/v1/chat/completions") as asked:
+    with page.expect_request("**/v1/chat/completions") as requested:
         ask(page, "second")
-    body = asked.value.post_data_json
+    body = requested.value.post_data_json
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert body["thinking"] is False
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")

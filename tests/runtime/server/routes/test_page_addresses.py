@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from devkit.servers.page_steps import ask, says
+from devkit.servers.page_steps import ask, shows
 from devkit.servers.process import FAKE, ServerProcess
 
 GONE = "This chat is not kept in this browser: it was deleted, or it is in another browser."
@@ -24,7 +24,7 @@ def fragment(page):
 @pytest.fixture
 def two_chats(page, server):
     """The addresses of a chat about ships and of one about trains, which is shown."""
-    says(page, "one", "two")
+    shows(page, "one", "two")
     page.goto(server.url)
     assert fragment(page) == ""
     ask(page, "ships")
@@ -44,10 +44,10 @@ def test_a_reload_shows_the_same_chat(page, two_chats):
     page.reload()
     expect(page.locator("article > .text")).to_have_text(["trains", "two"])
     assert page.url == two_chats[1]
-    says(page, "three")
-    with page.expect_request("**/v1/chat/completions") as asked:
+    shows(page, "three")
+    with page.expect_request("**/v1/chat/completions") as requested:
         ask(page, "more")
-    assert [each["content"] for each in asked.value.post_data_json["messages"]] == ["trains", "two", "more"]
+    assert [each["content"] for each in requested.value.post_data_json["messages"]] == ["trains", "two", "more"]
     expect(page.locator("article.assistant > .text")).to_have_text(["two", "three"])
     assert page.url == two_chats[1]
 
@@ -71,7 +71,7 @@ def test_back_and_forward_go_from_chat_to_chat(page, two_chats):
 
 
 def test_each_chat_has_its_own_system_message(page, server):
-    says(page, "one", "two")
+    shows(page, "one", "two")
     page.goto(server.url)
     page.locator("#system").evaluate("field => field.value = 'Be brief.'")
     ask(page, "ships")
@@ -104,7 +104,7 @@ def test_a_link_to_a_deleted_chat_says_so(page, two_chats):
     page.goto(two_chats[0])
     expect(page.locator("#status")).to_have_text(GONE)
     # A question there begins another chat.
-    says(page, "three")
+    shows(page, "three")
     page.locator("#prompt").focus()
     ask(page, "boats")
     expect(page.locator("article.assistant > .text")).to_have_text("three")
@@ -133,15 +133,15 @@ def test_any_fragment_is_safe(page, server):
 
 
 def test_the_address_is_never_sent_to_the_server(page, two_chats):
-    asked = []
-    page.on("request", lambda request: asked.append((request.url, request.headers)))
+    requested = []
+    page.on("request", lambda request: requested.append((request.url, request.headers)))
     page.reload()
     expect(page.locator("article > .text")).to_have_text(["trains", "two"])
     chat = two_chats[1].partition("=")[2]
-    paths = [urlsplit(url) for url, _ in asked]
+    paths = [urlsplit(url) for url, _ in requested]
     assert paths
     assert all(chat not in path.path + path.query for path in paths)
-    assert all(chat not in str(headers) for _, headers in asked)
+    assert all(chat not in str(headers) for _, headers in requested)
 
 
 def test_the_link_past_the_header_keeps_the_address(page, two_chats):

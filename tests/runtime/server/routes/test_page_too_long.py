@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from devkit.servers.page_steps import ask, chunk, says
+from devkit.servers.page_steps import ask, chunk, shows
 from devkit.servers.process import FAKE, ServerProcess
 
 CONTEXT = 512
@@ -50,8 +50,8 @@ def full(page, server, chat):
     return page
 
 
-def messages(asked):
-    return [(each["role"], each["content"][:1]) for each in asked.post_data_json["messages"]]
+def messages(requested):
+    return [(each["role"], each["content"][:1]) for each in requested.post_data_json["messages"]]
 
 
 def test_a_refused_question_stays_and_both_ways_are_offered(full):
@@ -62,10 +62,10 @@ def test_a_refused_question_stays_and_both_ways_are_offered(full):
 
 
 def test_the_oldest_turns_are_dropped_and_the_question_is_answered(full):
-    with full.expect_request("**/v1/chat/completions") as asked:
+    with full.expect_request("**/v1/chat/completions") as requested:
         full.locator("#drop-oldest").click()
-    assert messages(asked.value)[-1] == ("user", "e")
-    assert messages(asked.value)[0] != ("user", "a")
+    assert messages(requested.value)[-1] == ("user", "e")
+    assert messages(requested.value)[0] != ("user", "a")
     expect(full.locator("article.assistant")).to_have_count(5)
     expect(full.locator("#too-long")).to_be_hidden()
     expect(full.locator("#status")).to_have_text("")
@@ -78,10 +78,10 @@ def test_the_oldest_turns_are_dropped_and_the_question_is_answered(full):
     expect(line).to_have_count(1)
     full.locator("#max-tokens").evaluate("field => field.value = 20")
     full.locator("#prompt").focus()
-    with full.expect_request("**/v1/chat/completions") as asked:
+    with full.expect_request("**/v1/chat/completions") as requested:
         ask(full, "f" * 20)
-    assert ("user", "a") not in messages(asked.value)
-    assert messages(asked.value)[-1] == ("user", "f")
+    assert ("user", "a") not in messages(requested.value)
+    assert messages(requested.value)[-1] == ("user", "f")
     expect(full.locator("article.assistant .figures").last).to_contain_text("20 tokens")
 
 
@@ -91,19 +91,19 @@ def test_all_turns_can_be_sent_again(full):
     expect(full.locator("#stop")).to_be_hidden()
     full.get_by_role("button", name="Send all again").click()
     expect(full.locator(".left-out")).to_have_count(0)
-    with full.expect_request("**/v1/chat/completions") as asked:
+    with full.expect_request("**/v1/chat/completions") as requested:
         ask(full, "g")
-    assert messages(asked.value)[0] == ("user", "a")
+    assert messages(requested.value)[0] == ("user", "a")
     expect(full.locator("#too-long")).to_be_visible()
 
 
 def test_turns_are_dropped_until_the_rest_fits(full):
     full.locator("#prompt").fill("x" * 470)
-    asked = []
-    full.on("request", lambda request: asked.append(request) if request.method == "POST" else None)
+    requested = []
+    full.on("request", lambda request: requested.append(request) if request.method == "POST" else None)
     full.locator("#drop-oldest").click()
     expect(full.locator("article.assistant")).to_have_count(5)
-    assert messages(asked[-1]) == [("user", "x")]
+    assert messages(requested[-1]) == [("user", "x")]
     expect(full.locator("#too-long")).to_be_hidden()
 
 
@@ -120,13 +120,13 @@ def test_a_question_that_is_too_long_by_itself_says_so(full):
 
 def test_a_chat_starts_again_with_a_summary(full):
     earlier = full.url
-    asked = []
-    full.on("request", lambda request: asked.append(request) if request.method == "POST" else None)
+    requested = []
+    full.on("request", lambda request: requested.append(request) if request.method == "POST" else None)
     full.locator("#system").evaluate("field => field.value = 'Be brief.'")
     full.locator("#sum-up").click()
     expect(full.locator("article.user > .text")).to_have_text(["e" * 100])
     expect(full.locator("article.assistant .figures")).to_contain_text("20 tokens")
-    *summing, last = [request.post_data_json["messages"] for request in asked]
+    *summing, last = [request.post_data_json["messages"] for request in requested]
     assert len(summing) >= 2, "the chat is longer than one request takes"
     assert all(each[-1]["content"].startswith("Summarise the conversation so far") for each in summing)
     turns = [message["content"][:1] for each in summing for message in each if message["role"] == "user"]
@@ -197,7 +197,7 @@ def test_a_reply_that_fills_the_context_is_offered_the_same(page, server):
     ask(page, "long")
     expect(page.locator("article.assistant > .text")).to_have_text("cut")
     expect(page.locator("#too-long")).to_be_visible()
-    says(page, "whole")
+    shows(page, "whole")
     page.locator("#new").click()
     expect(page.locator("#too-long")).to_be_hidden()
     ask(page, "again")

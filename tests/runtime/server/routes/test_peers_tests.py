@@ -189,13 +189,13 @@ def test_llama_chat_logprobs_spell_the_text(server, stream):
     body = {"messages": CHAT, "max_tokens": 5, "logprobs": True, "top_logprobs": 10, "temperature": 0}
     reply = ask(server, "/v1/chat/completions", body | {"stream": stream})
     choices = [event["choices"][0] for event in (events(reply) if stream else [reply.json()])]
-    said = "".join(
+    output = "".join(
         choice.get("delta", choice.get("message"))["content"] or ""
         for choice in choices
         if choice.get("delta", choice.get("message")).get("content")
     )
     tokens = [token for choice in choices for token in (choice.get("logprobs") or {}).get("content") or ()]
-    assert "".join(token["token"] for token in tokens if token["token"] in said) == said
+    assert "".join(token["token"] for token in tokens if token["token"] in output) == output
     assert all(token["logprob"] <= 0 and token["bytes"] and token["top_logprobs"] for token in tokens)
 
 
@@ -307,9 +307,9 @@ def test_vllm_completion(server):
     assert [part["choices"][0]["finish_reason"] for part in (*parts, end)] == [None] * len(parts) + ["length"]
 
 
-@pytest.mark.parametrize(("asked", "least", "most"), [(0, 1, 1), (5, 5, 6), (20, 20, 21)])
-def test_vllm_logprobs(server, asked, least, most):
-    body = {"prompt": [5, 6, 7], "max_tokens": 2, "temperature": 0, "logprobs": asked, "ignore_eos": True}
+@pytest.mark.parametrize(("requested", "least", "most"), [(0, 1, 1), (5, 5, 6), (20, 20, 21)])
+def test_vllm_logprobs(server, requested, least, most):
+    body = {"prompt": [5, 6, 7], "max_tokens": 2, "temperature": 0, "logprobs": requested, "ignore_eos": True}
     found = ask(server, "/v1/completions", body).json()["choices"][0]["logprobs"]
     assert least <= len(found["top_logprobs"][0]) <= most
     assert len(found["token_logprobs"]) == 2
@@ -341,13 +341,13 @@ def test_vllm_refusals(server, fields, param):
     assert param in (reply.json()["error"]["param"] or "").split(".")[0] or param in reply.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("asked", [0, 1, None])
-def test_vllm_prompt_logprobs(server, asked):
+@pytest.mark.parametrize("requested", [0, 1, None])
+def test_vllm_prompt_logprobs(server, requested):
     body = {"prompt": ["A robot may not", "My name is"], "max_tokens": 1} | (
-        {} if asked is None else {"prompt_logprobs": asked}
+        {} if requested is None else {"prompt_logprobs": requested}
     )
     for choice in ask(server, "/v1/completions", body).json()["choices"]:
-        assert (choice.get("prompt_logprobs") is None) is (asked is None)
+        assert (choice.get("prompt_logprobs") is None) is (requested is None)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -436,13 +436,15 @@ def test_llama_messages(server, fields):
     body = {"model": "test", "max_tokens": 12, "messages": [CHAT[1]]} | fields
     reply = ask(server, "/v1/messages", body)
     assert reply.status_code == 200, reply.text
-    said = reply.json()
-    assert (said["type"], said["role"]) == ("message", "assistant")
-    assert said["stop_reason"] in ("end_turn", "max_tokens", "tool_use")
-    assert {"input_tokens", "output_tokens", "cache_read_input_tokens"} <= said["usage"].keys()
-    assert "timings" not in said
+    output = reply.json()
+    assert (output["type"], output["role"]) == ("message", "assistant")
+    assert output["stop_reason"] in ("end_turn", "max_tokens", "tool_use")
+    assert {"input_tokens", "output_tokens", "cache_read_input_tokens"} <= output["usage"].keys()
+    assert "timings" not in output
     counted = ask(server, "/v1/messages/count_tokens", {name: body[name] for name in body if name != "max_tokens"})
-    assert counted.json() == {"input_tokens": said["usage"]["input_tokens"] + said["usage"]["cache_read_input_tokens"]}
+    assert counted.json() == {
+        "input_tokens": output["usage"]["input_tokens"] + output["usage"]["cache_read_input_tokens"]
+    }
 
 
 def test_llama_messages_stream(server):
@@ -481,7 +483,7 @@ def test_vllm_chat_logprobs(server, fields, num):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "output"),
     [
         ({"logprobs": True, "top_logprobs": 21, "stream": True}, ["top_logprobs"]),
         ({"logprobs": True, "top_logprobs": 30}, ["top_logprobs"]),
@@ -498,10 +500,10 @@ def test_vllm_chat_logprobs(server, fields, num):
     ],
     ids=lambda each: json.dumps(each)[:60],
 )
-def test_vllm_chat_refusals(server, fields, said):
+def test_vllm_chat_refusals(server, fields, output):
     reply = ask(server, "/v1/chat/completions", {"messages": CHAT, "max_tokens": 2} | fields)
     assert reply.status_code == 400
-    assert [part for part in said if part not in reply.json()["error"]["message"]] == []
+    assert [part for part in output if part not in reply.json()["error"]["message"]] == []
 
 
 @pytest.mark.parametrize("data", [b"this is not valid json{{{", b'["not", "an", "object"]', b"42", b"null"])
@@ -510,10 +512,12 @@ def test_vllm_rejects_bodies_that_are_not_objects(server, data):
     assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
-@pytest.mark.parametrize("asked", [1, 2])
-def test_vllm_chat_prompt_logprobs(server, asked):
-    reply = ask(server, "/v1/chat/completions", {"messages": CHAT, "max_tokens": 1, "prompt_logprobs": asked}).json()
-    assert asked <= len(reply["prompt_logprobs"][3]) <= asked + 1
+@pytest.mark.parametrize("requested", [1, 2])
+def test_vllm_chat_prompt_logprobs(server, requested):
+    reply = ask(
+        server, "/v1/chat/completions", {"messages": CHAT, "max_tokens": 1, "prompt_logprobs": requested}
+    ).json()
+    assert requested <= len(reply["prompt_logprobs"][3]) <= requested + 1
 
 
 def test_vllm_token_ids(server):
@@ -534,8 +538,8 @@ def test_vllm_token_ids(server):
 def test_vllm_structured_chat(server, name):
     form = {"choice": ["Rust", "Go"], "regex": "Rust|Go", "json": {"enum": ["Rust", "Go"]}}[name]
     body = {"messages": CHAT, "max_tokens": 10, "structured_outputs": {name: form}}
-    said = ask(server, "/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
-    assert said.strip('"') in ("Rust", "Go")
+    output = ask(server, "/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
+    assert output.strip('"') in ("Rust", "Go")
 
 
 @pytest.mark.parametrize(

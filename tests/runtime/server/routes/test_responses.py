@@ -42,13 +42,13 @@ def both_ways(client: openai.OpenAI, script: str, **fields: Any) -> Response:
     assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
     last = events[-1]
     assert last.type == f"response.{whole.status}"
-    said = last.response
-    assert [_shown(item) for item in said.output] == [_shown(item) for item in whole.output]
-    for item in said.output:
+    reported_text = last.response
+    assert [_shown(item) for item in reported_text.output] == [_shown(item) for item in whole.output]
+    for item in reported_text.output:
         deltas = [event.delta for event in events if "delta" in event.type and event.item_id == item.id]
         assert "".join(deltas) == _text(item)
     done = [event.item for event in events if event.type == "response.output_item.done"]
-    assert [_shown(item) for item in done] == [_shown(item) for item in said.output]
+    assert [_shown(item) for item in done] == [_shown(item) for item in reported_text.output]
     return whole
 
 
@@ -227,11 +227,11 @@ def test_an_input_that_is_too_long_is_rejected_with_the_clients_field_name(clien
 
 
 def test_input_tokens_are_those_of_the_response(client: openai.OpenAI) -> None:
-    asked: dict[str, Any] = {"input": [{"role": "user", "content": "say hello"}], "instructions": "Be brief."}
+    requested: dict[str, Any] = {"input": [{"role": "user", "content": "say hello"}], "instructions": "Be brief."}
     for more in ({}, {"tools": [WEATHER]}, {"reasoning": NO_THOUGHT}):
-        counted = client.responses.input_tokens.count(model="m", **asked, **more)
+        counted = client.responses.input_tokens.count(model="m", **requested, **more)
         assert counted.object == "response.input_tokens"
-        whole = client.responses.create(model="m", max_output_tokens=1, **asked, **more)
+        whole = client.responses.create(model="m", max_output_tokens=1, **requested, **more)
         assert whole.usage is not None
         assert counted.input_tokens == whole.usage.input_tokens
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ballast.tiny import write_tiny_model
+from devkit.models.written import write_tiny_model
 from devkit.servers.command import ballast
 from devkit.servers.process import ServerProcess
 

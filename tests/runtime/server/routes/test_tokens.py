@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from ballast.text.loading import load_text
-from ballast.tiny import write_tiny_model
+from devkit.models.written import write_tiny_model
 from devkit.servers.process import FAKE, JSON, ServerProcess
 
 

@@ -10,8 +10,8 @@ import httpx
 import openai
 import pytest
 
-from ballast.tiny import write_tiny_model
 from devkit.models.gguf_files import copy_model
+from devkit.models.written import write_tiny_model
 from devkit.servers.process import ServerProcess
 from devkit.servers.sdk_client import openai_client
 

@@ -12,8 +12,8 @@ import pytest
 
 from ballast.engine.startup.load_progress import Progress, with_progress
 from ballast.model.weights import shares_after_layers
-from ballast.tiny import write_tiny_model
 from ballast.weights.gguf import open_gguf
+from devkit.models.written import write_tiny_model
 from devkit.servers.fake_model import FakeModel
 from devkit.servers.process import FAKE, ServerProcess
 

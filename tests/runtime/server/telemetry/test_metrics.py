@@ -25,6 +25,7 @@ GAUGES = {
     "ballast_kv_cache_capacity_tokens",
     "ballast_kv_cache_used_tokens",
     "ballast_kv_cache_cached_tokens",
+    "ballast_kv_cache_window_cached_tokens",
     "ballast_kv_cache_window_used_tokens",
     "ballast_recurrent_snapshots",
     "ballast_kv_cache_usage_ratio",
@@ -272,16 +273,17 @@ def test_a_gpus_memory_is_shown_and_zero_without_one():
     def samples(probe):
         return {sample.name: sample.value for family in probe.collect() for sample in family.samples}
 
-    asked = []
+    requested = []
 
     def taken(device):
-        asked.append(device)
+        requested.append(device)
         return 3, 4
 
-    assert samples(VramProbe("cuda:1", 5, taken)) == {
+    assert samples(VramProbe(("cuda:1",), 5, taken)) == {
         "ballast_vram_allocated_bytes": 3,
         "ballast_vram_reserved_bytes": 4,
         "ballast_vram_limit_bytes": 5,
     }
-    assert set(samples(VramProbe("cpu", None, taken)).values()) == {0}
-    assert asked == ["cuda:1"], "a server without a GPU does not load torch"
+    assert set(samples(VramProbe((), None, taken)).values()) == {0}
+    assert list(samples(VramProbe(("cuda:1", "cuda:1"), 5, taken)).values()) == [6, 8, 10]
+    assert requested == ["cuda:1"] * 3, "a server without a GPU does not load torch"

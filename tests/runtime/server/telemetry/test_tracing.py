@@ -59,10 +59,10 @@ def test_a_traced_request_has_a_span_per_phase(server, collector, stream):
     whole = spans.pop(next(name for name in spans if name.startswith("POST ")))
     assert (whole["parentSpanId"], whole["kind"], whole["traceState"]) == (SPAN, 2, "vendor=1")
     assert reply.headers["traceresponse"] == f"00-{trace_id}-{whole['spanId']}-01"
-    told = attributes(whole)
-    assert told["http.response.status_code"] == "200"
-    assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == ("4", "5")
-    assert told["ballast.request_id"] == reply.headers["x-request-id"]
+    reported = attributes(whole)
+    assert reported["http.response.status_code"] == "200"
+    assert (reported["gen_ai.usage.input_tokens"], reported["gen_ai.usage.output_tokens"]) == ("4", "5")
+    assert reported["ballast.request_id"] == reply.headers["x-request-id"]
     assert "status" not in whole
     assert sorted(spans, key=lambda name: int(spans[name]["startTimeUnixNano"])) == [
         *("prepare", "queue", "prefill", "decode"),

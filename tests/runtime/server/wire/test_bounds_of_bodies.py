@@ -160,9 +160,9 @@ def test_a_schema_is_looked_at_until_it_is_too_large(schema, reason):
 
 
 def test_a_schema_given_as_text_has_the_limits_of_a_body():
-    asked = chat(structured_outputs={"json": json.dumps({"enum": [[]] * MAX_NODES})}).structured_outputs
+    requested = chat(structured_outputs={"json": json.dumps({"enum": [[]] * MAX_NODES})}).structured_outputs
     with pytest.raises(RequestError, match=r"^structured_outputs.json: the schema has more than"):
-        asked.source()
-    asked = chat(structured_outputs={"choice": ["a" * 10_000, "b" * 10_000]}).structured_outputs
+        requested.source()
+    requested = chat(structured_outputs={"choice": ["a" * 10_000, "b" * 10_000]}).structured_outputs
     with pytest.raises(RequestError, match=r"^structured_outputs.choice: the texts have more than 16384 characters"):
-        asked.source()
+        requested.source()

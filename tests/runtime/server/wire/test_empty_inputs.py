@@ -31,7 +31,7 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-SAID = [user("a"), {"role": "assistant", "content": "b"}]
+MESSAGE = [user("a"), {"role": "assistant", "content": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -45,18 +45,18 @@ SAID = [user("a"), {"role": "assistant", "content": "b"}]
         ("/completion", {"prompt": []}, "prompt"),
         (CHAT, {"messages": []}, "messages"),
         (CHAT, {"messages": [user([])]}, "messages.0.content"),
-        (CHAT, {"messages": [*SAID, user([])]}, "messages.2.content"),
+        (CHAT, {"messages": [*MESSAGE, user([])]}, "messages.2.content"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": [user([])]}, "messages.0.content"),
         ("/apply-template", {"messages": [user([])]}, "messages.0.content"),
         (RESPONSES, {"input": []}, "input"),
         (RESPONSES, {"input": [], "instructions": "Be brief."}, "input"),
         (RESPONSES, {"input": [user([])]}, "input.0.content"),
-        (RESPONSES, {"input": [*SAID, user([])]}, "input.2.content"),
+        (RESPONSES, {"input": [*MESSAGE, user([])]}, "input.2.content"),
         *((path, {"messages": []}, "messages") for path in ANTHROPIC),
         *((path, {"messages": [user([])]}, "messages.0.content") for path in ANTHROPIC),
         *((path, {"messages": [user([])], "system": "Be brief."}, "messages.0.content") for path in ANTHROPIC),
-        *((path, {"messages": [*SAID, user([])]}, "messages.2.content") for path in ANTHROPIC),
+        *((path, {"messages": [*MESSAGE, user([])]}, "messages.2.content") for path in ANTHROPIC),
     ],
     ids=json.dumps,
 )

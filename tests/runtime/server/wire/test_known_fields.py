@@ -139,8 +139,8 @@ def outcome(kind, name, value):
 @pytest.mark.parametrize(("kind", "name", "field"), ALIASES)
 def test_an_alias_is_read_as_the_field_and_rejected_under_its_own_name(kind, name, field):
     for value in (2, "a", True):
-        told = [outcome(kind, each, value) for each in (name, field)]
-        assert told[0] == (told[1].replace(field, name) if isinstance(told[1], str) else told[1])
+        reported = [outcome(kind, each, value) for each in (name, field)]
+        assert reported[0] == (reported[1].replace(field, name) if isinstance(reported[1], str) else reported[1])
     with pytest.raises(RequestError, match=f"{name}: differs from {field}"):
         parsed(kind, IgnoredFields(), **{name: 2, field: 3})
 

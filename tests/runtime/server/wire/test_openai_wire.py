@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ballast.engine.limits import Limits
-from ballast.engine.request import FinishReason, Output, SamplingParams
+from ballast.engine.request import FinishReason, Output, SamplingFields, SamplingParams
 from ballast.errors import CapacityError, EngineDeadError, RequestError
 from ballast.families.registry import FAMILIES
 from ballast.generation.choice import Choice, Piece
@@ -59,6 +59,12 @@ def test_every_sampling_parameter_is_a_field_of_each_openai_body_and_the_library
     for kind in (ChatCompletionRequest, CompletionRequest, ResponsesRequest):
         assert names <= kind.model_fields.keys()
     assert names <= {each.name for each in fields(LibraryParams)}
+
+
+def test_every_declared_sampling_field_is_one_of_the_engine_and_starts_at_its_default():
+    declared = {each.name: getattr(SamplingParams(max_tokens=1), each.name) for each in fields(SamplingFields)}
+    omitted = to_sampling(chat(), max_tokens=1, eos_ids=frozenset())
+    assert declared == {name: getattr(omitted, name) for name in declared}
 
 
 def test_every_sampling_field_reaches_the_engine():
@@ -151,7 +157,7 @@ def test_max_tokens_is_lowered_to_the_servers_cap(text):
 
 
 @pytest.mark.parametrize(
-    ("num_prompt", "asked", "granted", "said"),
+    ("num_prompt", "requested", "granted", "output"),
     [
         (10, 49, 49, None),
         (10, 50, 50, None),
@@ -165,14 +171,14 @@ def test_max_tokens_is_lowered_to_the_servers_cap(text):
         (100, 1, None, None),
     ],
 )
-def test_max_tokens_is_lowered_to_the_limit_or_must_fit(text, num_prompt, asked, granted, said):
-    asking = body(CompletionRequest, prompt=[5] * num_prompt, max_tokens=asked)
+def test_max_tokens_is_lowered_to_the_limit_or_must_fit(text, num_prompt, requested, granted, output):
+    asking = body(CompletionRequest, prompt=[5] * num_prompt, max_tokens=requested)
     if granted is None:
         with pytest.raises(RequestError, match="maximum context length is 100 tokens"):
             RequestBuilder(text, LIMITS).completion(asking)
         return
     job = RequestBuilder(text, LIMITS).completion(asking)
-    assert (job.sampling.max_tokens, job.lowered_max_tokens) == (granted, said)
+    assert (job.sampling.max_tokens, job.lowered_max_tokens) == (granted, output)
 
 
 def test_max_tokens_defaults_to_the_largest_allowed_that_fits(text):
@@ -617,8 +623,8 @@ def test_usage_adds_up():
 def test_every_error_has_a_status_and_discloses_no_internals(error, status, code, retry_after):
     reply = error_reply(error)
     assert (reply.status, reply.body["error"]["code"]) == (status, code)
-    told = (reply.headers.get("Retry-After"), reply.headers.get("Retry-After-Ms"))
-    assert told == (retry_after or (None, None))
+    reported = (reply.headers.get("Retry-After"), reply.headers.get("Retry-After-Ms"))
+    assert reported == (retry_after or (None, None))
     assert "secret" not in reply.body["error"]["message"]
 
 

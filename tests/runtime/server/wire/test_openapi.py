@@ -14,6 +14,7 @@ from schemathesis import checks
 
 from ballast.server.http.access import PROBED_PATHS
 from ballast.wire.schemas import ChatCompletion, ModelList, TextCompletion
+from devkit.long import times
 from devkit.servers.process import FAKE, ServerProcess
 
 OPTIONS = ("--max_new_tokens", "4", "--max_batch_size", "8", "--max_queue", "4096")
@@ -34,7 +35,7 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 BOUNDED = hypothesis.settings(
-    max_examples=40,
+    max_examples=times(8, 40),
     deadline=None,
     derandomize=True,
     database=None,

@@ -39,7 +39,7 @@ APIS = (completion, chat, response, llama)
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(
-    ("asked", "used"),
+    ("requested", "used"),
     [
         (-1, None),
         (-1.0, None),
@@ -52,8 +52,8 @@ APIS = (completion, chat, response, llama)
         (-(2**63), -(2**63)),
     ],
 )
-def test_minus_one_and_null_are_random(api: Any, asked: Any, used: int | None) -> None:
-    assert to_sampling(api(asked), max_tokens=1, eos_ids=frozenset()).seed == used
+def test_minus_one_and_null_are_random(api: Any, requested: Any, used: int | None) -> None:
+    assert to_sampling(api(requested), max_tokens=1, eos_ids=frozenset()).seed == used
 
 
 @pytest.mark.parametrize("api", APIS)

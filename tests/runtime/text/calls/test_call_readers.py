@@ -17,11 +17,13 @@ from ballast.text.calls.dsml_calls import DsmlCalls
 from ballast.text.calls.invoke_calls import FUNCTION, INVOKE, InvokeCalls
 from ballast.text.calls.json_calls import JsonCalls
 from ballast.text.calls.keyed_calls import KeyedCalls
+from ballast.text.calls.named_calls import NamedCalls
 from ballast.text.calls.reader import ReadCalls
 from ballast.text.calls.tagged_calls import TaggedCalls
 from ballast.text.marks import Start
 from ballast.text.output_parser import OutputParser
 from ballast.text.reply_parts import Message
+from devkit.long import times
 
 C, END_C, T, END_T = Mark.CALL, Mark.END_CALL, Mark.THINK, Mark.END_THINK
 K, END_K, V, END_V = Mark.KEY, Mark.END_KEY, Mark.VALUE, Mark.END_VALUE
@@ -470,6 +472,13 @@ def test_text_between_invoke_tags_takes_linear_time(begin: str) -> None:
     assert parse([begin, *(["abc <"] * 50_000), END_C], InvokeCalls) == parse([f"{begin}{text}{END_C}"], InvokeCalls)
 
 
+@pytest.mark.parametrize("begin", [C, f"{C}<function=f>", f"{C}<function=f>\n<parameter=list>\n1\n</parameter>\n"])
+def test_stray_text_in_spelled_out_calls_takes_linear_time(begin: str) -> None:
+    """Quadratic time would be many minutes."""
+    text = "abc <" * 1_000_000
+    assert parse([begin, *(["abc <"] * 1_000_000), END_C], TAGGED) == parse([f"{begin}{text}{END_C}"], TAGGED)
+
+
 @pytest.mark.parametrize(
     ("begin", "read"),
     [
@@ -640,7 +649,7 @@ PARTS: dict[str, tuple[ReadCalls, list[str]]] = {
 
 
 @pytest.mark.parametrize("form", PARTS)
-@settings(max_examples=500)
+@settings(max_examples=times(100, 500))
 @given(data=st.data())
 def test_no_word_of_a_reply_is_lost(form: str, data: st.DataObject) -> None:
     read, parts = PARTS[form]
@@ -649,3 +658,45 @@ def test_no_word_of_a_reply_is_lost(form: str, data: st.DataObject) -> None:
     seen = [message.content, *itertools.chain.from_iterable(calls_of(message))]
     for n, part in enumerate(drawn):
         assert "WORD" not in part or any(f"w{n}q" in text for text in seen)
+
+
+S = Mark.SEPARATOR
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (f"{C}f{S}{ARGUMENTS}", "", [("f", ARGUMENTS)]),
+        (f"I look.{C}f{S}{{}}{C}g{S} {ARGUMENTS}\n", "I look.", [("f", "{}"), ("g", ARGUMENTS)]),
+        (f"{C} f\n{S}\n{{}}", "", [("f", "{}")]),
+        (f"{C}f{ARGUMENTS}", "", [("f", ARGUMENTS)]),  # no separator
+        (f"{C}f{S}{C}g{S}", "", [("f", "{}"), ("g", "{}")]),
+        (f"{C}f{S}{{}} and so on", " and so on", [("f", "{}")]),
+        (f"{C}f{S}{{}}\ntext {C}g{S}{{}}", "\ntext", [("f", "{}"), ("g", "{}")]),
+        (f'{C}f{S}{{"a": ', "", [("f", '{"a": ')]),
+        # No calls.
+        (f"{C}f", "f", []),
+        (f"{C}{S}{ARGUMENTS}", ARGUMENTS, []),
+        (f"{C}two words{S}{{}}", "two words{}", []),
+        (f"{C}two words {{}} then", "two words {} then", []),
+        (f'{C}[{{"name": "f", "arguments": {{}}}}]', '[{"name": "f", "arguments": {}}]', []),
+        (f"{C}f{S} no JSON", "f no JSON", []),
+        (f"{C}{'a' * 2000}", "a" * 2000, []),
+        (f"{C}f{' ' * 2000}{S}{{}}", "", [("f", "{}")]),
+        (f"{C}f{S}[1]{C}g{S}{{}}", "f[1]", [("g", "{}")]),
+        (f"{C}f{S}{S}{{}}", "", [("f", "{}")]),
+        (f"{S}{{}}", "{}", []),
+    ],
+)
+def test_calls_without_an_end_mark(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    message = parse([text], NamedCalls)
+    assert (message.content, calls_of(message)) == (content, calls)
+    for size in (1, 2, 3):
+        assert parse([text[at : at + size] for at in range(0, len(text), size)], NamedCalls) == message
+    for at in range(len(text)):
+        assert parse([text[:at], text[at:]], NamedCalls) == message
+
+
+def test_a_call_without_an_end_mark_ends_reasoning() -> None:
+    message = parse(list(f"{T}hm{C}f{S}{ARGUMENTS}"), NamedCalls, Start.EITHER)
+    assert (message.reasoning, message.content, calls_of(message)) == ("hm", "", [("f", ARGUMENTS)])

@@ -169,6 +169,37 @@ def test_reasoning_ends_where_a_call_without_its_opening_tag_begins() -> None:
     assert (message.reasoning, message.content, len(message.calls)) == ("Hm.", "", 1)
 
 
+@pytest.mark.parametrize(
+    ("form", "begun"),
+    [
+        ("Qwen3-Coder", "<function=read>\n<parameter=path> is how."),
+        ("Step", "<function=read>"),
+        ("Step", f"{CALL}"),
+        ("Step", "Write <func"),
+        ("Qwen3", JSON_CALL),
+    ],
+)
+@pytest.mark.parametrize("after", ["END_THINK", "CALL"])
+def test_text_about_calls_stays_in_front_of_a_tag(form: str, begun: str, after: str) -> None:
+    """The reasoning keeps it, or the content where the reasoning is part of that."""
+    call = JSON_CALL if form == "Qwen3" else CALL
+    text = f"Hm.\n{begun}" + (f"{Mark.END_THINK}Yes" if after == "END_THINK" else "") + f"{C}\n{call}{END_C}"
+    for start in (Start.REASONING, Start.CONTENT):
+        for pieces in ([text], list(text)):
+            parser, message = OutputParser(start, FORMS[form].reader(TOOLS), new_id=lambda: "c"), Message()
+            for piece in pieces:
+                message.take(parser.push(piece))
+            message.take(parser.finish())
+            shown = (message.reasoning, message.content)
+            rest = "Yes" if after == "END_THINK" else ""
+            kept = f"Hm.\n{begun}"
+            if start is Start.REASONING:
+                assert shown == (kept.rstrip("\n"), rest)
+            else:
+                assert shown[1].replace("\n", "") == f"{kept}{rest}".replace("\n", "")
+            assert [json.loads(each.arguments) for each in message.calls] == [{"path": "a"}]
+
+
 KIMI = f"{C}functions.f:0{Mark.SEPARATOR}{{}}{END_C}"
 
 
@@ -212,6 +243,8 @@ def test_words_after_kimis_calls_stay() -> None:
         ("MiniMax-M2", f"{C}\n<inv"),
         ("MiniMax-M2", f'{C}\n<invoke name="re'),
         ("MiMo-V2", f"{C}\n<function=re"),
+        ("Mistral", f"{C}re"),
+        ("Mistral", f"{C}read{Mark.SEPARATOR}"),
         ("Kimi", f"{Mark.CALLS}{C}functions.re"),
         ("DeepSeek V3", f"{Mark.CALLS}{C}function{Mark.SEPARATOR}re"),
         ("DeepSeek V3.1", f"{Mark.CALLS}{C}re"),

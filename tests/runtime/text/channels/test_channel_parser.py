@@ -15,6 +15,7 @@ from ballast.text.channels.tracker import LONGEST_HEADER, ChannelTracker, Sectio
 from ballast.text.detokenizer import Detokenizer
 from ballast.text.reply_parts import Message
 from ballast.text.think_tags import ThinkTags
+from devkit.long import times
 from devkit.models.vocabulary import byte_tokenizer
 
 S, C, K, M, E = Mark.START, Mark.CHANNEL, Mark.CONSTRAIN, Mark.MESSAGE, Mark.END
@@ -112,7 +113,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=times(100, 300))
 @given(st.lists(PIECES, max_size=16), st.data())
 def test_no_reply_depends_on_how_it_is_cut(pieces: list[str], data: st.DataObject) -> None:
     reply = "".join(pieces)

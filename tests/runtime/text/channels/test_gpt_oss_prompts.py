@@ -54,8 +54,8 @@ def call(name: str, arguments: Any = "{}", id_: str | None = None) -> dict[str, 
     return {"id": id_ or name, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def thought(said: str) -> str:
-    return f"<|start|>assistant<|channel|>analysis<|message|>{said}<|end|>"
+def thought(output: str) -> str:
+    return f"<|start|>assistant<|channel|>analysis<|message|>{output}<|end|>"
 
 
 def called(name: str, arguments: str = "{}") -> str:

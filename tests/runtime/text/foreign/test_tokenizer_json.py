@@ -236,9 +236,9 @@ def test_an_endless_pattern_fails_only_its_own_request(tmp_path: Path) -> None:
     usual = tokenizer.encode("cab")
     with pytest.raises(
         RequestError, match=r"tokenizer \(.*tokenizer\.json\) was stopped: it ran for more than 0\.5 s"
-    ) as told:
+    ) as reported:
         tokenizer.encode("a" * 4000 + "xb")
-    assert told.value.status == 400
+    assert reported.value.status == 400
     assert tokenizer.encode("cab") == usual
 
 

@@ -29,9 +29,12 @@ class Attention(Protocol):
         its graph is replayed, and after the device has finished the previous step. Steps of `DecodeInputs` share their
         memory. Long slices need no plan: see `ExpandedAttention`."""
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """query float32 [T, H, K], cache [slots, row_width] → float32 [T, H, V]. Token t attends to positions
-        0…positions[t] of its request; `Sizes` define the positions of keys and values in a row of the cache."""
+        0…positions[t] of its request, or to the last of them if there is a window; `Sizes` define the window and the
+        positions of keys and values in a row of the cache. `sinks` float32 [H], if `Sizes` have them."""
 
 
 class PlainAttention:
@@ -43,7 +46,9 @@ class PlainAttention:
     def prepare(self, step: Step) -> None:
         """Does nothing."""
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `Attention`."""
         sizes, requests = self._sizes, step.requests
         heads = sizes.num_kv_heads
@@ -63,6 +68,12 @@ class PlainAttention:
                 tokens = slice(begin, min(begin + piece, last))
                 scores = torch.einsum("thgk,nhk->thgn", groups[tokens], keys) * sizes.scale
                 hidden = seen > step.positions[tokens, None]
-                weights = scores.masked_fill_(hidden[:, None, None, :], -torch.inf).softmax(-1)
+                if sizes.window is not None:
+                    hidden |= seen <= step.positions[tokens, None] - sizes.window
+                scores.masked_fill_(hidden[:, None, None, :], -torch.inf)
+                if sinks is not None:
+                    of_sinks = sinks.view(heads, -1, 1).expand(*scores.shape[:3], 1)
+                    scores = torch.cat([scores, of_sinks], -1)
+                weights = scores.softmax(-1)[..., :num_keys]
                 attended[tokens] = torch.einsum("thgn,nhv->thgv", weights, values)
         return attended.flatten(1, 2)

@@ -21,7 +21,8 @@ class DeviceKvPool:
     """One row per token and layer. It holds the KV components that attention reads, so that one gather reads a token's
     data. Index keys are in a separate tensor, because they are read for many more tokens.
 
-    Slot s belongs to block s // block_tokens; block 0, the null block, is in addition to `num_blocks`.
+    Slot s belongs to block s // block_tokens; block 0, the null block, is in addition to `num_blocks`. Layers with a
+    window may have fewer blocks, with ids of their own.
     """
 
     def __init__(
@@ -31,21 +32,38 @@ class DeviceKvPool:
         block_tokens: int,
         dtype: torch.dtype,
         device: torch.device,
+        num_window_blocks: int | None = None,
     ) -> None:
-        """`planes`: the KV components of each layer."""
-        num_slots = (num_blocks + 1) * block_tokens
+        """`planes`: the KV components of each layer; all of a layer have the same window. `num_window_blocks`: number
+        of usable blocks of layers with a window; None: `num_blocks`."""
+        num_windowed = num_blocks if num_window_blocks is None else num_window_blocks
         self.block_tokens = block_tokens
 
-        def rows(width: int) -> torch.Tensor:
-            return torch.zeros((num_slots, width), dtype=dtype, device=device)
-
         self.layers: list[LayerCache] = []
+        self._has_window: list[bool] = []
         for of_layer in planes:
+            [window] = {plane.window for plane in of_layer}
+            self._has_window.append(window is not None and num_window_blocks is not None)
+            num_slots = ((num_blocks if window is None else num_windowed) + 1) * block_tokens
+
+            def rows(width: int, num_slots: int = num_slots) -> torch.Tensor:
+                return torch.zeros((num_slots, width), dtype=dtype, device=device)
+
             widths = {plane.name: plane.width for plane in of_layer}
             index_width = widths.pop(INDEX_KEYS, None)
             self.layers.append(
                 LayerCache(rows(sum(widths.values())), None if index_width is None else rows(index_width))
             )
+
+    @property
+    def has_windows(self) -> list[bool]:
+        """Of each of `tensors`, whether its blocks are those of windows."""
+        return [
+            has_window
+            for layer, has_window in zip(self.layers, self._has_window, strict=True)
+            for tensor in layer
+            if tensor is not None
+        ]
 
     @property
     def dtype(self) -> torch.dtype:

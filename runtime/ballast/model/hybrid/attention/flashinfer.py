@@ -98,7 +98,9 @@ class FlashinferAttention:
         used = slice(int(wrapper._plan_info[_LAST_TABLE]) + _TABLE_BYTES)
         self._copy(wrapper._pin_memory_int_workspace_buffer[used], wrapper._int_workspace_buffer[used])
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `Attention`; the cache holds half precision."""
         assert cache.dtype == torch.float16
         rounded = torch.empty_like(query, dtype=cache.dtype)

@@ -23,9 +23,9 @@ from ballast.model.hybrid.step import RequestTable, Step
 
 HEAD_DIMS = (64, 128, 256)
 """Widths that flashinfer's kernels support, if keys and values have the same width."""
-FEWEST_TOKENS = 32
+MIN_TOKENS = 32
 """Minimum average number of new tokens per request of a step."""
-MOST_TILES = 16 << 10
+MAX_TILES = 16 << 10
 """Maximum tiles of 128 tokens and one head in a step: their tables take half of a plan's workspace."""
 _TILE_TOKENS = 128
 _FLOAT_WORKSPACE_BYTES = 1 << 20
@@ -109,9 +109,12 @@ class FlashinferGrouped:
         wrapper._paged_kv_indptr_buf = torch.arange(len(first_pages), dtype=torch.int32, device=device) * max_blocks
         wrapper._paged_kv_last_page_len_buf = requests.lens - (max_blocks - 1) * sizes.block_tokens
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `Attention`; the cache holds half precision."""
         assert cache.dtype == torch.float16
+        assert sinks is None
         sizes = self._sizes
         rounded = torch.empty_like(query, dtype=cache.dtype)
         # The query is scaled before it is rounded; `largest_query` has clamped numbers that would still overflow.
@@ -148,7 +151,7 @@ def is_long(begins: NDArray[np.int32], num_heads: int) -> bool:
     """Whether flashinfer computes a step. `begins` [R + 1]: tokens of the step that precede each request."""
     added = np.diff(begins)
     num_tiles = int((-(-added // _TILE_TOKENS)).sum()) * num_heads
-    return float(added.mean()) >= FEWEST_TOKENS and num_tiles <= MOST_TILES
+    return float(added.mean()) >= MIN_TOKENS and num_tiles <= MAX_TILES
 
 
 def _plan_bytes(plan: list[int]) -> int:

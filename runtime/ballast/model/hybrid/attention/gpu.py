@@ -46,9 +46,11 @@ class GpuAttention:
             if not part.is_long:
                 self._kernels(part.step).prepare(part.step)
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `Attention`."""
-        return self._kernels(step)(query, cache, step)
+        return self._kernels(step)(query, cache, step, sinks)
 
     def _kernels(self, step: Step) -> PagedAttention | Flashinfer:
         """Depends only on the numbers of tokens, because a captured graph of a batch size contains one kernel."""
@@ -95,4 +97,4 @@ def has_kernels(sizes: Sizes) -> bool:
     """Whether flashinfer has kernels for these heads."""
     if isinstance(sizes, LatentSizes):
         return (sizes.rank, sizes.rope_dim) == (RANK, ROPE_DIM)
-    return sizes.key_dim == sizes.v_dim and sizes.key_dim in HEAD_DIMS
+    return sizes.key_dim == sizes.v_dim and sizes.key_dim in HEAD_DIMS and sizes.window is None and not sizes.has_sinks

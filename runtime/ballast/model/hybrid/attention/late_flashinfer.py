@@ -78,12 +78,12 @@ class LateFlashinfer:
         if sizes is None or compiled is None or not lanes[0].has_flashinfer:
             return
 
-        def use_if_right() -> None:
+        def use_if_equal() -> None:
             expanded = compiled_expansion(sizes, compiled, num_saturated, piece_keys, self._device, self._off)
             if expanded is not None:
                 use_expanded(expanded)
 
-        late.add(compiled, use_if_right)
+        late.add(compiled, use_if_equal)
 
 
 def compiling_expansion(

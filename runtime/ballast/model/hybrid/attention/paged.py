@@ -67,7 +67,9 @@ class PagedAttention:
             self._single_tiles[requests.num_requests] = self._tiles_of(requests)
         self._tiles[requests.place] = self._single_tiles[requests.num_requests]
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See `Attention`; numbers are rounded to the cache's type before they are multiplied."""
         requests, sizes = step.requests, self._sizes
         tiles = self._tiles[requests.place]
@@ -80,7 +82,8 @@ class PagedAttention:
         num_tokens, num_heads = query.shape[:2]
         num_tiles, num_rows = len(tiles), num_tokens * num_heads
         num_kv_heads, group = sizes.num_kv_heads, num_heads // sizes.num_kv_heads
-        num_splits = min(-(-self._wanted_programs // (num_tiles * num_kv_heads)), MAX_SPLITS)
+        num_splits = min(-(-self._wanted_programs // (num_tiles * num_kv_heads)), self._most_splits(tiling))
+        window = sizes.window or 0
         sums = query.new_empty((num_splits, num_tokens, num_heads, sizes.v_dim), dtype=torch.float32)
         peaks = query.new_empty((num_splits, num_rows), dtype=torch.float32)
         paged_kernels.attend[num_tiles, num_splits, num_kv_heads](
@@ -90,6 +93,7 @@ class PagedAttention:
             requests.begins,
             requests.lens,
             requests.blocks,
+            query if sinks is None else sinks,  # any pointer, if there are no sinks
             sums,
             peaks,
             scale,
@@ -98,6 +102,8 @@ class PagedAttention:
             requests.blocks.shape[1],
             num_splits,
             IS_ROUNDED=rounds_first,
+            WINDOW=window,
+            HAS_SINKS=sinks is not None,
             **known,
         )
         if num_splits == 1:
@@ -113,9 +119,18 @@ class PagedAttention:
             num_rows,
             group,
             num_splits,
+            WINDOW=window,
             **{name: known[name] for name in ("V_DIM", "PADDED_V", "ROWS", "KEYS")},
         )
         return attended
+
+    def _most_splits(self, tiling: Tiling) -> int:
+        """Maximum number of programs among which the keys of a tile can be divided."""
+        sizes = self._sizes
+        if sizes.window is None:
+            return MAX_SPLITS
+        most_tokens = -(-tiling.rows * sizes.num_kv_heads // sizes.num_heads) + 1
+        return min(MAX_SPLITS, -(-(sizes.window + most_tokens) // tiling.keys) + 1)
 
     def _tiling(self, requests: RequestTable) -> Tiling:
         return self._tilings.singles if requests.adds_one_each else self._tilings.prompts

@@ -1,6 +1,9 @@
 """Triton kernels for paged causal attention. They support heads of any size, latent or not, and both prompts and single
 tokens.
 
+With a window, a row sees only the last tokens of those that it would see otherwise. A sink is a further score of every
+row, whose value is 0: it is part of the first split.
+
 A row is one head of one token. The heads that share a head of the cache form a group; a group's rows of one request are
 consecutive, token by token. A program computes a tile of a group's rows of one request over a fraction (split) of the
 visible tokens; the results of the splits are merged afterwards. Lengths and blocks are read from device memory, so that
@@ -25,6 +28,15 @@ def _ceil_div(a, b):
 def _share(num_keys, num_splits, KEYS: tl.constexpr):
     """Number of tokens of one split: a multiple of KEYS."""
     return _ceil_div(_ceil_div(num_keys, KEYS), num_splits) * KEYS
+
+
+@triton.jit
+def _first_key(first_row, first_sees, group, WINDOW: tl.constexpr, KEYS: tl.constexpr):
+    """The first token that a tile reads: a multiple of KEYS, at most the first one that its first row sees."""
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(first_sees + first_row // group - WINDOW, 0) // KEYS * KEYS
+    return first
 
 
 @triton.jit
@@ -73,6 +85,7 @@ def attend(
     begins,  # int32 [requests + 1], tokens of the step that precede each request
     lens,  # int32 [requests], tokens visible to the request's last token
     blocks,  # int32 [requests, max_blocks]
+    sinks,  # float32 [heads], if HAS_SINKS
     sums,  # float32 [splits, rows, V_DIM], the average of values of each split
     peaks,  # float32 [splits, rows], base-2 logarithms of the splits' weights
     scale,  # of scores, times log2(e)
@@ -92,6 +105,8 @@ def attend(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     IS_ROUNDED: tl.constexpr,
+    WINDOW: tl.constexpr,  # tokens that a row sees, its own the last; 0: all
+    HAS_SINKS: tl.constexpr,
 ):
     """Attend to one split of the tokens. A split without tokens writes nothing."""
     request, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, group, ROWS)
@@ -99,8 +114,9 @@ def attend(
     own_row = first_row + tl.arange(0, ROWS)
     has_row = own_row < num_request_rows
     seen = first_sees + own_row // group
-    share = _share(num_keys, num_splits, KEYS)
-    first_key = split * share
+    begin_key = _first_key(first_row, first_sees, group, WINDOW, KEYS)
+    share = _share(num_keys - begin_key, num_splits, KEYS)
+    first_key = begin_key + split * share
     end_key = tl.minimum(first_key + share, num_keys)
     if first_key >= end_key:
         return
@@ -125,6 +141,10 @@ def attend(
 
     peak = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.full((ROWS,), 0.0, tl.float32)
+    if HAS_SINKS:
+        sink = tl.load(sinks + tl.program_id(2) * group + own_row % group, mask=has_row, other=0.0)
+        peak = tl.where(split == 0, sink * 1.4426950408889634, peak)  # base 2
+        total = tl.where(split == 0, 1.0, total)
     attended = tl.full((ROWS, PADDED_V), 0.0, tl.float32)
     for first in range(first_key, end_key, KEYS):
         key = first + tl.arange(0, KEYS)
@@ -142,6 +162,8 @@ def attend(
         if MORE_KEY > 0:
             scores = tl.dot(more_query, tl.trans(more_key), scores, input_precision="tf32x3")
         is_seen = is_key[None, :] & (key[None, :] < seen[:, None])
+        if WINDOW > 0:
+            is_seen = is_seen & (key[None, :] >= seen[:, None] - WINDOW)
         scores = tl.where(is_seen, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.reduce(scores, 1, larger))
         # A row that has seen no key yet keeps -inf; -inf minus -inf would be NaN.
@@ -171,30 +193,34 @@ def merge(
     num_rows,
     group,
     num_splits,
+    WINDOW: tl.constexpr,
     V_DIM: tl.constexpr,
     PADDED_V: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
     """Merge the splits. One program per row of a tile."""
-    _, begin, first_row, num_request_rows, _, num_keys = _tile(tiles, begins, lens, group, ROWS)
+    _, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, group, ROWS)
     own_row = first_row + tl.program_id(1)
     if own_row >= num_request_rows:
         return
+    num_keys -= _first_key(first_row, first_sees, group, WINDOW, KEYS)
     used = _ceil_div(num_keys, _share(num_keys, num_splits, KEYS))
 
     row = _place(begin, own_row, group)
     of_value = tl.arange(0, PADDED_V)
     in_value = of_value < V_DIM
+    # A row's window may begin in a later split than that of the tile's first row.
     peak = tl.load(peaks + row)
-    total = peak * 0.0 + 1.0
+    total = tl.where(peak == float("-inf"), 0.0, 1.0)
     result = tl.load(sums + row * V_DIM + of_value, mask=in_value, other=0.0)
     for split in range(1, used):
         place = split * num_rows.to(tl.int64) + row
         other = tl.load(peaks + place)
         new_peak = tl.maximum(peak, other)
-        fade = tl.exp2(peak - new_peak)
-        weight = tl.exp2(other - new_peak)
+        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+        fade = tl.exp2(peak - base)
+        weight = tl.exp2(other - base)
         result = result * fade + weight * tl.load(sums + place * V_DIM + of_value, mask=in_value, other=0.0)
         total = total * fade + weight
         peak = new_peak

@@ -24,6 +24,16 @@ class LatentSizes:
         return 1
 
     @property
+    def window(self) -> None:
+        """A token attends to all previous ones."""
+        return None
+
+    @property
+    def has_sinks(self) -> bool:
+        """Heads have no sinks."""
+        return False
+
+    @property
     def key_dim(self) -> int:
         """Width of a query and of a key."""
         return self.rank + self.rope_dim
@@ -61,6 +71,10 @@ class GroupedSizes:
     scale: float
     """The factor of attention scores."""
     block_tokens: int
+    window: int | None = None
+    """Positions that a token attends to, its own the last. None: all."""
+    has_sinks: bool = False
+    """Whether each head of queries has a sink: a score of one further position, whose value is 0."""
 
     @property
     def row_width(self) -> int:
@@ -73,7 +87,8 @@ class GroupedSizes:
         return self.num_kv_heads * self.key_dim
 
     def __str__(self) -> str:
-        return f"heads of {self.key_dim} and {self.v_dim} numbers"
+        window = "" if self.window is None else f" in windows of {self.window}"
+        return f"heads of {self.key_dim} and {self.v_dim} numbers{window}{' with sinks' if self.has_sinks else ''}"
 
 
 Sizes = LatentSizes | GroupedSizes

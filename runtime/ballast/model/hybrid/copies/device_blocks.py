@@ -27,12 +27,19 @@ class DeviceBlocks:
     which they were started.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], block_tokens: int, take: Take) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        block_tokens: int,
+        take: Take,
+        has_windows: Sequence[bool] | None = None,
+    ) -> None:
         """Allocates memory for COPIED_AT_ONCE blocks on the tensors' device. `take` allocates host memory; with a GPU,
-        the memory is pinned."""
+        the memory is pinned. `has_windows`: by tensor, whether its blocks are those of windows; None: of none."""
         first = tensors[0]
         self._device = first.device
         self._tensors = [tensor.view(-1, block_tokens * tensor.shape[1]) for tensor in tensors]  # [blocks, numbers]
+        self._has_windows = [False] * len(tensors) if has_windows is None else list(has_windows)
         self._take = take
         self._sizes = [tensor.shape[1] for tensor in self._tensors]
         self._gathered = torch.empty((COPIED_AT_ONCE, sum(self._sizes)), dtype=first.dtype, device=self._device)
@@ -45,54 +52,63 @@ class DeviceBlocks:
         self._stream = self._platform.new_stream()
         # Tiers call copy_in on their own threads.
         self._lock = threading.Lock()
-        self._going_out: deque[tuple[Event, frozenset[int]]] = deque()
+        self._going_out: deque[tuple[Event, frozenset[int], frozenset[int]]] = deque()
+        """Copies with their blocks, and with those of windows."""
 
     def new_memory(self, num_blocks: int) -> Bytes:
         """See CacheBlocks."""
         return self._take(num_blocks * self.block_bytes).reshape(num_blocks, self.block_bytes)
 
     @torch.inference_mode()
-    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes]) -> Event:
+    def copy_out(self, blocks: Sequence[int], to: Sequence[Bytes], windows: Sequence[int] = ()) -> Event:
         """See CacheBlocks."""
         with self._lock, self._platform.on(self._stream):
-            for ids, memory in zip(self._parts(blocks), _parts(to), strict=True):
+            for (ids, window_ids), memory in zip(self._parts(blocks, windows), _parts(to), strict=True):
                 gathered = self._gathered[: len(memory)]
-                for tensor, own in self._own(gathered):
-                    own.copy_(tensor.index_select(0, ids))
+                for tensor, own, has_window in self._own(gathered):
+                    own.copy_(tensor.index_select(0, window_ids if has_window else ids))
                 for block, row in zip(gathered, memory, strict=True):
                     torch.from_numpy(row).copy_(_bytes_of(block), non_blocking=True)
             copy = self._event()
-        self._going_out.append((copy, frozenset(blocks)))
+        self._going_out.append((copy, frozenset(blocks), frozenset(windows)))
         return copy
 
     @torch.inference_mode()
-    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes]) -> Event:
+    def copy_in(self, blocks: Sequence[int], sources: Sequence[Bytes], windows: Sequence[int] = ()) -> Event:
         """See CacheBlocks."""
         with self._lock, self._platform.on(self._stream):
-            for ids, memory in zip(self._parts(blocks), _parts(sources), strict=True):
+            for (ids, window_ids), memory in zip(self._parts(blocks, windows), _parts(sources), strict=True):
                 gathered = self._gathered[: len(memory)]
                 for block, row in zip(gathered, memory, strict=True):
                     _bytes_of(block).copy_(torch.from_numpy(row), non_blocking=True)
-                for tensor, own in self._own(gathered):
-                    tensor.index_copy_(0, ids, own)
+                for tensor, own, has_window in self._own(gathered):
+                    tensor.index_copy_(0, window_ids if has_window else ids, own)
             return self._event()
 
-    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None]) -> None:
+    def before_writing(self, blocks: Sequence[int], alive: Callable[[], None], windows: Sequence[int] = ()) -> None:
         """See CacheBlocks. Raises EngineDeadError if a copy does not end."""
         while self._going_out and self._going_out[0][0].query():
             self._going_out.popleft()
-        written = set(blocks)
-        wait_for([copy for copy, going in self._going_out if not written.isdisjoint(going)], alive)
+        written, written_windows = set(blocks), set(windows)
+        wait_for(
+            [
+                copy
+                for copy, going, going_windows in self._going_out
+                if not (written.isdisjoint(going) and written_windows.isdisjoint(going_windows))
+            ],
+            alive,
+        )
 
-    def _own(self, gathered: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each tensor, and the position of its blocks in the gather buffer."""
-        return zip(self._tensors, torch.split(gathered, self._sizes, 1), strict=True)
+    def _own(self, gathered: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
+        """Each tensor, the position of its blocks in the gather buffer, and whether its blocks are those of windows."""
+        return zip(self._tensors, torch.split(gathered, self._sizes, 1), self._has_windows, strict=True)
 
-    def _parts(self, blocks: Sequence[int]) -> Iterator[torch.Tensor]:
-        """The gathered numbers of COPIED_AT_ONCE blocks at a time, on the device."""
-        for part in _parts(blocks):
-            ids = torch.tensor(part, dtype=torch.int64, pin_memory=self._platform.pins)
-            yield ids.to(self._device, non_blocking=True)
+    def _parts(self, blocks: Sequence[int], windows: Sequence[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The ids of COPIED_AT_ONCE blocks at a time, and those of windows, on the device."""
+        for part, of_windows in zip(_parts(blocks), _parts(windows or blocks), strict=True):
+            ids = torch.tensor([part, of_windows], dtype=torch.int64, pin_memory=self._platform.pins)
+            on_device = ids.to(self._device, non_blocking=True)
+            yield on_device[0], on_device[1]
 
     def _event(self) -> Event:
         event: Event = self._stream.record_event()

@@ -77,10 +77,16 @@ def place_experts(
         slots[list(gpu_experts)] = torch.arange(len(gpu_experts), dtype=torch.int32)
         slots = slots.to(device)
     return LayerOnDevice(
-        gpu_experts=[make(*_stacks(part, gpu_experts, device)) for part in parts] if gpu_experts else (),
+        gpu_experts=[
+            make(*_stacks(part, gpu_experts, device), unit=part.unit.on(device, gpu_experts)) for part in parts
+        ]
+        if gpu_experts
+        else (),
         slots=slots,
         num_gpu_experts=len(gpu_experts),
-        across=[make(*_seen(part, device)) for part in parts] if is_readable and not is_whole else (),
+        across=[make(*_seen(part, device), unit=part.unit.on(device)) for part in parts]
+        if is_readable and not is_whole
+        else (),
         expert_bytes=sum(part.expert_bytes for part in parts),
         is_whole=is_whole,
     )

@@ -1,7 +1,7 @@
-"""The routed experts of all layers, divided between a GPU and the CPU.
+"""The routed experts of all layers, divided between GPUs and the CPU.
 
-Between the transfer to the CPU and the wait for its results, the GPU computes the experts in its memory and a fraction
-of the others.
+Between the transfer to the CPU and the wait for its results, a layer's GPU computes the experts in its memory and a
+fraction of the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS, Divide, phase_of
+from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, Divide, phase_of
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 
@@ -53,25 +53,56 @@ class LayerOnDevice:
     """Whether every expert is in device memory: then no activations are sent to the CPU."""
 
 
+class DeviceExperts:
+    """The routed experts that one device computes: those of its layers."""
+
+    def __init__(self, layers: Sequence[LayerOnDevice], divide: Divide, device: torch.device) -> None:
+        self.layers = layers
+        """The routed layers of the device, in order."""
+        self.divide = divide
+        self.share = torch.zeros((), device=device)
+        """The fraction of a decode step's experts in host memory that the device reads."""
+        self.num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
+        """Number of experts of each layer that the device has read from host memory."""
+        self._num_across_seen = torch.zeros(len(layers), dtype=torch.int64, pin_memory=platform_of(device).pins)
+
+    @property
+    def num_gpu_experts(self) -> int:
+        """Number of experts in device memory, over all layers."""
+        return sum(layer.num_gpu_experts for layer in self.layers)
+
+    @property
+    def can_share(self) -> bool:
+        """Whether the device can read experts from host memory."""
+        return any(layer.across for layer in self.layers)
+
+    @property
+    def pcie_bytes_read(self) -> int:
+        """Bytes of experts' weights in host memory that the device had read at the last `fetch_counts`."""
+        counts = self._num_across_seen.tolist()
+        return sum(count * layer.expert_bytes for count, layer in zip(counts, self.layers, strict=True))
+
+    def fetch_counts(self) -> None:
+        """Queue the copy of `num_across` to the host."""
+        self._num_across_seen.copy_(self.num_across, non_blocking=True)
+
+
 class DividedExperts:
     """All routed layers of a model, computed in order after each `begin`. `host` computes the remaining experts; it has
-    only the layers that are not entirely on the device."""
+    only the layers that are not entirely on a device."""
 
-    def __init__(
-        self, host: RoutedLayers, layers: Sequence[LayerOnDevice], divide: Divide, device: torch.device
-    ) -> None:
+    def __init__(self, host: RoutedLayers, devices: Sequence[DeviceExperts]) -> None:
+        """`devices`: in the order of their layers."""
         self._host = host
-        self._layers = layers
-        self._divide = divide
-        has_host = [not layer.is_whole for layer in layers]
-        self._host_index = [sum(has_host[:index]) for index in range(len(layers))]
+        self._devices = devices
+        self._layers = [(own, index) for own in devices for index in range(len(own.layers))]
+        """The device of each layer, and the layer's index there."""
+        has_host = [not own.layers[index].is_whole for own, index in self._layers]
+        self._host_index = [sum(has_host[:index]) for index in range(len(has_host))]
         self.has_host = any(has_host)
         self.pcie_share = 0.0
-        """The fraction of a decode step's experts in host memory that the device reads; see `set_pcie_share`."""
+        """The fraction of a decode step's experts in host memory that devices read; see `set_pcie_share`."""
         self._share_now = 0.0
-        self._share = torch.zeros((), device=device)
-        self._num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
-        self._num_across_seen = torch.zeros(len(layers), dtype=torch.int64, pin_memory=platform_of(device).pins)
         self._terms: list[torch.Tensor] = []
 
     def over(self, host: RoutedLayers) -> DividedExperts:
@@ -82,22 +113,21 @@ class DividedExperts:
 
     @property
     def can_share(self) -> bool:
-        """Whether the device can read experts from host memory."""
-        return any(layer.across for layer in self._layers)
+        """Whether a device can read experts from host memory."""
+        return any(own.can_share for own in self._devices)
 
     def set_pcie_share(self, share: float) -> None:
         """Set the fraction for the next steps. Captured steps also follow it, except those captured with a fraction of
         0, which contain no work for it."""
-        self.pcie_share = self._share_now = share
-        self._share.fill_(share)
+        self.pcie_share = share
+        self._use_share(share)
 
     def leave_bus(self, is_left: bool) -> None:
-        """If `is_left`, the device reads nothing over PCIe in the next steps, because other transfers need the bus, and
-        the CPU computes its fraction; otherwise the device reads again. Queued on the current stream."""
+        """If `is_left`, devices read nothing over PCIe in the next steps, because other transfers need the bus, and the
+        CPU computes their fraction; otherwise they read again. Queued on each device's current stream."""
         share = 0.0 if is_left else self.pcie_share
         if share != self._share_now:
-            self._share_now = share
-            self._share.fill_(share)
+            self._use_share(share)
 
     @property
     def host_bytes_read(self) -> int:
@@ -106,9 +136,8 @@ class DividedExperts:
 
     @property
     def pcie_bytes_read(self) -> int:
-        """Bytes of experts' weights in host memory that the device has read; the last step may be missing."""
-        counts = self._num_across_seen.tolist()
-        return sum(count * layer.expert_bytes for count, layer in zip(counts, self._layers, strict=True))
+        """Bytes of experts' weights in host memory that devices have read; the last step may be missing."""
+        return sum(own.pcie_bytes_read for own in self._devices)
 
     def begin(self, num_tokens: int) -> None:
         """Start a step of `num_tokens` tokens that submits every layer in order."""
@@ -123,13 +152,14 @@ class DividedExperts:
 
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
         """As `submit`, one piece per advance of the iterator, so that other work can be queued in between."""
-        own = self._layers[layer]
-        shares = self.pcie_share > 0 and bool(own.across) and 0 < len(ids) <= MOST_SHARED_TOKENS
+        device, index = self._layers[layer]
+        own = device.layers[index]
+        shares = self.pcie_share > 0 and bool(own.across) and 0 < len(ids) <= MAX_SHARED_TOKENS
         if own.slots is None and not shares:
             yield from self._host.pieces(self._host_index[layer], x, ids, weights)
             return
-        share = self._share if shares else None
-        division = self._divide(ids, own.slots, share, phase_of(layer), self._num_across[layer])
+        share = device.share if shares else None
+        division = device.divide(ids, own.slots, share, phase_of(layer), device.num_across[index])
         if not own.is_whole:
             yield from self._host.pieces(self._host_index[layer], x, division.on_host, weights)
         self._terms = [part(x, division.gpu_slots, weights) for part in own.gpu_experts]
@@ -137,9 +167,10 @@ class DividedExperts:
             self._terms += [part(x, division.across, weights) for part in own.across]
 
     def result(self, layer: int) -> torch.Tensor:
-        """The sum over the submitted experts, float32 [T, D] on the device."""
+        """The sum over the submitted experts, float32 [T, D] on the layer's device."""
+        device, index = self._layers[layer]
         terms, self._terms = self._terms, []
-        if not self._layers[layer].is_whole:
+        if not device.layers[index].is_whole:
             terms.append(self._host.result(self._host_index[layer]))
         return functools.reduce(torch.add, terms)
 
@@ -149,6 +180,12 @@ class DividedExperts:
 
     def finish(self, alive: Callable[[], None]) -> None:
         """See `HostExperts.finish`."""
-        self._num_across_seen.copy_(self._num_across, non_blocking=True)
+        for own in self._devices:
+            own.fetch_counts()
         if self.has_host:
             self._host.finish(alive)
+
+    def _use_share(self, share: float) -> None:
+        self._share_now = share
+        for own in self._devices:
+            own.share.fill_(share)

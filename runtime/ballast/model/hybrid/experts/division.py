@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-MOST_SHARED_TOKENS = 32
+MAX_SHARED_TOKENS = 32
 """Maximum tokens of a step whose experts may be read over PCIe; the rule compares all pairs of token and expert with
 each other."""
 

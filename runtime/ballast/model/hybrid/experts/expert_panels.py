@@ -20,6 +20,7 @@ from ballast.model.hybrid.panels.matmul import (
     split_bf16,
 )
 from ballast.model.hybrid.panels.stack import PanelStack as PanelStack
+from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
 
@@ -29,23 +30,24 @@ _COMBINE_BLOCK = 1024
 class ExpertPanels:
     """Some or all experts of a layer: slot s has the s-th matrix of each stack."""
 
-    def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+    def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """gate, up [rows I, cols D] and down [rows D, cols I]. Raises ValueError for other shapes."""
         shapes = {(stack.num_experts, stack.rows, stack.cols) for stack in (gate, up)}
         if shapes != {(down.num_experts, down.cols, down.rows)}:
             raise ValueError(f"gate and up {sorted(shapes)} do not match down {down.num_experts, down.rows, down.cols}")
         self._gate, self._up, self._down = gate, up, down
+        self._unit = unit
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """x float32 [T, D], ids int32 [T, k], weights float32 [T, k] → float32 [T, D]: the sum over a token's ids in
-        0…num_experts - 1 of weight * down(silu(gate x) * up x). Other ids add nothing; a token has each expert at most
-        once. Never waits for the device, so it can be captured."""
+        0…num_experts - 1 of weight * down(silu(gate x) * up x), with biases and another unit if there are any. Other
+        ids add nothing; a token has each expert at most once. Never waits for the device, so it can be captured."""
         num_tokens, num_used = ids.shape
         x, ids, weights = x.contiguous(), ids.contiguous(), weights.contiguous()
         stacks = self._gate, self._up, self._down
-        if pair_sums.pays(num_tokens, num_used, self._gate.num_experts) and pair_sums.can_decode(*stacks):
+        if pair_sums.is_faster(num_tokens, num_used, self._gate.num_experts) and pair_sums.can_decode(*stacks):
             sums = PairSums(x, ids, weights, self._gate.num_experts)
-            sums.add(0, *stacks)
+            sums.add(0, *stacks, unit=self._unit)
             return sums.total
         out = x.new_empty((num_tokens, self._down.rows))
         if num_tokens == 0:
@@ -57,8 +59,18 @@ class ExpertPanels:
         pairs = self._multiply(x, ids)
         grid = (num_tokens, -(-self._down.rows // _COMBINE_BLOCK))
         sizes = (self._gate.num_experts, self._down.rows)
+        bias = self._unit.down_bias
         combine_kernels.combine_experts[grid](
-            pairs, ids, weights, out, *sizes, PAIRS=num_used, BLOCK=_COMBINE_BLOCK, num_warps=4
+            pairs,
+            ids,
+            weights,
+            pairs if bias is None else bias,  # any pointer, if there is no bias
+            out,
+            *sizes,
+            HAS_BIAS=bias is not None,
+            PAIRS=num_used,
+            BLOCK=_COMBINE_BLOCK,
+            num_warps=4,
         )
         return out
 
@@ -66,28 +78,58 @@ class ExpertPanels:
         """The result of each pair, float32 [T * k, D]; undefined for pairs whose expert is not here."""
         stacks = (self._gate, self._up, self._down)
         if grouped_int_gemm.can_multiply(*stacks, *ids.shape):
-            return grouped_int_gemm.multiply(*stacks, x, ids)
+            return grouped_int_gemm.multiply(*stacks, x, ids, self._unit)
         groups = group_by_expert(ids, self._gate.num_experts)
         pairs = x.new_empty((ids.numel(), self._down.rows))
         multiply = self._multiply_few if groups.block <= MAX_GEMV_TOKENS else self._multiply_many
-        multiply(x, groups, pairs)
+        multiply(x, ids, groups, pairs)
         return pairs
 
-    def _multiply_few(self, x: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
-        hidden = x.new_empty((len(pairs), self._gate.rows))
+    def _multiply_few(self, x: torch.Tensor, ids: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
+        hidden = x.new_zeros((len(pairs), self._gate.rows))  # tiles also read pairs without an expert here
         gemv(self._gate, x, hidden, groups)
-        gemv(self._up, x, hidden, groups, gate=hidden)
+        if self._unit.is_plain:
+            gemv(self._up, x, hidden, groups, gate=hidden)
+        else:
+            up = torch.empty_like(hidden)
+            gemv(self._up, x, up, groups)
+            self._apply_unit(hidden, up, ids)
         gemv(self._down, hidden, pairs, replace(groups, sharing=1))
 
-    def _multiply_many(self, x: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
+    def _multiply_many(self, x: torch.Tensor, ids: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
         hidden = x.new_zeros((len(pairs), self._gate.rows))  # pairs without an expert here are also split
         terms = split_bf16(x, self._gate.ggml_type)
         dequant_gemm(self._gate, terms, hidden, groups)
         if (self._gate.ggml_type in FLOAT_TYPES) != (self._up.ggml_type in FLOAT_TYPES):
             terms = split_bf16(x, self._up.ggml_type)
-        dequant_gemm(self._up, terms, hidden, groups, gate=hidden)
+        if self._unit.is_plain:
+            dequant_gemm(self._up, terms, hidden, groups, gate=hidden)
+        else:
+            up = torch.zeros_like(hidden)
+            dequant_gemm(self._up, terms, up, groups)
+            self._apply_unit(hidden, up, ids)
+            del up
         del terms
         dequant_gemm(self._down, split_bf16(hidden, self._down.ggml_type), pairs, replace(groups, sharing=1))
+
+    def _apply_unit(self, gate: torch.Tensor, up: torch.Tensor, ids: torch.Tensor) -> None:
+        """Replace the products with gate by hidden values, each [T * k, I]; see the kernel."""
+        num_pairs, width = gate.shape
+        gate_bias, up_bias, alpha, limit = self._unit.gate_and_up(gate)
+        combine_kernels.apply_unit[num_pairs, -(-width // _COMBINE_BLOCK)](
+            gate,
+            up,
+            ids,
+            gate_bias,
+            up_bias,
+            self._gate.num_experts,
+            width,
+            alpha,
+            limit,
+            BLOCK=_COMBINE_BLOCK,
+            **self._unit.constants,
+            num_warps=4,
+        )
 
 
 def group_by_expert(ids: torch.Tensor, num_experts: int) -> Groups:

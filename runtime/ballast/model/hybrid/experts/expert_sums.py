@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.experts.pair_sums import PairSums, can_decode, pays
+from ballast.model.hybrid.experts.pair_sums import PairSums, can_decode, is_faster
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 
 
 class ExpertSums:
@@ -15,7 +16,7 @@ class ExpertSums:
     def __init__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
         """See `MakeSums`."""
         self._given = x, ids, weights
-        self._pairs = PairSums(x, ids, weights, num_experts) if pays(len(ids), ids.shape[1], num_experts) else None
+        self._pairs = PairSums(x, ids, weights, num_experts) if is_faster(len(ids), ids.shape[1], num_experts) else None
         self._others: torch.Tensor | None = None
 
     @property
@@ -27,11 +28,11 @@ class ExpertSums:
         total = self._pairs.total
         return total if self._others is None else total.add_(self._others)
 
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """See `LayerSums`."""
         if self._pairs is not None and can_decode(gate, up, down):
-            self._pairs.add(first, gate, up, down)
+            self._pairs.add(first, gate, up, down, unit=unit)
             return
         x, ids, weights = self._given
-        found = ExpertPanels(gate, up, down)(x, ids - first, weights)
+        found = ExpertPanels(gate, up, down, unit=unit)(x, ids - first, weights)
         self._others = found if self._others is None else self._others.add_(found)

@@ -15,15 +15,16 @@ from ballast.model.hybrid.experts import grouped_int_gemm_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS
 from ballast.model.hybrid.panels.matmul import Kernel
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 
-MOST_TOKENS = 128
+MAX_TOKENS = 128
 """Maximum tokens for which experts are multiplied by exact codes."""
-MOST_PAIRS = 1024
+MAX_PAIRS = 1024
 """Maximum pairs of token and expert: all pairs are compared with each other."""
 FEW_PAIRS = 128
 """Maximum pairs for the smaller of two comparing kernels."""
-_MOST_TOKENS_OF_SMALL_TILES = 64
+_MAX_TOKENS_OF_SMALL_TILES = 64
 _GROUPS = 4
 """Groups of 32 columns that a program processes at a time; the same number is being loaded from memory."""
 _WANTED_PROGRAMS = 2112
@@ -54,34 +55,42 @@ def can_multiply(gate: PanelStack, up: PanelStack, down: PanelStack, num_tokens:
 
 def is_few(num_tokens: int, num_used: int) -> bool:
     """Whether there are few enough tokens for `multiply`."""
-    return num_tokens <= MOST_TOKENS and num_tokens * num_used <= MOST_PAIRS
+    return num_tokens <= MAX_TOKENS and num_tokens * num_used <= MAX_PAIRS
 
 
 def tile_tokens(num_tokens: int) -> int:
     """Maximum tokens in an expert's tile; more of its tokens make another tile."""
-    return 4 if num_tokens <= _MOST_TOKENS_OF_SMALL_TILES else 8
+    return 4 if num_tokens <= _MAX_TOKENS_OF_SMALL_TILES else 8
 
 
-def multiply(gate: PanelStack, up: PanelStack, down: PanelStack, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def multiply(
+    gate: PanelStack,
+    up: PanelStack,
+    down: PanelStack,
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    unit: ExpertUnit = PLAIN,
+) -> torch.Tensor:
     """x float32 [T, D], ids int32 [T, k], both contiguous → float32 [T * k, D]: down(silu(gate x) * up x) for each pair
-    of token and expert; undefined for an expert that is not in the stacks. Never waits for the device, and a pair's
-    result does not depend on the others. `can_multiply` returns which stacks and how many tokens are supported."""
+    of token and expert, with another unit and biases of gate and up if there are any; undefined for an expert that is
+    not in the stacks. Never waits for the device, and a pair's result does not depend on the others. `can_multiply`
+    returns which stacks and how many tokens are supported."""
     num_tokens, num_used = ids.shape
     first = GroupedProduct((gate, up), num_used)
     second = GroupedProduct((down,), num_used)
     counters = [product.num_blocks if product.is_split else 0 for product in (first, second)]
     tiles, arrived, given = group_and_split(x, ids, gate.num_experts, tile_tokens(num_tokens), sum(counters))
     hidden = new_rows(x, len(tiles), gate.rows)
-    first.launch(given, tiles, hidden.terms, hidden.totals, arrived, num_used)
+    first.launch(given, tiles, hidden.terms, hidden.totals, arrived, num_used, unit)
     pairs = x.new_empty((len(tiles), down.rows))
     second.launch(hidden, tiles, pairs, pairs, arrived.view(-1)[counters[0] * len(tiles) :], 1)
     return pairs
 
 
-def grouped_kernel(kind: GgmlType, tile: int, *, has_up: bool, is_split: bool) -> Kernel:
+def grouped_kernel(kind: GgmlType, tile: int, *, has_up: bool, is_split: bool, unit: ExpertUnit = PLAIN) -> Kernel:
     """The kernel for weights of `kind` and tiles of `tile` tokens."""
     known: dict[str, Any] = {"LAYOUT": LAYOUTS[kind], "HAS_UP": has_up, "IS_SPLIT": is_split}
-    known |= {"GROUPS": _GROUPS, "EIGHTS": tile // 4}
+    known |= {"GROUPS": _GROUPS, "EIGHTS": tile // 4} | unit.constants
     step_cols = _GROUPS * GROUP_COLS
     # Without the compiler's own contractions, tiles of every size give identical bits.
     options = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
@@ -106,7 +115,7 @@ def group_and_split(
         num_experts,
         num_counters,
         cols,
-        PAIRS=FEW_PAIRS if num_pairs <= FEW_PAIRS else MOST_PAIRS,
+        PAIRS=FEW_PAIRS if num_pairs <= FEW_PAIRS else MAX_PAIRS,
         TILE=tile,
         num_warps=1,
     )
@@ -154,8 +163,9 @@ class GroupedProduct:
         out_totals: torch.Tensor,
         arrived: torch.Tensor,
         sharing: int,
+        unit: ExpertUnit = PLAIN,
     ) -> None:
-        """`sharing` results share one row of `given`."""
+        """`sharing` results share one row of `given`. `unit` is for two matrices."""
         stack, other = self._stacks[0], self._stacks[-1]
         layout = LAYOUTS[stack.ggml_type]
         num_results = len(tiles)
@@ -163,7 +173,7 @@ class GroupedProduct:
         if self.is_split:
             partial = given.totals.new_empty((self.num_programs, num_results, stack.rows))
         kernel = grouped_kernel(
-            stack.ggml_type, tiles.shape[1] - 1, has_up=len(self._stacks) > 1, is_split=self.is_split
+            stack.ggml_type, tiles.shape[1] - 1, has_up=len(self._stacks) > 1, is_split=self.is_split, unit=unit
         )
         kernel.function[self.num_blocks, num_results, self.num_programs](
             given.terms,
@@ -177,6 +187,7 @@ class GroupedProduct:
             out_totals,
             partial,
             arrived,
+            *unit.gate_and_up(out_totals),
             sharing,
             stack.rows,
             self._num_groups,

@@ -24,7 +24,7 @@ from ballast.model.hybrid.panels.operand_kernels import (
     weights_in,
     words_in,
 )
-from ballast.model.hybrid.panels.program_kernels import gated, is_last_to_arrive, sum_of_splits
+from ballast.model.hybrid.panels.program_kernels import is_last_to_arrive, sum_of_splits, unit_of
 from ballast.model.hybrid.reduce_kernels import plus, smaller
 
 
@@ -114,6 +114,10 @@ def grouped_int_gemm(
     out_totals,  # float32 [results, num_rows / 32, 2], or unused
     partial,  # float32 [splits of both matrices, results, num_rows], or unused
     arrived,  # int32 [tiles, blocks of rows], zeros, or unused
+    gate_bias,  # float32 [slots, num_rows], of the first matrix, if HAS_BIASES
+    up_bias,  # of the second matrix
+    alpha,  # of the unit
+    limit,
     sharing,
     num_rows,
     num_groups,
@@ -128,8 +132,11 @@ def grouped_int_gemm(
     IS_SPLIT: tl.constexpr,
     GROUPS: tl.constexpr,
     EIGHTS: tl.constexpr,
+    UNIT: tl.constexpr,
+    HAS_BIASES: tl.constexpr,
 ):
-    """out[r] = W x[r // sharing] for the results of each tile; with a second matrix the terms of silu(W x) * (U x).
+    """out[r] = W x[r // sharing] for the results of each tile; with a second matrix the terms of silu(W x) * (U x), or
+    of the unit of both with their biases.
 
     Grid: blocks of 32 rows, tiles, splits of the columns: those of the first matrix, then those of the second."""
     tile = tiles + tl.program_id(1) * (4 * EIGHTS + 1)
@@ -191,7 +198,11 @@ def grouped_int_gemm(
                     total = sum_of_splits(source, kept, num_splits, split_stride)
                     if HAS_UP:
                         up = sum_of_splits(source + num_splits * split_stride, kept, num_splits, split_stride)
-                        total = gated(up, total)
+                        if HAS_BIASES:
+                            of_bias = slot.to(tl.int64) * num_rows + row
+                            total += tl.load(gate_bias + of_bias, mask=row < num_rows, other=0.0)
+                            up += tl.load(up_bias + of_bias, mask=row < num_rows, other=0.0)
+                        total = unit_of(total, up, alpha, limit, UNIT)
                     totals_of_splits = totals_of_splits + (total,)
                 if HAS_UP:
                     _store_terms(totals_of_splits, out, out_totals, tile, results, block, num_rows // 32, g, EIGHTS)

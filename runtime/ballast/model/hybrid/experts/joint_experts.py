@@ -1,4 +1,4 @@
-"""Routed experts of steps that use both processors: for every layer, some experts are streamed to the device while the
+"""Routed experts of steps that use both processors: for every layer, some experts are streamed to its device while the
 CPU computes the others from host memory."""
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import torch
 
 from ballast.model.hybrid.experts.divided_experts import RoutedLayers
 from ballast.model.hybrid.streaming.joint_split import JointSplit, expert_counts
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
+from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 
 
 class JointExperts:
     """`RoutedLayers` for steps of medium length. Experts 0…n - 1 of a layer are streamed; n depends on the number of
     tokens. A step must not overlap another one that uses `streamed`, because both would share its buffers."""
 
-    def __init__(self, host: RoutedLayers, streamed: StreamedExperts, split: JointSplit) -> None:
+    def __init__(self, host: RoutedLayers, streamed: StreamedLayers, split: JointSplit) -> None:
         """`host` computes the experts that are not streamed; it has the same layers as `streamed`."""
         self.split = split
         self._host = host
@@ -49,7 +49,7 @@ class JointExperts:
             yield from self._streamed.pieces(layer, x, ids.masked_fill(~is_streamed, -1), weights)
 
     def result(self, layer: int) -> torch.Tensor:
-        """The sum over the submitted experts, float32 [T, D] on the device."""
+        """The sum over the submitted experts, float32 [T, D] on the layer's device."""
         on_host = self._host.result(layer)
         return self._streamed.result(layer) + on_host if self._counts[layer] > 0 else on_host
 
@@ -59,6 +59,6 @@ class JointExperts:
 
     def finish(self, alive: Callable[[], None]) -> None:
         """Wait until both have computed every layer, calling `alive` now and then. Raises what `HostExperts.finish` and
-        `StreamedExperts.finish` raise."""
+        `StreamedLayers.finish` raise."""
         self._host.finish(alive)
         self._streamed.finish(alive)

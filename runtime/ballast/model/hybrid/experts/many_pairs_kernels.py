@@ -17,6 +17,7 @@ import triton.language as tl
 
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
 from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, scales_of, weight_of, words_of
+from ballast.model.hybrid.panels.program_kernels import unit_of
 
 
 @triton.jit(do_not_specialize=["first_row", "num_rows", "row_place", "slot_rows"])
@@ -116,7 +117,7 @@ def _product(
     return sums
 
 
-@triton.jit(do_not_specialize=["first", "num_experts", "sharing"])
+@triton.jit(do_not_specialize=["first", "num_experts", "sharing", "first_bias"])
 def gated_pairs(
     terms,  # [T, 2, padded_cols], as split_bf16 orders them
     order,  # int32 [pairs], sorted by expert
@@ -129,12 +130,20 @@ def gated_pairs(
     num_rows,
     padded_cols,
     hidden_cols,
+    gate_bias,  # float32 [any experts, num_rows / 2], if HAS_BIASES
+    up_bias,
+    first_bias,  # the row of expert `first` in the biases
+    alpha,  # of the unit
+    limit,
     LINES: tl.constexpr,
+    UNIT: tl.constexpr,
+    HAS_BIASES: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    """hidden = silu(gate x) * up x for the pairs of experts first … first + num_experts - 1, as terms. Any grid."""
+    """hidden = silu(gate x) * up x, or the unit of both with their biases, for the pairs of experts first … first +
+    num_experts - 1, as terms. Any grid."""
     row_tiles = (num_rows + ROWS - 1) // ROWS
     col = tl.arange(0, COLS)
     base = tl.load(begins + first)
@@ -151,10 +160,13 @@ def gated_pairs(
         right = weights + of_row[None, :] * (2 * padded_cols) + col[:, None]
         sums = _product(left, right, padded_cols, padded_cols, padded_cols, BLOCK, ROWS, COLS)
         gate, up = tl.split(tl.reshape(sums, (BLOCK, ROWS // 2, 2)))
-        small = tl.exp(tl.where(gate < 0.0, gate, -gate))  # does not overflow
-        value = gate * (tl.where(gate < 0.0, small, 1.0) / (1.0 + small)) * up
-        upper = rounded(value)
         own_col = (tile - own_first) // own_tiles * (ROWS // 2) + tl.arange(0, ROWS // 2)
+        if HAS_BIASES:
+            of_bias = (first_bias + expert).to(tl.int64) * (num_rows // 2) + own_col
+            gate += tl.load(gate_bias + of_bias, mask=own_col < num_rows // 2, other=0.0)[None, :]
+            up += tl.load(up_bias + of_bias, mask=own_col < num_rows // 2, other=0.0)[None, :]
+        value = unit_of(gate, up, alpha, limit, UNIT)
+        upper = rounded(value)
         within = own_col % (8 * LINES)
         line = within // 32 * 4 + within % 16 // 4
         piece = within % 32 // 16 * 4 + within % 4
@@ -165,7 +177,7 @@ def gated_pairs(
         tl.store(target + hidden_cols, (value - upper).to(hidden.dtype.element_ty), mask=kept)
 
 
-@triton.jit(do_not_specialize=["first", "expert", "num_experts", "num_tokens", "sharing"])
+@triton.jit(do_not_specialize=["first", "expert", "num_experts", "num_tokens", "sharing", "first_bias"])
 def add_pairs(
     hidden,  # as `gated_pairs` writes it
     order,  # as above
@@ -180,12 +192,15 @@ def add_pairs(
     sharing,
     num_rows,
     hidden_cols,
+    bias,  # float32 [any experts, num_rows], if HAS_BIAS
+    first_bias,  # the row of `expert` in the biases
+    HAS_BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    """sums[i] += share * down hidden for the pairs of expert + i, i below num_experts: each expert has separate sums,
-    so that no two programs add to the same one. Any grid."""
+    """sums[i] += share * (down hidden + bias) for the pairs of expert + i, i below num_experts: each expert has its own
+    sums, so that no two programs add to the same one. Any grid."""
     row_tiles = (num_rows + ROWS - 1) // ROWS
     col = tl.arange(0, COLS)
     base = tl.load(begins + first)
@@ -200,6 +215,9 @@ def add_pairs(
         of_row = index.to(tl.int64) * num_rows + tl.minimum(row, num_rows - 1)
         right = weights + of_row[None, :] * (2 * hidden_cols) + col[:, None]
         products = _product(left, right, hidden_cols, hidden_cols, hidden_cols, BLOCK, ROWS, COLS)
+        if HAS_BIAS:
+            of_bias = (first_bias + index).to(tl.int64) * num_rows + row
+            products += tl.load(bias + of_bias, mask=row < num_rows, other=0.0)[None, :]
         pair = tl.load(order + own_place)
         share = tl.load(shares + pair)
         token = index.to(tl.int64) * num_tokens + pair // sharing

@@ -9,10 +9,11 @@ from ballast.model.hybrid.experts import many_pairs_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.matmul import split_bf16
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.slices import even_bounds
 
-FEWEST_PAIRS = 256
+MIN_PAIRS = 256
 """Minimum average number of tokens per expert for which decoding it to memory pays."""
 DECODED_BYTES = 640 << 20
 """Maximum memory for decoded experts, unless a single one needs more."""
@@ -29,9 +30,9 @@ _LINES = 32
 """Number of columns of a step that one code of each word covers; see `split_bf16`."""
 
 
-def pays(num_tokens: int, num_used: int, num_experts: int) -> bool:
+def is_faster(num_tokens: int, num_used: int, num_experts: int) -> bool:
     """Whether there are enough tokens to decode experts to memory. Each token uses `num_used` of `num_experts`."""
-    return num_tokens * num_used >= FEWEST_PAIRS * num_experts
+    return num_tokens * num_used >= MIN_PAIRS * num_experts
 
 
 def can_decode(*stacks: PanelStack) -> bool:
@@ -73,13 +74,10 @@ class PairSums:
         of_hidden = HIDDEN_BYTES // (self._num_tokens * 2 * hidden_cols * num_bytes)
         return max(1, min(gate.num_experts, DECODED_BYTES // max(gated_bytes, down_bytes), of_hidden))
 
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """Add experts first … first + gate.num_experts - 1, whose matrices satisfy `can_decode`. Never waits for the
         device."""
         platform = platform_of(self._sums.device)
-        programs = platform.num_processors
-        padded_cols, hidden_cols = self._terms.shape[2], _padded(gate.rows)
-        num_rows = 2 * gate.rows
         tile = {
             "BLOCK": _BLOCK,
             "ROWS": _ROWS,
@@ -88,48 +86,86 @@ class PairSums:
             "num_stages": 3,
         }
         for begin, end in even_bounds(0, gate.num_experts, self._experts_at_once(gate, down)):
-            decoded = self._terms.new_empty(((end - begin) * num_rows, 2, padded_cols))
-            _decode(gate, begin, end, decoded, row_step=2, row_place=0)
-            _decode(up, begin, end, decoded, row_step=2, row_place=1)
-            most_pairs = self._num_tokens * min(self._num_used, end - begin)
-            # Padding columns are multiplied with zeros, and must not be NaN or infinite.
-            make = torch.empty if hidden_cols == gate.rows else torch.zeros
-            hidden = make((most_pairs, 2, hidden_cols), dtype=decoded.dtype, device=decoded.device)
-            many_pairs_kernels.gated_pairs[(programs,)](
-                self._terms,
+            hidden = self._hidden(first, begin, end, gate, up, unit, tile)
+            self._add_down(first, begin, end, hidden, down, unit, tile)
+
+    def _hidden(
+        self,
+        first: int,
+        begin: int,
+        end: int,
+        gate: PanelStack,
+        up: PanelStack,
+        unit: ExpertUnit,
+        tile: dict[str, int],
+    ) -> torch.Tensor:
+        """The hidden values of the pairs of slots begin … end - 1, whose first expert is first + begin."""
+        padded_cols, hidden_cols, num_rows = self._terms.shape[2], _padded(gate.rows), 2 * gate.rows
+        gate_bias, up_bias, alpha, limit = unit.gate_and_up(self._shares)
+        decoded = self._terms.new_empty(((end - begin) * num_rows, 2, padded_cols))
+        _decode(gate, begin, end, decoded, row_step=2, row_place=0)
+        _decode(up, begin, end, decoded, row_step=2, row_place=1)
+        most_pairs = self._num_tokens * min(self._num_used, end - begin)
+        # Padding columns are multiplied with zeros, and must not be NaN or infinite.
+        make = torch.empty if hidden_cols == gate.rows else torch.zeros
+        hidden = make((most_pairs, 2, hidden_cols), dtype=decoded.dtype, device=decoded.device)
+        many_pairs_kernels.gated_pairs[(platform_of(hidden.device).num_processors,)](
+            self._terms,
+            self._order,
+            self._begins,
+            decoded,
+            hidden,
+            first + begin,
+            end - begin,
+            self._num_used,
+            num_rows,
+            padded_cols,
+            hidden_cols,
+            gate_bias,
+            up_bias,
+            begin,
+            alpha,
+            limit,
+            LINES=_LINES,
+            **unit.constants,
+            **tile,
+        )
+        return hidden
+
+    def _add_down(
+        self,
+        first: int,
+        begin: int,
+        end: int,
+        hidden: torch.Tensor,
+        down: PanelStack,
+        unit: ExpertUnit,
+        tile: dict[str, int],
+    ) -> None:
+        """Add the products of down with hidden values to the sums."""
+        hidden_cols = hidden.shape[2]
+        decoded = self._terms.new_empty(((end - begin), down.rows, 2, hidden_cols))
+        _decode(down, begin, end, decoded, row_step=1, row_place=0)
+        for expert in range(begin, end, len(self._sums)):
+            many_pairs_kernels.add_pairs[(platform_of(hidden.device).num_processors,)](
+                hidden,
                 self._order,
                 self._begins,
-                decoded,
-                hidden,
+                self._shares,
+                decoded[expert - begin],
+                self._sums,
                 first + begin,
-                end - begin,
+                first + expert,
+                min(len(self._sums), end - expert),
+                self._num_tokens,
                 self._num_used,
-                num_rows,
-                padded_cols,
+                down.rows,
                 hidden_cols,
-                LINES=_LINES,
+                self._shares if unit.down_bias is None else unit.down_bias,
+                expert,
+                HAS_BIAS=unit.down_bias is not None,
                 **tile,
             )
-            del decoded
-            decoded = self._terms.new_empty(((end - begin), down.rows, 2, hidden_cols))
-            _decode(down, begin, end, decoded, row_step=1, row_place=0)
-            for expert in range(begin, end, len(self._sums)):
-                many_pairs_kernels.add_pairs[(programs,)](
-                    hidden,
-                    self._order,
-                    self._begins,
-                    self._shares,
-                    decoded[expert - begin],
-                    self._sums,
-                    first + begin,
-                    first + expert,
-                    min(len(self._sums), end - expert),
-                    self._num_tokens,
-                    self._num_used,
-                    down.rows,
-                    hidden_cols,
-                    **tile,
-                )
 
 
 def _decode(stack: PanelStack, begin: int, end: int, decoded: torch.Tensor, *, row_step: int, row_place: int) -> None:

@@ -14,23 +14,24 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import first_line
+from ballast.families.architecture import Unit
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
-from ballast.model.hybrid.experts.division import MOST_SHARED_TOKENS
+from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import Feature, SwitchedOff
 
-_MOST_COMPARED_TOKENS = 32
+_MAX_COMPARED_TOKENS = 32
 """Maximum tokens that are compared; the CPU takes too long for more."""
 
 Role = Literal["gpu_experts", "across"]
 """A field of `LayerOnDevice`."""
 _TOLD_AS: Mapping[Role, str] = {"gpu_experts": "GPU", "across": "across"}
 _FEATURES: Mapping[Role, Feature] = {"gpu_experts": "gpu_experts", "across": "pcie_share"}
-Kind = tuple[tuple[GgmlType, GgmlType, GgmlType], ...]
+Kind = tuple[tuple[GgmlType, GgmlType, GgmlType, Unit | None, bool], ...]
 
 
 def checked(
@@ -55,7 +56,7 @@ def checked(
             for comparison in comparisons:
                 comparison.on_device()
         for comparison in comparisons:
-            if comparison.num_tokens <= _MOST_COMPARED_TOKENS:
+            if comparison.num_tokens <= _MAX_COMPARED_TOKENS:
                 comparison.compare()
             else:
                 comparison.on_device()
@@ -93,7 +94,7 @@ def _comparisons(
         _Comparison(layer, role, of_layer, pool, spec, count, device)
         for layer, role, of_layer in _kinds(layers, experts)
         for count in num_tokens
-        if role == "gpu_experts" or count <= MOST_SHARED_TOKENS
+        if role == "gpu_experts" or count <= MAX_SHARED_TOKENS
     ]
 
 
@@ -113,8 +114,18 @@ def _kinds(
 
 
 def kind_of(experts: kernels.Experts) -> Kind:
-    """The combination of types: those of gate, up and down, in each part."""
-    return tuple((part.gate.ggml_type, part.up.ggml_type, part.down.ggml_type) for part in panels_of(experts))
+    """The combination of types: those of gate, up and down in each part, what it computes of gate and up, and whether
+    it has biases."""
+    return tuple(
+        (
+            part.gate.ggml_type,
+            part.up.ggml_type,
+            part.down.ggml_type,
+            part.unit.unit,
+            part.unit.gate_bias is not None,
+        )
+        for part in panels_of(experts)
+    )
 
 
 @dataclass(frozen=True, slots=True)

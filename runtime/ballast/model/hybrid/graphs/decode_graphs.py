@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_CAPTURED = 256
+MAX_CAPTURED = 256
 """Maximum requests in a captured step. In larger steps the time to queue kernels is negligible, while more graphs would
 take minutes at start and gigabytes of memory."""
 _COMMON = 32
@@ -57,7 +57,7 @@ class DecodeGraphs:
         *,
         finishes_later: bool = False,
     ) -> None:
-        """Capture every batch size up to `max_batch_size`, at most MOST_CAPTURED. The largest is captured first, so
+        """Capture every batch size up to `max_batch_size`, at most MAX_CAPTURED. The largest is captured first, so
         that the others fit in its memory. `finishes_later`: leave rare sizes to `capture_next`.
 
         `run(size)` runs a step of padding before the capture, so that no first use happens inside it; `queue(size)`
@@ -66,7 +66,7 @@ class DecodeGraphs:
         begin = time.monotonic()
         free, _ = torch.cuda.mem_get_info()
         self._pool = torch.cuda.graph_pool_handle()
-        most = min(max_batch_size, MOST_CAPTURED)
+        most = min(max_batch_size, MAX_CAPTURED)
         sizes = range(most, 0, -1)
         now = [size for size in sizes if not finishes_later or size == most or _is_common(size)]
         self._left = deque(size for size in sizes if size not in now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,12 +18,21 @@ from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.step import RequestTable, Step
 
-_COLUMNS = 3
-"""Columns of a table before the blocks of the requests: positions, slots, lengths."""
 _ALIGNED = 4
 """Columns begin at multiples of this: for addresses of lower alignment, Triton would compile another kernel."""
 
 Table = TypeVar("Table", torch.Tensor, NDArray[np.int32])
+
+
+class Columns(NamedTuple, Generic[Table]):
+    """The parts of a table for B tokens."""
+
+    positions: Table  # [B]
+    lens: Table  # [B]
+    slots: Table  # [B]
+    blocks: Table  # [B, max_blocks]
+    window_slots: Table  # those of layers that keep only their windows; without such layers, `slots` again
+    window_blocks: Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +47,22 @@ class DecodeInputs:
     """The inputs of all batch sizes up to a limit; they share their memory."""
 
     def __init__(
-        self, max_batch_size: int, max_blocks: int, hidden: int, device: torch.device, copy: SmallCopy
+        self,
+        max_batch_size: int,
+        max_blocks: int,
+        hidden: int,
+        device: torch.device,
+        copy: SmallCopy,
+        *,
+        has_windows: bool = False,
     ) -> None:
-        """A step has at most `max_batch_size` tokens, and a request at most `max_blocks` blocks."""
+        """A step has at most `max_batch_size` tokens, and a request at most `max_blocks` blocks. `has_windows`: whether
+        some layers keep only their windows."""
         platform = platform_of(device)
         self.max_batch_size = max_batch_size
         self._max_blocks = max_blocks
+        self._num_tables = 2 if has_windows else 1
+        """Tables of slots and blocks."""
         capacity = self._used(max_batch_size)
         self._host_table = torch.zeros(capacity, dtype=torch.int32, pin_memory=platform.pins)
         self._table = torch.zeros(capacity, dtype=torch.int32, device=device)
@@ -76,22 +95,30 @@ class DecodeInputs:
         token sees the tokens up to itself."""
         self._wait_until_sent()
         size = batch.token_ids.size
-        positions, slots, lens, blocks = self._columns(self._host_table.numpy(), size)
-        positions[:], slots[:] = batch.positions, batch.slots
-        np.add(batch.positions, 1, out=lens)
-        blocks.fill(0)
+        columns = self._columns(self._host_table.numpy(), size)
+        columns.positions[:] = batch.positions
+        np.add(batch.positions, 1, out=columns.lens)
+        tables = [(columns.slots, columns.blocks, batch.slots, batch.kv_indices)]
+        if self._num_tables > 1:
+            # Padding reads and writes the null block only, which all layers have.
+            slots = batch.slots if batch.window_slots is None else batch.window_slots
+            indices = batch.kv_indices if batch.window_indices is None else batch.window_indices
+            tables.append((columns.window_slots, columns.window_blocks, slots, indices))
         tokens, bounds = batch.query_indptr.tolist(), batch.kv_indptr.tolist()
-        for (first, last), (begin, end) in zip(itertools.pairwise(tokens), itertools.pairwise(bounds), strict=True):
-            blocks[first:last, : end - begin] = batch.kv_indices[begin:end]
+        for own_slots, blocks, slots, indices in tables:
+            own_slots[:] = slots
+            blocks.fill(0)
+            for (first, last), (begin, end) in zip(itertools.pairwise(tokens), itertools.pairwise(bounds), strict=True):
+                blocks[first:last, : end - begin] = indices[begin:end]
         self._send(size)
 
     def send_padding(self, batch_size: int) -> None:
         """Queue tables of padding: each row is the first token of a request that has only the null block."""
         self._wait_until_sent()
-        positions, slots, lens, blocks = self._columns(self._host_table.numpy(), batch_size)
-        for column in (positions, slots, blocks):
+        columns = self._columns(self._host_table.numpy(), batch_size)
+        for column in columns:
             column.fill(0)
-        lens.fill(1)
+        columns.lens.fill(1)
         self._send(batch_size)
 
     def _wait_until_sent(self) -> None:
@@ -103,19 +130,34 @@ class DecodeInputs:
         self._copy(self._host_table[:used], self._table[:used])
 
     def _input(self, size: int) -> DecodeInput:
-        positions, slots, lens, blocks = self._columns(self._table, size)
-        _, _, host_lens, _ = self._columns(self._host_table.numpy(), size)
-        requests = RequestTable(self._host_begins[: size + 1], host_lens, self._begins[: size + 1], lens, blocks)
-        return DecodeInput(self._embedded[:size], Step(positions, slots, self._order[:size], requests))
+        own, host_lens = self._columns(self._table, size), self._columns(self._host_table.numpy(), size).lens
+        begins, order = self._begins[: size + 1], self._order[:size]
 
-    def _columns(self, table: Table, size: int) -> tuple[Table, Table, Table, Table]:
-        """Positions, slots and lengths [B], and blocks [B, max_blocks]."""
+        def step(slots: torch.Tensor, blocks: torch.Tensor, windows: Step | None = None) -> Step:
+            requests = RequestTable(self._host_begins[: size + 1], host_lens, begins, own.lens, blocks)
+            return Step(own.positions, slots, order, requests, windows=windows)
+
+        windows = step(own.window_slots, own.window_blocks) if self._num_tables > 1 else None
+        return DecodeInput(self._embedded[:size], step(own.slots, own.blocks, windows))
+
+    def _columns(self, table: Table, size: int) -> Columns[Table]:
         stride = _column_stride(size)
-        positions, slots, lens = (table[column * stride :][:size] for column in range(_COLUMNS))
-        return positions, slots, lens, table[_COLUMNS * stride : self._used(size)].reshape(size, self._max_blocks)
+        first, last = (2 + self._num_tables) * stride, self._num_tables - 1
+
+        def column(index: int) -> Table:
+            return table[index * stride :][:size]
+
+        def blocks(index: int) -> Table:
+            own = table[first + index * self._stride_of_blocks(size) :][: size * self._max_blocks]
+            return own.reshape(size, self._max_blocks)
+
+        return Columns(column(0), column(1), column(2), blocks(0), column(2 + last), blocks(last))
+
+    def _stride_of_blocks(self, size: int) -> int:
+        return _column_stride(size * self._max_blocks)
 
     def _used(self, size: int) -> int:
-        return _COLUMNS * _column_stride(size) + size * self._max_blocks
+        return (2 + self._num_tables) * _column_stride(size) + self._num_tables * self._stride_of_blocks(size)
 
 
 def _column_stride(size: int) -> int:

@@ -1,4 +1,4 @@
-"""Transfers activations from a device to the CPU experts, and results back. A backend provides it to `HostExperts`."""
+"""Transfers activations from devices to the CPU experts, and results back. A backend provides it to `HostExperts`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ballast.model.hybrid.handoff.transport import Fetch, Send
 
 @dataclass(frozen=True, slots=True)
 class HandOff:
-    """The operations of one device."""
+    """The operations of one kind of device. They run on the current device, in the order of its current stream."""
 
     signals: Signals
     send: Send

@@ -1,6 +1,6 @@
-"""Routed experts that the CPU computes from host memory while the device continues.
+"""Routed experts that the CPU computes from host memory while a device continues.
 
-The device sends a layer's activations, and waits for the results, through words of host memory (csrc/moe/handoff.h). So
+A device sends a layer's activations, and waits for the results, through words of host memory (csrc/moe/handoff.h). So
 a whole step can be queued at a time, and the calling thread waits for no layer.
 """
 
@@ -25,8 +25,8 @@ Experts get 0.1 s more per token of the step (csrc/moe/handoff.h)."""
 
 
 class HostExperts:
-    """All routed layers of a model. They share the buffers of activations and results: the device sends a layer's
-    activations after it has received the results of the layer before."""
+    """All routed layers of a model, which may be computed by several devices. They share the buffers of activations and
+    results: a layer's activations are sent after the results of the layer before were received."""
 
     def __init__(
         self,
@@ -51,6 +51,10 @@ class HostExperts:
         self._done = torch.zeros(len(layers), dtype=torch.int32, pin_memory=hand_off.pins)
         self._signals = hand_off.signals
         self._num_tokens = 0
+        self._senders: set[torch.device] = set()
+        """The devices that have submitted a layer."""
+        self._sender = self._mailbox.inputs.device
+        """The device that has submitted the last layer."""
         self._worker = ExpertWorker(
             pool,
             list(layers),
@@ -81,6 +85,8 @@ class HostExperts:
         """Send x float32 [T, D] of the `layer`th routed layer with the selected experts, ids int32 and weights float32
         [T, k]; an id of -1 is not computed."""
         self._num_tokens = len(x)
+        self._sender = x.device
+        self._senders.add(x.device)
         self._send(self._mailbox, x, ids, weights)
         self._signals.raise_word(self._submitted, layer)
 
@@ -90,9 +96,9 @@ class HostExperts:
         yield
 
     def result(self, layer: int) -> torch.Tensor:
-        """The sum over the submitted experts, float32 [T, D] on the device."""
+        """The sum over the submitted experts, float32 [T, D] on the device that submitted them."""
         self._signals.await_word(self._done, layer)
-        return self._fetch(self._mailbox, self._num_tokens)
+        return self._fetch(self._mailbox, self._num_tokens, self._sender)
 
     def finish(self, alive: Callable[[], None]) -> None:
         """Wait until every layer is computed, calling `alive` now and then. The step fails if the device takes longer
@@ -104,5 +110,6 @@ class HostExperts:
         """Whether every layer is computed; waits up to `timeout_s`. Raises as `finish` does."""
         is_done = self._worker.finish(timeout_s)
         if not is_done:
-            self._signals.check()
+            for device in self._senders:
+                self._signals.check(device)
         return is_done

@@ -20,6 +20,7 @@ class IdleExperts:
         self._send = send
         self._fetch = fetch
         self._num_tokens = 0
+        self._sender = mailbox.inputs.device
 
     def begin(self, num_tokens: int) -> None:
         """See `HostExperts.begin`."""
@@ -27,7 +28,7 @@ class IdleExperts:
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
         """See `HostExperts.submit`."""
-        self._num_tokens = len(x)
+        self._num_tokens, self._sender = len(x), x.device
         self._send(self._mailbox, x, ids, weights)
 
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
@@ -37,7 +38,7 @@ class IdleExperts:
 
     def result(self, layer: int) -> torch.Tensor:
         """float32 [T, D] on the device."""
-        return self._fetch(self._mailbox, self._num_tokens)
+        return self._fetch(self._mailbox, self._num_tokens, self._sender)
 
     def is_done(self, timeout_s: float) -> bool:
         """Always true: there is nothing to wait for."""

@@ -17,5 +17,5 @@ class Signals(Protocol):
     def await_word(self, words: torch.Tensor, index: int) -> None:
         """Wait until a word is one, and set it to zero."""
 
-    def check(self) -> None:
+    def check(self, device: torch.device) -> None:
         """Raise the error of a failed device."""

@@ -21,11 +21,11 @@ class Mailbox:
 
 Send = Callable[[Mailbox, torch.Tensor, torch.Tensor, torch.Tensor], None]
 """Writes x float32 [T, D], ids int32 [T, k] and weights float32 [T, k] to the mailbox."""
-Fetch = Callable[[Mailbox, int], torch.Tensor]
-"""Copies the results of T tokens to the device, float32 [T, D]."""
+Fetch = Callable[[Mailbox, int, torch.device], torch.Tensor]
+"""Copies the results of T tokens to a device, float32 [T, D]."""
 
 
-def carried(device: torch.device, kernels: ModuleType) -> tuple[Send, Fetch]:
+def carried(kernels: ModuleType) -> tuple[Send, Fetch]:
     """Transport by a GPU's kernels (`transport_kernels`), which access pinned memory: one launch per direction."""
 
     def send(mailbox: Mailbox, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
@@ -42,7 +42,7 @@ def carried(device: torch.device, kernels: ModuleType) -> tuple[Send, Fetch]:
             BLOCK=block,
         )
 
-    def fetch(mailbox: Mailbox, num_tokens: int) -> torch.Tensor:
+    def fetch(mailbox: Mailbox, num_tokens: int, device: torch.device) -> torch.Tensor:
         out = torch.empty((num_tokens, mailbox.results.shape[1]), device=device)
         block = _block(out.numel())
         kernels.fetch[(-(-out.numel() // block),)](mailbox.results, out, out.numel(), BLOCK=block)

@@ -14,7 +14,7 @@ from ballast.model.hybrid.slices import even_bounds
 
 ROWS_A_THREAD = 512
 """Approximate minimum number of rows for which another thread pays."""
-MOST_THREADS = 8
+MAX_THREADS = 8
 
 
 class Embedding:
@@ -23,7 +23,7 @@ class Embedding:
     def __init__(self, matrix: kernels.Matrix) -> None:
         """matrix [vocabulary, D]."""
         self._matrix = matrix
-        num_threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
+        num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="ballast-embed")
         self._num_threads = num_threads
 

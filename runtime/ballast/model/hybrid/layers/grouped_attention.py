@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
@@ -22,21 +23,28 @@ class GroupedWeights:
     norm: torch.Tensor  # [D]
     heads: Linears  # D → H * K; G * K; G * V
     of_heads: HeadWeights
+    sinks: torch.Tensor | None  # [H]
+    gate: Linear | None  # D → H, or H * V with gates of entries
     output: Linear  # H * V → D
+    output_bias: torch.Tensor | None  # [D]
 
     @staticmethod
-    def load(tensors: DeviceTensors) -> GroupedWeights:
+    def load(tensors: DeviceTensors, mixer: GroupedSpec) -> GroupedWeights:
         return GroupedWeights(
             norm=tensors.vector("attention_norm"),
-            heads=tensors.linears("query", "key", "value"),
+            heads=tensors.sliced_linears("qkv") if mixer.fuses_qkv else tensors.linears("query", "key", "value"),
             of_heads=HeadWeights(
                 query_bias=tensors.optional_vector("query_bias"),
                 key_bias=tensors.optional_vector("key_bias"),
                 value_bias=tensors.optional_vector("value_bias"),
                 query_norm=tensors.optional_vector("query_norm"),
                 key_norm=tensors.optional_vector("key_norm"),
+                value_scale=mixer.value_scale,
             ),
+            sinks=tensors.optional_vector("sinks"),
+            gate=tensors.optional_linear("head_gate"),
             output=tensors.linear("output"),
+            output_bias=tensors.optional_vector("output_bias"),
         )
 
 
@@ -48,6 +56,8 @@ class GroupedAttention:
         self._num_kv_heads = mixer.num_kv_heads
         self._pointwise = pointwise
         self.attend = attend
+        self.has_window = mixer.window is not None
+        self._gate = functional.softplus if mixer.gate == "softplus" else functional.sigmoid
 
     def __call__(self, weights: GroupedWeights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
         """See `AttentionKind`."""
@@ -62,7 +72,11 @@ class GroupedAttention:
             step,
         )
         del query, key, value
-        return weights.output(self.attend(turned, cache.rows, step).flatten(1))
+        attended = self.attend(turned, cache.rows, step, weights.sinks)
+        if weights.gate is not None:
+            attended *= self._gate(weights.gate(normed)).view(num_tokens, self._num_heads, -1)
+        out = weights.output(attended.flatten(1))
+        return out if weights.output_bias is None else out.add_(weights.output_bias)
 
     def long(
         self, weights: GroupedWeights, normed: torch.Tensor, cache: LayerCache, step: Step, out: torch.Tensor

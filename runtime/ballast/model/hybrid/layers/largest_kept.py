@@ -37,10 +37,22 @@ def _of_heads(tensors: LayerTensors, mixer: GroupedSpec, rotation: float) -> dic
     if "key_norm" in tensors:
         key = rotation * largest_normed(tensors.vector("key_norm"))
     else:
-        keys = _largest_products(tensors, "key", "key_bias").reshape(mixer.num_kv_heads, mixer.head_dim)
+        keys = _largest_heads(tensors, mixer, "key").reshape(mixer.num_kv_heads, mixer.head_dim)
         first, second, rest = np.split(keys, (mixer.rope.dim // 2, mixer.rope.dim), 1)
         key = max(largest_rotated(first, second, rotation), float(rest.max(initial=0.0)))
-    return {"key": key, "value": float(_largest_products(tensors, "value", "value_bias").max())}
+    return {"key": key, "value": mixer.value_scale * float(_largest_heads(tensors, mixer, "value").max())}
+
+
+def _largest_heads(tensors: LayerTensors, mixer: GroupedSpec, role: str) -> NDArray[np.float64]:
+    """Upper bounds of keys or values, which may be rows of a larger matrix."""
+    if not mixer.fuses_qkv:
+        return _largest_products(tensors, role, f"{role}_bias")
+    begin = 0
+    for each in tensors.slices("qkv"):
+        if each.role == role:
+            return _largest_products(tensors, "qkv", rows=range(begin, begin + each.num_rows))
+        begin += each.num_rows
+    raise AssertionError(f"{role} is no part of the fused matrix")
 
 
 def _largest_products(

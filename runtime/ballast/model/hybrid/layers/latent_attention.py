@@ -85,6 +85,7 @@ class LatentAttention:
         self._mixer = mixer
         self._pointwise = pointwise
         self.attend = attend
+        self.has_window = False
         self._expanded = expanded
 
     def __call__(self, weights: LatentWeights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:

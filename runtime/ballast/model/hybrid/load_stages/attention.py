@@ -10,84 +10,115 @@ from ballast.errors import ModelError
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
+from ballast.model.hybrid.backend import Backend
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
-from ballast.model.hybrid.layers.attention_layer import AttentionKind, AttentionLayer
+from ballast.model.hybrid.layers.attention_layers import AttentionKind, AttentionLayers
 from ballast.model.hybrid.layers.grouped_attention import GroupedAttention
 from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.load_stages.stage import Report
-from ballast.model.hybrid.load_stages.state import LoadState
+from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
+from ballast.model.layers.grouped import SINKS
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import AttentionMixer
+from ballast.model.layers.positions import RopeSpec
 from ballast.model.rope import build_rope_table, softmax_scale
 
 
 def choose_kernels(state: LoadState, report: Report) -> None:
     """Select the attention kernels. Start to compile those that take minutes."""
-    options, mixer = state.options, state.mixer
-    sizes = state.sizes = _sizes(mixer, options.block_tokens)
+    options = state.options
+    sizes = [_sizes(mixer, options.block_tokens) for mixer in state.mixers]
+    state.expanded_sizes = _expanded_sizes(state.mixers[0], sizes[0])
+
+    def choose(device: DeviceState) -> None:
+        backend = device.backend
+        backend.prepare()
+        device.attends = [[_attention(state, backend, each) for each in sizes] for _ in range(2)]
+        device.late_attention = [
+            None if state.spec.choices else backend.late_attention(each, state.expanded_sizes, state.off)
+            for each in sizes
+        ]
+
     with state.times.phase("kernels"):
-        state.backend.prepare()
-        state.attends = _attentions(state, sizes)
-        state.expanded_sizes = _expanded_sizes(mixer, sizes)
-        state.late_attention = None
-        if not state.spec.choices:
-            state.late_attention = state.backend.late_attention(sizes, state.expanded_sizes, state.off)
+        state.on_each(choose)
     longest = min(options.max_step_tokens, state.num_positions)
-    state.expert_sizes, state.step_sizes = state.backend.warmup_sizes(state.spec, options.max_step_tokens, longest)
+    backend = state.devices[0].backend
+    state.expert_sizes, state.step_sizes = backend.warmup_sizes(state.spec, options.max_step_tokens, longest)
 
 
 def make_layers(state: LoadState, report: Report) -> None:
     """Make the attention of both lanes. Kernels of long prompts that are still compiling are used later."""
-    options, mixer = state.options, state.mixer
-    rope = build_rope_table(mixer.rope, state.num_positions)
-    pointwise = state.pointwise = state.backend.pointwise(
-        state.spec.rms_eps, rope, softmax_scale(mixer), options.kv_dtype
-    )
     # Pinning must end before anything on the CPU is timed. It may overlap with compilers, which may have run until now;
     # a compiler that still runs has the lowest CPU priority.
     if state.ahead is not None:
         with state.times.phase("pinned"):
             state.ahead.wait()
-    slices = slice_sizes_of(mixer) if options.slices is None else options.slices
-    short = replace(slices, long_from=None)
-    state.attention = AttentionLayer(_kind(mixer, pointwise, state.attends[0], None), short)
+    state.on_each(lambda device: _make_layers(state, device))
 
-    def prefill_attention(expanded: ExpandedAttention | None) -> AttentionLayer[Any]:
-        cuts = short if expanded is None else slices
-        return AttentionLayer(_kind(mixer, pointwise, state.attends[1], expanded), cuts)
+
+def _make_layers(state: LoadState, device: DeviceState) -> None:
+    options = state.options
+    pointwise = _pointwise_by_mixer(state, device.backend)
+    device.pointwise = pointwise[0]
+    slices = slice_sizes_of(state.mixers[0]) if options.slices is None else options.slices
+    short = replace(slices, long_from=None)
+
+    def layers(attends: Sequence[Attention], expanded: ExpandedAttention | None) -> AttentionLayers:
+        kinds = {
+            mixer: _kind(mixer, own, attend, expanded)
+            for mixer, own, attend in zip(state.mixers, pointwise, attends, strict=True)
+        }
+        return AttentionLayers([kinds[mixer] for mixer in state.layer_mixers], short if expanded is None else slices)
+
+    device.attention = layers(device.attends[0], None)
+
+    def prefill_attention(expanded: ExpandedAttention | None) -> AttentionLayers:
+        return layers(device.attends[1], expanded)
 
     def use_expanded(expanded: ExpandedAttention) -> None:
-        state.model.set_prefill_attention(prefill_attention(expanded))
+        device.loaded.prefill_attention = prefill_attention(expanded)
 
-    state.make_prefill_attention = prefill_attention
-    state.late = LateKernels()
-    if state.late_attention is not None:
-        with state.times.phase("kernels"):
-            state.late_attention.use_in(
-                state.attends, use_expanded, pointwise.num_saturated, slices.long_tokens, state.late
-            )
-    state.expanded = None
+    device.make_prefill_attention = prefill_attention
+    device.late = LateKernels()
+    with state.times.phase("kernels"):
+        for index, late in enumerate(device.late_attention):
+            if late is not None:
+                lanes = [attends[index] for attends in device.attends]
+                late.use_in(lanes, use_expanded, device.pointwise.num_saturated, slices.long_tokens, device.late)
+    device.expanded = None
     if state.expanded_sizes is not None:
-        expanded_kernels = state.backend.expanded_kernels(state.expanded_sizes, pointwise.num_saturated)
+        expanded_kernels = device.backend.expanded_kernels(state.expanded_sizes, device.pointwise.num_saturated)
         if expanded_kernels is not None:
-            state.expanded = ExpandedAttention(state.expanded_sizes, expanded_kernels, slices.long_tokens)
+            device.expanded = ExpandedAttention(state.expanded_sizes, expanded_kernels, slices.long_tokens)
 
 
-def _attentions(state: LoadState, sizes: Sizes) -> Sequence[Attention]:
-    """One attention per lane, with kernels that need no compilation in advance."""
-    backend, choices = state.backend, state.spec.choices
+def _pointwise_by_mixer(state: LoadState, backend: Backend) -> list[Pointwise]:
+    """Mixers with the same rotation and scale share one, and all share the count of large numbers."""
+    made: dict[tuple[RopeSpec, float], Pointwise] = {}
+    for mixer in state.mixers:
+        key = mixer.rope, softmax_scale(mixer)
+        if key not in made:
+            rope = build_rope_table(mixer.rope, state.num_positions, state.weights.rope_factors)
+            made[key] = backend.pointwise(state.spec.rms_eps, rope, key[1], state.options.kv_dtype)
+            made[key].num_saturated = next(iter(made.values())).num_saturated
+    return [made[mixer.rope, softmax_scale(mixer)] for mixer in state.mixers]
+
+
+def _attention(state: LoadState, backend: Backend, sizes: Sizes) -> Attention:
+    """Attention with kernels that need no compilation in advance."""
+    choices = state.spec.choices
     try:
         if not choices:
-            return [backend.attention(sizes) for _ in range(2)]
+            return backend.attention(sizes)
         assert isinstance(sizes, LatentSizes), "sparse attention requires latent attention"
         index = IndexSizes(choices[0].num_heads, choices[0].key_dim, choices[0].top_k, sizes.block_tokens)
         choose, attend = backend.sparse_attention(index, sizes, state.options.kv_dtype)
         is_shared = not all(choice.has_indexer for choice in choices)
-        return [SparseAttention(choose, attend, is_shared=is_shared) for _ in range(2)]
+        return SparseAttention(choose, attend, is_shared=is_shared)
     except ValueError as error:
         raise ModelError(state.gguf_model.path, str(error)) from error
 
@@ -96,7 +127,16 @@ def _sizes(mixer: AttentionMixer, block_tokens: int) -> Sizes:
     scale = softmax_scale(mixer)
     if isinstance(mixer, LatentSpec):
         return LatentSizes(mixer.num_heads, mixer.kv_lora_rank, mixer.rope.dim, scale, block_tokens)
-    return GroupedSizes(mixer.num_heads, mixer.num_kv_heads, mixer.head_dim, mixer.v_dim, scale, block_tokens)
+    return GroupedSizes(
+        mixer.num_heads,
+        mixer.num_kv_heads,
+        mixer.head_dim,
+        mixer.v_dim,
+        scale,
+        block_tokens,
+        mixer.window,
+        SINKS in mixer.options,
+    )
 
 
 def _expanded_sizes(mixer: AttentionMixer, of: Sizes) -> ExpandedSizes | None:

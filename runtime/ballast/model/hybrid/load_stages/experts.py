@@ -1,4 +1,4 @@
-"""Routed experts: divides them between the device and the CPU, sets up streaming, and measures the PCIe share."""
+"""Routed experts: divides them between devices and the CPU, sets up streaming, and measures the PCIe share."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ballast._core.kernels import Experts, ThreadPool
 from ballast.host.startup.start_times import StartTimes
 from ballast.model.hybrid.backend import Backend
 from ballast.model.hybrid.experts.device_layers import place_experts
-from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
+from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.load_stages.stage import Report
-from ballast.model.hybrid.load_stages.state import LoadState
-from ballast.model.hybrid.startup.pcie_share import MOST_TOKENS, kept_share, layers_to_measure, measured_share
-from ballast.model.hybrid.streaming.start import start_streaming
+from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
+from ballast.model.hybrid.startup.pcie_share import MAX_TOKENS, kept_share, layers_to_measure, measured_share
+from ballast.model.hybrid.streaming.start import StreamingDevice, start_streaming
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 
 
 @dataclass(frozen=True, slots=True)
-class SelfCheck:
+class DeviceSelfCheck:
     """Implements `TryOut`: computes layers on the device and on the CPU."""
 
     times: StartTimes
@@ -41,44 +41,54 @@ class SelfCheck:
             )
 
 
-def self_check(state: LoadState) -> SelfCheck:
+def self_check(state: LoadState, backend: Backend) -> DeviceSelfCheck:
     """Makes a check that does not refer to the state, because the state refers to the users of the check."""
-    return SelfCheck(state.times, state.packing.pool, state.spec, state.expert_sizes, state.backend, state.off)
+    return DeviceSelfCheck(state.times, state.packing.pool, state.spec, state.expert_sizes, backend, state.off)
 
 
 def divide_experts(state: LoadState, report: Report) -> None:
-    """Divide each layer's experts between the CPU and the device."""
-    options, device = state.options, state.device
-    is_readable = options.pcie_share != 0 and state.backend.reads_host(state.pinned)
+    """Divide each layer's experts between the CPU and the layer's device."""
+    state.on_each(lambda device: _place(state, device))
+    state.host = _host_experts(state, state.on_host, state.options.max_step_tokens)
+    state.experts = DividedExperts(state.host, [device.experts for device in state.devices])
+
+
+def _place(state: LoadState, device: DeviceState) -> None:
+    """Copy experts of the device's layers to its memory, and check that it computes them correctly."""
+    backend = device.backend
+    is_readable = state.options.pcie_share != 0 and backend.reads_host(state.pinned)
+    in_host = {index: state.in_host[index] for index in device.routed if index in state.in_host}
     placed = [
-        place_experts(layer, state.whole.left_of(index), state.backend.make_experts, device, is_readable=is_readable)
-        for index, layer in state.in_host.items()
+        place_experts(layer, device.whole.left_of(index), backend.make_experts, backend.device, is_readable=is_readable)
+        for index, layer in in_host.items()
     ]
-    right = self_check(state)(placed, state.on_host)
-    state.by_layer = state.whole.placed | dict(zip(state.in_host, right, strict=True))
-    state.host = HostExperts(
-        state.spec,
-        state.on_host,
-        state.packing.pool,
-        options.max_step_tokens,
-        state.backend.hand_off(),
-        pin_thread=options.pin_thread,
-    )
-    state.experts = DividedExperts(
-        state.host, [state.by_layer[index] for index in sorted(state.by_layer)], state.backend.divide, device
+    right = self_check(state, backend)(placed, list(in_host.values()))
+    by_layer = device.whole.placed | dict(zip(in_host, right, strict=True))
+    device.experts = DeviceExperts([by_layer[index] for index in device.routed], backend.divide, backend.device)
+
+
+def _host_experts(state: LoadState, layers: Sequence[Experts], max_tokens: int) -> HostExperts:
+    hand_off = state.devices[0].backend.hand_off()  # it is the same for all devices of a kind
+    return HostExperts(
+        state.spec, layers, state.packing.pool, max_tokens, hand_off, pin_thread=state.options.pin_thread
     )
 
 
 def stream_experts(state: LoadState, report: Report) -> None:
-    """Decide whether long steps stream the experts through the device."""
+    """Decide whether long steps stream the experts through the devices."""
     options = state.options
+    streaming = [
+        StreamingDevice(
+            device.backend.device, device.backend.make_sums, sum(index in state.in_host for index in device.routed)
+        )
+        for device in state.devices
+    ]
     state.streamed = start_streaming(
         state.spec,
         state.on_host,
         state.packing.pool,
         state.pinned,
-        state.device,
-        state.backend.make_sums,
+        streaming,
         from_tokens=options.stream_from_tokens,
         max_tokens=options.max_step_tokens,
         warmup_sizes=state.expert_sizes,
@@ -89,31 +99,22 @@ def stream_experts(state: LoadState, report: Report) -> None:
 
 
 def measure_share(state: LoadState, report: Report) -> None:
-    """Measure the fraction of a decode step's experts that the device should read over PCIe, unless an option sets
-    it."""
+    """Measure the fraction of a decode step's experts that devices should read over PCIe, unless an option sets it. It
+    is measured on the first device that can read experts, and used on all."""
     options, experts = state.options, state.experts
     if not experts.can_share or options.pcie_share is not None:
         return
-    measured = layers_to_measure(sorted(state.in_host))
+    device = next(device for device in state.devices if device.experts.can_share)
+    measured = layers_to_measure([index for index in device.routed if index in state.in_host])
 
     def best_share() -> float:
-        in_these = [state.in_host[index] for index in measured]
-        few_host = HostExperts(
-            state.spec,
-            in_these,
-            state.packing.pool,
-            MOST_TOKENS,
-            state.backend.hand_off(),
-            pin_thread=options.pin_thread,
-        )
-        few = DividedExperts(
-            few_host, [state.by_layer[index] for index in measured], state.backend.divide, state.device
-        )
+        backend, placed = device.backend, device.by_layer
+        few_host = _host_experts(state, [state.in_host[index] for index in measured], MAX_TOKENS)
+        few_placed = DeviceExperts([placed[index] for index in measured], backend.divide, backend.device)
+        few = DividedExperts(few_host, [few_placed])
         these = [state.routed_weights[index] for index in measured]
-        return measured_share(
-            few, these, state.spec.hidden, options.max_batch_size, state.device, state.backend.replay_of
-        )
+        return measured_share(few, these, state.spec.hidden, options.max_batch_size, backend.device, backend.replay_of)
 
-    with state.times.phase("measured"):
+    with state.times.phase("measured"), device.active():
         share = state.measurements.take("pcie_share", state.pinned.num_bytes, best_share, float, kept_share)
     experts.set_pcie_share(share)

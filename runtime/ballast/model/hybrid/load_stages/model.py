@@ -9,9 +9,8 @@ from ballast.model.hybrid.device import Device
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.load_stages.stage import Report
-from ballast.model.hybrid.load_stages.state import LoadState
+from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.model import HybridModel, RoutedExperts
-from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.model.hybrid.startup.pcie_share import SHARES
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED
@@ -22,11 +21,23 @@ log = logging.getLogger(__name__)
 def allocate(state: LoadState, report: Report) -> None:
     """Allocate the KV cache and the input of decode steps."""
     options = state.options
-    state.kv = DeviceKvPool(state.spec.planes, options.num_blocks, options.block_tokens, options.kv_dtype, state.device)
     max_blocks = -(-state.num_positions // options.block_tokens)
-    state.inputs = DecodeInputs(
-        options.max_batch_size, max_blocks, state.spec.hidden, state.device, state.backend.small_copy
-    )
+
+    def allocate_on(device: DeviceState) -> None:
+        on, planes = device.backend.device, [state.spec.planes[layer] for layer in device.layers]
+        device.kv = DeviceKvPool(
+            planes, options.num_blocks, options.block_tokens, options.kv_dtype, on, options.num_window_blocks
+        )
+        device.inputs = DecodeInputs(
+            options.max_batch_size,
+            max_blocks,
+            state.spec.hidden,
+            on,
+            device.backend.small_copy,
+            has_windows=options.num_window_blocks is not None,
+        )
+
+    state.on_each(allocate_on)
 
 
 def assemble(state: LoadState, report: Report) -> None:
@@ -36,44 +47,55 @@ def assemble(state: LoadState, report: Report) -> None:
     if streamed is not None and streamed.joint_split is not None:
         joint = JointExperts(state.host, streamed, streamed.joint_split)
     routed = RoutedExperts(state.experts, streamed, joint, state.pinned, state.packing.pool)
-    prefill_attention = state.make_prefill_attention(state.expanded)
-    device = Device(
-        platform=platform_of(state.device),
-        layers=range(state.spec.num_layers),
-        vram=options.vram,
-        kv=state.kv,
-        resident=state.by_layer,
-        inputs=state.inputs,
-        attention=state.attention,
-        prefill_attention=prefill_attention,
-        pointwise=state.pointwise,
-        late=state.late,
-    )
-    state.model = HybridModel(state.spec, state.weights, routed, [device], options.max_step_tokens, state.off)
+    state.on_each(_assemble_device)
+    devices = [device.loaded for device in state.devices]
+    state.model = HybridModel(state.spec, state.weights, routed, devices, options.max_step_tokens, state.off)
     with state.times.phase("kernels"):
-        state.late.use_compiled(waits=not options.finishes_later)
-    if state.late.waiting:
-        log.info("other kernels compute prompts until these are compiled", extra={"kernels": state.late.waiting})
+        state.on_each(lambda device: device.late.use_compiled(waits=not options.finishes_later))
+    if waiting := state.waiting_kernels:
+        log.info("other kernels compute prompts until these are compiled", extra={"kernels": waiting})
     if state.experts.can_share:
         state.experts.set_pcie_share(SHARES[0] if pcie_share is None else pcie_share)
     elif pcie_share != 0 and state.experts.has_host and not state.pinned.num_bytes:
         state.off.add("pcie_share", NOT_PINNED)
 
 
+def _assemble_device(device: DeviceState) -> None:
+    device.loaded = Device(
+        platform=device.platform,
+        layers=device.layers,
+        vram=device.options.vram,
+        kv=device.kv,
+        experts=device.experts,
+        inputs=device.inputs,
+        attention=device.attention,
+        prefill_attention=device.make_prefill_attention(device.expanded),
+        pointwise=device.pointwise,
+        late=device.late,
+    )
+
+
 def warm_up(state: LoadState, report: Report) -> None:
     """Use every kernel once: first compile all kernels in parallel, then run them."""
-    if not state.backend.compiles:
+    if not all(device.backend.compiles for device in state.devices):
         return
-    kinds = one_of_each_kind(state.gguf_model, state.spec, state.by_layer)
+    kinds: list[int] = []
+
+    def compile_kinds(device: DeviceState) -> None:
+        own = one_of_each_kind(state.gguf_model, state.spec, device.by_layer, device.layers)
+        with device.backend.parallel_compile(report):
+            state.model.warm_up(state.step_sizes, state.host.idle(), own)
+        kinds.extend(own)
+
     with state.times.phase("kernels"):
-        with state.backend.parallel_compile(report):
-            state.model.warm_up(state.step_sizes, state.host.idle(), kinds)
+        state.on_each(compile_kinds)
         state.model.warm_up(state.step_sizes, state.host.idle(), kinds)
-    state.backend.give_back_memory()  # blocks of all sizes, few of which a long step can use
+    # Blocks of all sizes, few of which a long step can use.
+    state.on_each(lambda device: device.backend.give_back_memory())
 
 
 def capture_graphs(state: LoadState, report: Report) -> None:
     """Capture decode steps as graphs."""
-    if state.options.decodes_by_graphs and state.backend.captures_graphs:
+    if state.options.decodes_by_graphs and all(device.backend.captures_graphs for device in state.devices):
         with state.times.phase("graphs"):
             state.model.capture_decode(report, finishes_later=state.options.finishes_later)

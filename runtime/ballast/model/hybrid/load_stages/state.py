@@ -1,34 +1,88 @@
-"""The state of loading: the inputs, and the results of the stages so far."""
+"""The state of loading: the inputs, and the results of the stages so far, for the model and for each of its devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ballast._core import kernels
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
-from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.backend import Backend, LateAttention
-from ballast.model.hybrid.common_mixer import common_mixer
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
+from ballast.model.hybrid.device import Device
+from ballast.model.hybrid.device_errors import computing_on
+from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.experts.device_layers import WholeLayers
-from ballast.model.hybrid.experts.divided_experts import DividedExperts, LayerOnDevice
+from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
+from ballast.model.hybrid.forward_pass import check_ranges
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
-from ballast.model.hybrid.layers.attention_layer import AttentionLayer
+from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.linear import Linear
-from ballast.model.hybrid.load_options import HybridOptions
+from ballast.model.hybrid.load_options import DeviceOptions, HybridOptions
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
+from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.hybrid.weights import HybridWeights, RoutedWeights
 from ballast.model.packed_tensors import Packing
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from ballast.weights.gguf import GgufModel
+
+
+class DeviceState:
+    """What has been loaded for one device. As in `LoadState`, an attribute without a value here belongs to the stage in
+    its group's heading."""
+
+    def __init__(self, options: DeviceOptions, backend: Backend, spec: ModelSpec) -> None:
+        self.options = options
+        self.backend = backend
+        self.platform = platform_of(options.device)
+        self.layers = options.layers
+        self.routed = [index for index, layer in enumerate(spec.routed_layers) if layer in options.layers]
+        """The indices, among the model's routed layers, of those that this device computes."""
+
+    def active(self) -> AbstractContextManager[None]:
+        """A context in which this device computes; see `computing_on`."""
+        return computing_on(self.platform, self.options.vram)
+
+    @property
+    def by_layer(self) -> dict[int, LayerOnDevice]:
+        """The experts that the device computes, by index among the model's routed layers."""
+        return dict(zip(self.routed, self.experts.layers, strict=True))
+
+    # --- attention kernels ---
+    attends: Sequence[Sequence[Any]]
+    """Attention by lane and mixer, with kernels that need no compilation in advance."""
+    late_attention: Sequence[LateAttention | None]
+    """By mixer."""
+
+    # --- weights ---
+    linears: list[Linear]
+    """All dense layers."""
+    whole: WholeLayers
+
+    # --- attention layers ---
+    pointwise: Pointwise
+    late: LateKernels
+    attention: AttentionLayers
+    make_prefill_attention: Callable[[ExpandedAttention | None], AttentionLayers]
+    expanded: ExpandedAttention | None
+
+    # --- experts ---
+    experts: DeviceExperts
+
+    # --- memory ---
+    kv: DeviceKvPool
+    inputs: DecodeInputs
+
+    # --- model ---
+    loaded: Device
 
 
 class LoadState:
@@ -41,32 +95,39 @@ class LoadState:
         spec: ModelSpec,
         packing: Packing,
         options: HybridOptions,
-        backend: Backend,
+        backends: Sequence[Backend],
         ahead: PinnedAhead | None,
     ) -> None:
+        """`backends`: those of the options' devices. Raises ValueError as `check_ranges` does."""
+        check_ranges(spec, [each.layers for each in options.devices])
         self.gguf_model = gguf_model
         self.spec = spec
         self.packing = packing
         self.options = options
         self.ahead = ahead
         """Memory that is pinned in the meantime."""
-        self.backend = backend
-        self.device = options.device
+        self.devices = [DeviceState(*each, spec) for each in zip(options.devices, backends, strict=True)]
+        """In the order of their layers."""
         self.times = options.start.times
         self.measurements = options.start.measurements
         self.off = SwitchedOff()
-        mixer = common_mixer(spec)
-        assert mixer is not None, "the plan rejects layers of different attention"
-        self.mixer = mixer
+        of_layers = device_mixers(spec)
+        assert of_layers is not None, "the plan rejects these kinds of attention"
+        self.layer_mixers = of_layers
+        """The mixer of each layer."""
+        self.mixers = tuple(dict.fromkeys(of_layers))
+        """The different mixers."""
         self.num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
         """Maximum positions of a request."""
 
+    def on_each(self, run: Callable[[DeviceState], None]) -> None:
+        """Call `run` for each device in order, while it is active."""
+        for device in self.devices:
+            with device.active():
+                run(device)
+
     # --- attention kernels ---
-    sizes: Sizes
     expanded_sizes: ExpandedSizes | None
-    attends: Sequence[Any]
-    """Attention of each lane, with kernels that need no compilation in advance."""
-    late_attention: LateAttention | None
     expert_sizes: list[int]
     """Numbers of tokens for which the kernels of experts are checked."""
     step_sizes: list[int]
@@ -74,36 +135,25 @@ class LoadState:
 
     # --- weights ---
     weights: HybridWeights
-    linears: list[Linear]
-    """All dense layers."""
-    whole: WholeLayers
     pinned: PinnedMemory
     routed_weights: list[RoutedWeights]
     in_host: dict[int, kernels.Experts]
     """The experts in host memory, by index of the routed layer."""
 
-    # --- attention layers ---
-    pointwise: Pointwise
-    late: LateKernels
-    attention: AttentionLayer[Any]
-    make_prefill_attention: Callable[[ExpandedAttention | None], AttentionLayer[Any]]
-    expanded: ExpandedAttention | None
-
     # --- experts ---
-    by_layer: Mapping[int, LayerOnDevice]
-    """The experts that the device computes, by routed layer."""
     host: HostExperts
     experts: DividedExperts
 
-    # --- memory ---
-    kv: DeviceKvPool
-    inputs: DecodeInputs
-
     # --- streaming ---
-    streamed: StreamedExperts | None
+    streamed: StreamedLayers | None
 
     # --- model ---
     model: HybridModel
+
+    @property
+    def waiting_kernels(self) -> list[str]:
+        """Names of the kernels that are not in use yet."""
+        return list(dict.fromkeys(name for device in self.devices for name in device.late.waiting))
 
     @property
     def on_host(self) -> list[kernels.Experts]:

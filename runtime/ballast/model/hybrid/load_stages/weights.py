@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import torch
 
@@ -12,9 +13,9 @@ from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.load_stages.experts import self_check
 from ballast.model.hybrid.load_stages.stage import Report
-from ballast.model.hybrid.load_stages.state import LoadState
-from ballast.model.hybrid.streaming.host_memory import PinnedMemory
-from ballast.model.hybrid.weights import HybridWeights, load_hybrid_weights
+from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
+from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
+from ballast.model.hybrid.weights import DeviceLoader, HybridWeights, load_hybrid_weights
 
 log = logging.getLogger(__name__)
 
@@ -24,59 +25,75 @@ _LOADED = 0.9 / 0.93
 
 def load_weights(state: LoadState, report: Report) -> None:
     """Load all weights. In the meantime, pin loaded experts in host memory and compile kernels."""
-    options, device, backend = state.options, state.device, state.backend
-    state.whole = WholeLayers(options.gpu_experts, backend.make_experts, device, self_check(state))
-    state.linears = []
     state.pinned = PinnedMemory()
-    with (
-        backend.pinning(state.ahead) as pinning,
-        backend.early_kernels(state.spec, state.packing.pool, options.max_step_tokens, state.expert_sizes) as early,
-    ):
-
-        def note(linear: Linear) -> None:
-            state.linears.append(linear)
-            if early is not None:
-                early.add_linear(linear)
-
-        def is_taken(index: int, experts: Experts) -> bool:
-            is_on_device = state.whole.take(index, experts)
-            if not is_on_device:
-                if pinning is not None:
-                    pinning.add(experts)
-                if early is not None and options.pcie_share != 0:
-                    early.add_experts(experts)
-            return is_on_device
-
+    with ExitStack() as stack:
+        # Memory that one device has pinned is pinned for all.
+        pinning = stack.enter_context(state.devices[0].backend.pinning(state.ahead))
+        loaders: list[DeviceLoader] = []
+        for device in state.devices:
+            loaders += [_loader(state, device, pinning, stack)] * len(device.layers)
         with state.times.phase("weights"):
             state.weights = load_hybrid_weights(
                 state.gguf_model,
                 state.spec,
-                options.num_sampled_ids,
+                state.options.num_sampled_ids,
                 state.packing,
-                _noted(backend.make_linear, note),
-                backend.router,
-                device,
+                loaders,
                 lambda done: report(_LOADED * done),
-                is_taken,
             )
         if pinning is not None:
             with state.times.phase("pinned"):
                 state.pinned = pinning.finish(lambda done: report(_LOADED + (1 - _LOADED) * done))
-    _tell_bounds(state.weights, options.kv_dtype)
+    _report_bounds(state.weights, state.options.kv_dtype)
+
+
+def _loader(state: LoadState, device: DeviceState, pinning: Pinning | None, stack: ExitStack) -> DeviceLoader:
+    """Makes the weights of a device's layers. Kernels for them are compiled until `stack` is closed."""
+    options, backend = state.options, device.backend
+    device.whole = WholeLayers(
+        options.gpu_experts, backend.make_experts, backend.device, self_check(state, device.backend)
+    )
+    device.linears = []
+    with device.active():
+        early = stack.enter_context(
+            backend.early_kernels(state.spec, state.packing.pool, options.max_step_tokens, state.expert_sizes)
+        )
+
+    def note(linear: Linear) -> None:
+        device.linears.append(linear)
+        if early is not None:
+            early.add_linear(linear)
+
+    def is_taken(index: int, experts: Experts) -> bool:
+        is_on_device = device.whole.take(index, experts)
+        if not is_on_device:
+            if pinning is not None:
+                pinning.add(experts)
+            if early is not None and options.pcie_share != 0:
+                early.add_experts(experts)
+        return is_on_device
+
+    make_linear = _noted(backend.make_linear, note)
+    return DeviceLoader(backend.device, make_linear, backend.router, is_taken, device.active)
 
 
 def tune_products(state: LoadState, report: Report) -> None:
     """Choose the kernel of each dense layer for each number of tokens."""
-    if state.backend.compiles:
-        with state.times.phase("kernels"):
-            state.backend.autotune(state.linears, state.options.max_step_tokens, state.off, state.measurements)
+
+    def tune(device: DeviceState) -> None:
+        if device.backend.compiles:
+            with state.times.phase("kernels"):
+                most_tokens = state.options.max_step_tokens
+                device.backend.autotune(device.linears, most_tokens, state.off, state.measurements)
+
+    state.on_each(tune)
     state.routed_weights = [layer.routed for layer in state.weights.layers if layer.routed is not None]
     state.in_host = {
         index: layer.experts for index, layer in enumerate(state.routed_weights) if layer.experts is not None
     }
 
 
-def _tell_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
+def _report_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
     """Log whether the cache can hold the numbers of all possible tokens. If not, larger numbers are clamped and
     counted."""
     holds = torch.finfo(kv_dtype).max

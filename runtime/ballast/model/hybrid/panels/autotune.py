@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 Measure = Callable[[Sequence[Callable[[], object]]], float]
 """Measures the seconds that the calls take, one after the other."""
 
-_MOST_ALIKE = 8
+_MAX_SIMILAR = 8
 """Maximum number of layers whose matrices are multiplied in rotation: together they are too large for the caches."""
-_LEAST_GAIN = 1.03
-_MOST_DIFFERENCE = 2.0**-10
+_MIN_GAIN = 1.03
+_MAX_DIFFERENCE = 2.0**-10
 """Maximum difference as a fraction of the largest result. The kernels themselves differ by 2⁻¹⁵ of a sum's largest
 possible value."""
 
@@ -59,12 +59,12 @@ def autotune(
         if linear.has_int_gemm:
             alike[linear.shape].append(linear)
     counts = _counts(most_tokens)
-    products = [_Product(group[:_MOST_ALIKE], tokens, device) for group in alike.values() for tokens in counts]
+    products = [_Product(group[:_MAX_SIMILAR], tokens, device) for group in alike.values() for tokens in counts]
     cases = [str(product) for product in products]
 
     def chosen_cases() -> list[str]:
         _compile(products, parallel_compile)
-        return [case for case, product in zip(cases, products, strict=True) if product.pays(measure)]
+        return [case for case, product in zip(cases, products, strict=True) if product.is_faster(measure)]
 
     def kept_cases(value: Any) -> list[str]:
         if not isinstance(value, list) or not all(case in cases for case in value):
@@ -145,16 +145,16 @@ class _Product:
         """Raises _NoIntGemmError if `int_gemm` fails or is wrong."""
         plain, coded = self.both()
         by = difference(coded.cpu().numpy(), plain.cpu().numpy())
-        if not by <= _MOST_DIFFERENCE:
+        if not by <= _MAX_DIFFERENCE:
             raise _NoIntGemmError(f"{self} differ by {by:.2g}")
 
-    def pays(self, measure: Measure) -> bool:
+    def is_faster(self, measure: Measure) -> bool:
         """Whether `int_gemm` is faster. Raises _NoIntGemmError if it fails or is wrong."""
         self.check()
         x = self._given()
         with self._failing_as(_NoIntGemmError):
             seconds = [measure(self._calls(x, by_int_gemm=by_int_gemm)) for by_int_gemm in (False, True)]
-        return seconds[1] * _LEAST_GAIN <= seconds[0]
+        return seconds[1] * _MIN_GAIN <= seconds[0]
 
     def __str__(self) -> str:
         return _case(self.linears[0].shape, self.num_tokens)

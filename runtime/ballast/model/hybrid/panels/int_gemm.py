@@ -17,7 +17,7 @@ from ballast.model.hybrid.panels.matmul import Kernel
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.platforms.platform_of import platform_of
 
-MOST_TILES = 5
+MAX_TILES = 5
 """Maximum tiles of tokens, for MIN_CUBLAS_TOKENS - 1 tokens."""
 _TILES = (8, 16, 32)
 _TERM_NUMBERS = 64
@@ -28,7 +28,7 @@ it takes at a time: so a token's sums do not depend on the number of tokens."""
 _WANTED_PROGRAMS = 2112
 """Target number of programs on a GPU, sixteen per processor of an H200; if there are too few rows, columns are split
 among programs."""
-_LEAST_SHARE = 4
+_MIN_SHARE = 4
 """Minimum of a program's fraction of the columns, in units of _SHARE_GROUPS."""
 
 
@@ -41,7 +41,7 @@ class IntGemmInput:
 
 
 def int_gemm(stack: PanelStack, given: IntGemmInput, out: torch.Tensor, *, arrived: torch.Tensor) -> None:
-    """out float32 [T * heads, rows] = x Wᵀ for a quantised type, one matrix per head; T is at most 32 * MOST_TILES.
+    """out float32 [T * heads, rows] = x Wᵀ for a quantised type, one matrix per head; T is at most 32 * MAX_TILES.
     `arrived`: int32 zeros [`num_counters`]; no other stream may use them at the same time. A token's sums do not depend
     on the other tokens."""
     num_tokens = len(out) // stack.num_experts
@@ -49,7 +49,7 @@ def int_gemm(stack: PanelStack, given: IntGemmInput, out: torch.Tensor, *, arriv
     kernel = int_gemm_kernel(stack.ggml_type, num_tokens)
     padded_tokens, num_supers = given.totals.shape[2], given.totals.shape[0] // (SUPER_GROUPS * layout.subs_per_group)
     num_units = num_supers * SUPER_GROUPS // _SHARE_GROUPS
-    num_splits = min(num_units // _LEAST_SHARE, _WANTED_PROGRAMS // (_row_blocks(stack) * stack.num_experts))
+    num_splits = min(num_units // _MIN_SHARE, _WANTED_PROGRAMS // (_row_blocks(stack) * stack.num_experts))
     share = -(-num_units // max(1, num_splits))
     num_splits = -(-num_units // share)
     steps_per_split = share * _SHARE_GROUPS * GROUP_COLS // kernel.step_cols
@@ -105,7 +105,7 @@ def int_gemm_kernel(kind: GgmlType, num_tokens: int) -> Kernel:
 
 def num_counters(stack: PanelStack) -> int:
     """Number of counters that a matrix needs for programs that share its columns."""
-    return _row_blocks(stack) * stack.num_experts * MOST_TILES
+    return _row_blocks(stack) * stack.num_experts * MAX_TILES
 
 
 def _block(num_tokens: int) -> int:

@@ -73,6 +73,23 @@ def gated(value, gate):
 
 
 @triton.jit
+def unit_of(gate, up, alpha, limit, UNIT: tl.constexpr):
+    """What a network computes of gate and up; see `panels/unit.py`. NaN stays NaN."""
+    if UNIT == 0:
+        value = gated(up, gate)
+    else:
+        bounded = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+        if UNIT == 1:
+            clamped = tl.where(gate > limit, limit, gate)
+            # silu(alpha g) / alpha
+            value = gated(bounded + 1.0, clamped * alpha) / alpha
+        else:
+            share = gated(1.0, gate)
+            value = tl.where(share > limit, limit, share) * bounded
+    return value
+
+
+@triton.jit
 def store(sums, out, gate, place, kept, HAS_GATE: tl.constexpr):
     """Store sums, times silu of the gate if there is one (it may be `out` itself)."""
     if HAS_GATE:

@@ -46,6 +46,10 @@ class CudaPlatform:
         """See `Platform`."""
         return torch.cuda.Stream(self.device, priority=priority)  # type: ignore[no-untyped-call]  # torch has no types for it
 
+    def active(self) -> AbstractContextManager[object]:
+        """See `Platform`."""
+        return torch.cuda.device(self.device)
+
     def on(self, stream: Any) -> AbstractContextManager[object]:
         """See `Platform`."""
         return torch.cuda.stream(stream)

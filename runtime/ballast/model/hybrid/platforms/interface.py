@@ -67,6 +67,9 @@ class Platform(Protocol):
     def new_stream(self, priority: int = 0) -> Stream:
         """Create a stream. Work of a lower `priority` number runs first; the default stream has 0."""
 
+    def active(self) -> AbstractContextManager[object]:
+        """A context in which this device is the calling thread's current device, on which it launches kernels."""
+
     def on(self, stream: Stream) -> AbstractContextManager[object]:
         """A context in which `stream`, which belongs to this platform, is the current stream."""
 

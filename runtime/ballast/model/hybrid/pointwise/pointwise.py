@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from ballast.families.architecture import Unit
 from ballast.model.hybrid.step import Step
 
 
@@ -20,6 +21,8 @@ class HeadWeights:
     value_bias: torch.Tensor | None  # [G * V]
     query_norm: torch.Tensor | None  # [K], the same for all heads, or [H * K], one norm over all heads together
     key_norm: torch.Tensor | None  # [K] or [G * K]
+    value_scale: float = 1.0
+    """Factor of values, after their bias."""
 
 
 INDEX_NORM_EPS = 1e-6
@@ -59,7 +62,8 @@ class Pointwise(Protocol):
         cache: torch.Tensor,
         step: Step,
     ) -> torch.Tensor:
-        """The query [T, H, L]: nope [T, H, kv_lora_rank], then the last rope_dim entries of `heads` [T, H, …] rotated.
+        """The query [T, H, L]: nope [T, H, kv_lora_rank], then the last rope_dim entries of `heads` [T, H, …] rotated;
+        all times the factor of the token's position, if the model scales queries.
         The cache's slots get latents [T, L]: the latent normed by `weight`, then the rotated key, which no norm bounds.
 
         Rounding makes neither of them infinite: a number that is too large becomes the largest of its sign, and is
@@ -70,7 +74,8 @@ class Pointwise(Protocol):
 
     def rotated_query(self, heads: torch.Tensor, step: Step, scale: float, out: torch.Tensor) -> None:
         """Write `heads` [T, H, …] to `out`, which has the cache's type: the last rope_dim entries of each head are
-        rotated, numbers are clamped as in `query_and_cache`, and the result is multiplied by `scale`."""
+        rotated, numbers are scaled by position and clamped as in `query_and_cache`, and the result is multiplied by
+        `scale`."""
 
     def heads_and_cache(
         self,
@@ -93,5 +98,5 @@ class Pointwise(Protocol):
         key [T, key_dim], whose tokens may be strided. The slots of `keys` [slots, key_dim] get the normed key. The
         first rope_dim entries of both are rotated. Numbers are clamped as in `query_and_cache`."""
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        """silu(gate) * up, each [T, N]."""
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
+        """silu(gate) * up, or the unit of both, each [T, N]."""

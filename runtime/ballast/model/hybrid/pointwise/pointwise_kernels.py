@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.panels.program_kernels import unit_of
 from ballast.model.hybrid.reduce_kernels import plus
 
 
@@ -69,11 +70,13 @@ def query_and_cache(
     slots,  # int32 [T]
     cos,  # float32 [positions, ROPE / 2]
     sin,
+    scales,  # float32 [positions], factors of queries, if HAS_SCALES
     query,  # float32 [T, heads, RANK + ROPE]
     cache,  # [slots, RANK + ROPE]
     num_saturated,  # int64 []
     num_heads,
     eps,
+    HAS_SCALES: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEADS_STRIDE: tl.constexpr,
     RANK: tl.constexpr,
@@ -96,12 +99,18 @@ def query_and_cache(
     if head < num_heads:
         row = token * num_heads + head
         values = tl.load(nope + row * RANK + column, mask=is_latent, other=0.0)
+        if HAS_SCALES:
+            factor = tl.load(scales + tl.load(positions + token))
+            values *= factor
         tl.store(query + row * (RANK + ROPE) + column, _bounded(values, LARGEST_QUERY), mask=is_latent)
         rope = heads + token * HEADS_STRIDE + (head + 1) * HEAD_DIM - ROPE + 2 * pair
         even = tl.load(rope, mask=is_pair, other=0.0)
         odd = tl.load(rope + 1, mask=is_pair, other=0.0)
         first = even * cosine - odd * sine
         second = odd * cosine + even * sine
+        if HAS_SCALES:
+            first *= factor
+            second *= factor
         rotated = query + row * (RANK + ROPE) + RANK + 2 * pair
         tl.store(rotated, _bounded(first, LARGEST_QUERY), mask=is_pair)
         tl.store(rotated + 1, _bounded(second, LARGEST_QUERY), mask=is_pair)
@@ -132,10 +141,12 @@ def rotated_query(
     positions,  # int32 [T]
     cos,  # float32 [positions, ROPE / 2]
     sin,
+    scales,  # float32 [positions], factors of queries, if HAS_SCALES
     query,  # [T, heads, NOPE + ROPE]
     num_saturated,  # int64 []
     scale,
     num_heads,
+    HAS_SCALES: tl.constexpr,
     HEADS_STRIDE: tl.constexpr,
     NOPE: tl.constexpr,
     ROPE: tl.constexpr,
@@ -153,6 +164,9 @@ def rotated_query(
     of_nope = tl.arange(0, PADDED_NOPE)[None, :]
     in_nope = has_head & (of_nope < NOPE)
     values = tl.load(given + of_nope, mask=in_nope, other=0.0)
+    if HAS_SCALES:
+        factor = tl.load(scales + tl.load(positions + token))
+        values *= factor
     tl.store(made + of_nope, (_bounded(values, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_nope)
     pair = tl.arange(0, PADDED_PAIRS)[None, :]
     in_pair = has_head & (pair < ROPE // 2)
@@ -163,6 +177,9 @@ def rotated_query(
     odd = tl.load(given + NOPE + 2 * pair + 1, mask=in_pair, other=0.0)
     first = even * cosine - odd * sine
     second = odd * cosine + even * sine
+    if HAS_SCALES:
+        first *= factor
+        second *= factor
     tl.store(made + NOPE + 2 * pair, (_bounded(first, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_pair)
     second_place = made + NOPE + 2 * pair + 1
     tl.store(second_place, (_bounded(second, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_pair)
@@ -246,6 +263,7 @@ def heads_and_cache(
     num_heads,
     num_kv_heads,
     eps,
+    value_scale,
     QUERY_STRIDE: tl.constexpr,
     KEY_STRIDE: tl.constexpr,
     VALUE_STRIDE: tl.constexpr,
@@ -311,6 +329,7 @@ def heads_and_cache(
         values = tl.load(value + token * VALUE_STRIDE + own * V_DIM + of_value, mask=is_value, other=0.0)
         if HAS_VALUE_BIAS:
             values += tl.load(value_bias + own * V_DIM + of_value, mask=is_value, other=0.0)
+        values *= value_scale
         kept = row + num_kv_heads * KEY_DIM + own * V_DIM + of_value
         tl.store(kept, _bounded(values, LARGEST).to(cache.dtype.element_ty), mask=is_value)
         num_beyond = tl.reduce(_is_beyond(values, LARGEST), 0, plus)
@@ -394,6 +413,9 @@ def gated(
     out,  # float32 [T, width]
     width,
     stride,
+    alpha,  # of the unit
+    limit,
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
@@ -401,4 +423,4 @@ def gated(
     is_there = column < width
     x = tl.load(gate + token * stride + column, mask=is_there, other=0.0)
     y = tl.load(up + token * stride + column, mask=is_there, other=0.0)
-    tl.store(out + token * width + column, x / (1.0 + tl.exp(-x)) * y, mask=is_there)
+    tl.store(out + token * width + column, unit_of(x, y, alpha, limit, UNIT), mask=is_there)

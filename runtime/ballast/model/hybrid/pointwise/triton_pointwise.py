@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from ballast.families.architecture import Unit
+from ballast.model.hybrid.panels.unit import kernel_unit
 from ballast.model.hybrid.pointwise import pointwise_kernels
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
 from ballast.model.hybrid.power_of_two import padded
@@ -26,6 +28,9 @@ class TritonPointwise:
         self._rms_eps = rms_eps
         self._cos = torch.from_numpy(rope.cos).to(device)
         self._sin = torch.from_numpy(rope.sin).to(device)
+        self._has_scales = rope.query_scale is not None
+        # Any pointer, if there are none.
+        self._scales = self._cos if rope.query_scale is None else torch.from_numpy(rope.query_scale).to(device)
         self._rope_dim = 2 * rope.cos.shape[1]
 
     def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
@@ -75,11 +80,13 @@ class TritonPointwise:
             step.slots,
             self._cos,
             self._sin,
+            self._scales,
             query,
             cache,
             self.num_saturated,
             num_heads,
             self._rms_eps,
+            HAS_SCALES=self._has_scales,
             HEAD_DIM=heads.shape[2],
             HEADS_STRIDE=heads.stride(0),
             RANK=rank,
@@ -106,10 +113,12 @@ class TritonPointwise:
             step.positions,
             self._cos,
             self._sin,
+            self._scales,
             out,
             self.num_saturated,
             scale,
             num_heads,
+            HAS_SCALES=self._has_scales,
             HEADS_STRIDE=heads.stride(0),
             NOPE=head_dim - self._rope_dim,
             ROPE=self._rope_dim,
@@ -152,6 +161,7 @@ class TritonPointwise:
             num_heads,
             num_kv_heads,
             self._rms_eps,
+            weights.value_scale,
             QUERY_STRIDE=query.stride(0),
             KEY_STRIDE=key.stride(0),
             VALUE_STRIDE=value.stride(0),
@@ -215,10 +225,11 @@ class TritonPointwise:
         )
         return rotated
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """See `Pointwise`."""
         num_tokens, width = gate.shape
         out = gate.new_empty((num_tokens, width))
         grid = (num_tokens, -(-width // _GATED_BLOCK))
-        pointwise_kernels.gated[grid](gate, up, out, width, gate.stride(0), BLOCK=_GATED_BLOCK)
+        kind, alpha, limit = kernel_unit(unit)
+        pointwise_kernels.gated[grid](gate, up, out, width, gate.stride(0), alpha, limit, UNIT=kind, BLOCK=_GATED_BLOCK)
         return out

@@ -10,7 +10,7 @@ _A_SCORE = 4
 """Bytes per score."""
 GROUP = 16384
 """Number of scores from which one GPU program keeps the highest."""
-MOST_CHOSEN = GROUP // 2
+MAX_CHOSEN = GROUP // 2
 """Maximum top_k on a GPU: at most half of a group is kept."""
 
 

@@ -37,8 +37,10 @@ class SparseAttention:
         place = step.requests.place
         self._chosen[place] = self._choose(query, weights, keys, self._owners[place], step)
 
-    def __call__(self, query: torch.Tensor, cache: torch.Tensor, step: Step) -> torch.Tensor:
-        """See `Attention`."""
+    def __call__(
+        self, query: torch.Tensor, cache: torch.Tensor, step: Step, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See `Attention`; there are no sinks."""
         place = step.requests.place
         chosen = self._chosen[place] if self._is_shared else self._chosen.pop(place)
         return self._attend(query, cache, chosen, self._owners[place], step)

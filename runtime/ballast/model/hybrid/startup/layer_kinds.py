@@ -13,9 +13,11 @@ from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel, block_of
 
 
-def one_of_each_kind(gguf_model: GgufModel, spec: ModelSpec, routed: Mapping[int, LayerOnDevice]) -> list[int]:
-    """Ascending indices of the first layer of each kind. `routed` maps each routed layer, by its index among the routed
-    layers, to the experts that the device computes."""
+def one_of_each_kind(
+    gguf_model: GgufModel, spec: ModelSpec, routed: Mapping[int, LayerOnDevice], layers: range
+) -> list[int]:
+    """Ascending indices of the first of `layers` of each kind. `routed` maps each routed layer, by its index among the
+    routed layers, to the experts that the device computes."""
     tensors: list[list[Hashable]] = [[] for _ in range(spec.num_layers)]
     for name, info in gguf_model.tensors.items():
         index = block_of(name)
@@ -23,10 +25,10 @@ def one_of_each_kind(gguf_model: GgufModel, spec: ModelSpec, routed: Mapping[int
             tensors[index].append((name.removeprefix(f"blk.{index}"), info.ggml_type, info.shape))
     firsts: dict[Hashable, int] = {}
     routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
-    for index, of_layer in enumerate(tensors):
+    for index in layers:
         on_device = routed.get(routed_index[index]) if index in routed_index else None
         copies = None if on_device is None else (on_device.num_gpu_experts, on_device.is_whole, len(on_device.across))
         # Counters of layers are 8 bytes apart, and Triton compiles separate kernels for addresses that are multiples of
         # 16.
-        firsts.setdefault((frozenset(of_layer), spec.layers[index], copies, index % 2), index)
+        firsts.setdefault((frozenset(tensors[index]), spec.layers[index], copies, index % 2), index)
     return list(firsts.values())

@@ -99,7 +99,7 @@ _alone = threading.Lock()
 
 def _loaded(compile_kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Compile and load a kernel. Many concurrent compilations may cause a failure, so a failed kernel is retried once,
-    alone."""
+    and no two kernels are retried at the same time."""
 
     def load() -> Any:
         kernel = compile_kernel(*args, **kwargs)
@@ -111,4 +111,8 @@ def _loaded(compile_kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     except Exception as error:  # noqa: BLE001  compilers raise errors of any type
         log.warning("retrying the compilation of a kernel", extra={"error": first_line(error)})
     with _alone:
-        return load()
+        try:
+            return load()
+        except Exception as error:
+            log.warning("a kernel does not compile", extra={"error": first_line(error)})
+            raise

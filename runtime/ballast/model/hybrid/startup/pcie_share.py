@@ -19,21 +19,21 @@ log = logging.getLogger(__name__)
 
 SHARES = (0.125, 0.1875, 0.25, 0.3125, 0.375, 0.4)
 """Candidate fractions. With a larger one, the CPU's idle time exceeds the gain from PCIe."""
-MOST_LAYERS = 8
+MAX_LAYERS = 8
 """Maximum number of measured routed layers, so that a start takes seconds for a model of any depth."""
-MOST_TOKENS = 16
-_BATCH_SIZES = (1, 4, MOST_TOKENS)
+MAX_TOKENS = 16
+_BATCH_SIZES = (1, 4, MAX_TOKENS)
 _REPEATS = 3
-_LEAST_GAIN = 0.02
+_MIN_GAIN = 0.02
 """Minimum relative gain over a fraction of 0."""
 
 Step = Callable[[], None]
 
 
 def layers_to_measure(layers: Sequence[int]) -> list[int]:
-    """MOST_LAYERS of `layers`, evenly spaced, including the first: published files use more precise types in some parts
+    """MAX_LAYERS of `layers`, evenly spaced, including the first: published files use more precise types in some parts
     of a model."""
-    count = min(len(layers), MOST_LAYERS)
+    count = min(len(layers), MAX_LAYERS)
     return [layers[n * len(layers) // count] for n in range(count)]
 
 
@@ -76,7 +76,7 @@ def best_share(times: Mapping[float, float]) -> float:
     """The fraction with the lowest time, or 0 if none gains enough over 0. `times`: seconds by fraction, including
     0."""
     best = min(times, key=lambda share: times[share])
-    return best if times[best] <= times[0.0] * (1 - _LEAST_GAIN) else 0.0
+    return best if times[best] <= times[0.0] * (1 - _MIN_GAIN) else 0.0
 
 
 @torch.inference_mode()

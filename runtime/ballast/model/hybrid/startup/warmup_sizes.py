@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 
 from ballast.model.hybrid.experts import grouped_int_gemm
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS
-from ballast.model.hybrid.experts.pair_sums import pays
+from ballast.model.hybrid.experts.pair_sums import is_faster
 from ballast.model.hybrid.panels.matmul import (
     MAX_GEMV_TOKENS,
     MIN_CUBLAS_TOKENS,
@@ -57,7 +57,7 @@ def _kernels_of_attention(count: int) -> Hashable:
 
 
 def _kernels_of_experts(count: int, num_used: int, num_experts: int) -> Hashable:
-    if pays(count, num_used, num_experts):
+    if is_faster(count, num_used, num_experts):
         return None
     block = padded(count) if count <= MAX_GEMV_TOKENS else grouped_gemm_block(count)
     num_pairs = count * num_used

@@ -16,10 +16,10 @@ from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_ro
 from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.streaming.break_even import Timing
 from ballast.model.hybrid.streaming.joint_split import JointTiming, balanced_fraction, expert_counts
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
+from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.spec import ModelSpec
 
-FEWEST_TOKENS = 64
+MIN_TOKENS = 64
 JOINT_TOKENS = (64, 128, 256, 512, 1024)
 """Numbers of tokens for which both processors are timed together."""
 _JOINT_LAYERS = 2
@@ -34,24 +34,25 @@ class Calibration:
     spec: ModelSpec
     layers: Sequence[kernels.Experts]
     pool: kernels.ThreadPool
-    streamed: StreamedExperts
-    device: torch.device
+    streamed: StreamedLayers
 
     def why_wrong(self, warmup_sizes: Sequence[int]) -> str | None:
         """The reason why streamed experts are unreliable, or None.
 
-        Computes one layer of each combination of types for each of `warmup_sizes` tokens, and compares results of few
-        tokens with the CPU's. Raises the errors that CUDA itself reports, and EngineDeadError when the device hangs."""
-        firsts: dict[tuple[int, ...], int] = {}
+        Computes one layer of each device and combination of types for each of `warmup_sizes` tokens, and compares
+        results of few tokens with the CPU's. Raises the errors that CUDA itself reports, and EngineDeadError when a
+        device hangs."""
+        firsts: dict[tuple[torch.device, tuple[int, ...]], int] = {}
         for index, layer in enumerate(self.layers):
-            firsts.setdefault(tuple(matrix.ggml_type for part in layer.parts for matrix in part), index)
+            types = tuple(matrix.ggml_type for part in layer.parts for matrix in part)
+            firsts.setdefault((self.streamed.platform(index).device, types), index)
         try:
             for num_tokens in warmup_sizes:
-                given = _Given(self.spec, num_tokens, self.device)
+                given = _Given(self.spec, num_tokens)
                 self.streamed.begin(num_tokens)
                 for index in range(max(firsts.values()) + 1):
-                    self.streamed.submit(index, *given.on_device)
-                    if index in firsts.values() and num_tokens <= FEWEST_TOKENS:
+                    self._submit(index, given)
+                    if index in firsts.values() and num_tokens <= MIN_TOKENS:
                         expected = given.by_cpu(self.layers[index], self.pool)
                         found = self.streamed.result(index).cpu().numpy()
                         by = difference(found, expected)
@@ -68,7 +69,7 @@ class Calibration:
         """Times a layer on the CPU and streamed, for increasing numbers of tokens until streaming wins, at most
         `max_tokens`."""
         timings: list[Timing] = []
-        num_tokens = min(FEWEST_TOKENS, max_tokens)
+        num_tokens = min(MIN_TOKENS, max_tokens)
         while True:
             timings.append(self._timing(num_tokens))
             if timings[-1].lead_s >= 0 or num_tokens == max_tokens:
@@ -89,23 +90,25 @@ class Calibration:
 
     def _joint_s(self, num_tokens: int, fraction: float) -> float:
         """Seconds of a layer if this fraction of its experts is streamed while the CPU computes the others."""
-        given = _Given(self.spec, num_tokens, self.device)
+        given = _Given(self.spec, num_tokens)
         bounds = [self.streamed.bounds(layer) for layer in range(min(_JOINT_LAYERS, len(self.layers)))]
+        self._send(given, len(bounds))
         counts = expert_counts(bounds, fraction)
         self.streamed.wait()
         begin = time.perf_counter()
         self.streamed.begin_first([*counts, *[0] * (len(self.layers) - len(counts))])
         for layer, count in enumerate(counts):
             if count > 0:
-                self.streamed.submit(layer, *given.first_on_device(count))
+                self._submit(layer, given, below=count)
             given.by_cpu(self.layers[layer], self.pool, first=count)
             self.streamed.finish(lambda: None)
         return (time.perf_counter() - begin) / len(counts)
 
     def _timing(self, num_tokens: int, repeats: int = _REPEATS) -> Timing:
-        given = _Given(self.spec, num_tokens, self.device)
+        given = _Given(self.spec, num_tokens)
         # Enough layers that the first copy, during which nothing is computed, takes a small fraction of the time.
         num_layers = min(len(self.layers), -(-_TIMED_CHUNKS * len(self.layers) // self.streamed.num_chunks))
+        self._send(given, num_layers)
         cpu_s, streamed_s = [], []
         for _ in range(repeats):
             begin = time.perf_counter()
@@ -115,22 +118,40 @@ class Calibration:
             begin = time.perf_counter()
             self.streamed.begin(num_tokens)
             for layer in range(num_layers):
-                self.streamed.submit(layer, *given.on_device)
+                self._submit(layer, given)
             self.streamed.finish(lambda: None)
             streamed_s.append((time.perf_counter() - begin) / num_layers)
         return Timing(num_tokens, min(cpu_s), min(streamed_s))
+
+    def _send(self, given: _Given, num_layers: int) -> None:
+        """Copy the tokens to the devices of the first layers, so that the copies are not timed."""
+        for layer in range(num_layers):
+            given.on(self.streamed.platform(layer).device)
+
+    def _submit(self, layer: int, given: _Given, below: int | None = None) -> None:
+        """Submit a layer on its device. `below`: only with experts below this; None: with all."""
+        platform = self.streamed.platform(layer)
+        with platform.active():
+            x, ids, weights = given.on(platform.device)
+            self.streamed.submit(layer, x, ids if below is None else ids.masked_fill(ids >= below, -1), weights)
 
 
 class _Given:
     """Random tokens that select random experts."""
 
-    def __init__(self, spec: ModelSpec, num_tokens: int, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, num_tokens: int) -> None:
         rng = np.random.default_rng(num_tokens)
         chosen = rng.random((num_tokens, spec.routing.num_experts)).argsort(1)[:, : spec.routing.num_experts_used]
         self._x = random_rows(rng, num_tokens, spec.hidden)
         self._ids = np.ascontiguousarray(chosen, dtype=np.int32)
         self._weights = rng.random(self._ids.shape, dtype=np.float32)
-        self.on_device = [torch.from_numpy(values).to(device) for values in (self._x, self._ids, self._weights)]
+        self._on: dict[torch.device, list[torch.Tensor]] = {}
+
+    def on(self, device: torch.device) -> list[torch.Tensor]:
+        """The tokens, ids and weights on a device, always the same tensors."""
+        if device not in self._on:
+            self._on[device] = [torch.from_numpy(values).to(device) for values in (self._x, self._ids, self._weights)]
+        return self._on[device]
 
     def by_cpu(self, experts: kernels.Experts, pool: kernels.ThreadPool, first: int = 0) -> NDArray[np.float32]:
         """The result of experts `first` and above."""
@@ -138,8 +159,3 @@ class _Given:
         ids = np.where(self._ids < first, np.int32(-1), self._ids)
         experts.forward(pool, self._x, ids, self._weights, out)
         return out
-
-    def first_on_device(self, count: int) -> list[torch.Tensor]:
-        """As `on_device`, but only with experts below `count`."""
-        x, ids, weights = self.on_device
-        return [x, ids.masked_fill(ids >= count, -1), weights]

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels, numa
 from ballast.model.hybrid.panels.stack import scales_on
+from ballast.model.hybrid.panels.unit import SILU_ALONE, HostUnit
 from ballast.model.hybrid.platforms.registrar import Registrar
 
 log = logging.getLogger(__name__)
@@ -63,12 +64,13 @@ class HostPanels:
 
 @dataclass(frozen=True, slots=True)
 class HostExpertPart:
-    """The part of a layer's experts on one NUMA node: gate and up [I', D], down [D, I']. The results of all parts are
-    summed."""
+    """The part of a layer's experts on one NUMA node: gate and up [I', D], down [D, I'], and their unit. The
+    results of all parts are summed."""
 
     gate: HostPanels
     up: HostPanels
     down: HostPanels
+    unit: HostUnit = SILU_ALONE
 
     @property
     def matrices(self) -> tuple[HostPanels, HostPanels, HostPanels]:
@@ -83,7 +85,12 @@ class HostExpertPart:
 
 def panels_of(experts: kernels.Experts) -> list[HostExpertPart]:
     """The parts of a layer's packed experts, as views; empty if the experts are not packed."""
-    return [HostExpertPart(*(_panels(matrix, experts.num_experts) for matrix in part)) for part in experts.parts]
+    biases, clamped = experts.biases, experts.clamped_unit
+    parts = []
+    for matrices, first_row in zip(experts.parts, experts.first_rows, strict=True):
+        gate, up, down = (_panels(matrix, experts.num_experts) for matrix in matrices)
+        parts.append(HostExpertPart(gate, up, down, HostUnit.of_part(clamped, biases, first_row, gate.rows)))
+    return parts
 
 
 def _panels(matrix: kernels.Matrix, num_experts: int) -> HostPanels:

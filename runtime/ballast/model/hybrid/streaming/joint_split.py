@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ballast.model.hybrid.streaming.break_even import Timing
 
-LEAST_GAIN = 0.05
+MIN_GAIN = 0.05
 """Minimum relative gain over the faster processor for using both together."""
 
 
@@ -29,7 +29,7 @@ class JointTiming:
     @property
     def lead_s(self) -> float:
         """Seconds that both save over the faster one, less the minimum gain; negative if they save nothing."""
-        return (1 - LEAST_GAIN) * min(self.cpu_s, self.streamed_s) - self.joint_s
+        return (1 - MIN_GAIN) * min(self.cpu_s, self.streamed_s) - self.joint_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class JointSplit:
     to_tokens: int
     """Fewest and most tokens of a joint step."""
 
-    def pays(self, num_tokens: int) -> bool:
+    def is_faster(self, num_tokens: int) -> bool:
         """Whether a step of `num_tokens` is faster with both processors."""
         return self.from_tokens <= num_tokens <= self.to_tokens
 

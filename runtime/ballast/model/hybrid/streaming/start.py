@@ -3,6 +3,7 @@ on."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +13,13 @@ import torch
 from ballast._core import kernels
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
-from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.break_even import Timing, break_even
-from ballast.model.hybrid.streaming.calibration import FEWEST_TOKENS, Calibration
+from ballast.model.hybrid.streaming.calibration import MIN_TOKENS, Calibration
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit, JointTiming, joint_split
 from ballast.model.hybrid.streaming.kept_timings import dump_timings, load_joint_timings, load_timings
 from ballast.model.hybrid.streaming.streamed_experts import MakeSums, StreamedExperts
+from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 
@@ -28,13 +29,22 @@ NEVER = 0
 """The value of `from_tokens` that turns streaming off."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamingDevice:
+    """A device that streams the experts of its layers."""
+
+    device: torch.device
+    make_sums: MakeSums
+    num_layers: int
+    """Number of its layers that have experts in host memory."""
+
+
 def start_streaming(
     spec: ModelSpec,
     layers: Sequence[kernels.Experts],
     pool: kernels.ThreadPool,
     pinned: PinnedMemory,
-    device: torch.device,
-    make_sums: MakeSums,
+    devices: Sequence[StreamingDevice],
     *,
     from_tokens: int | None,
     max_tokens: int,
@@ -42,9 +52,10 @@ def start_streaming(
     off: SwitchedOff,
     joint: JointSplit | None = None,
     record: Start | None = None,
-) -> StreamedExperts | None:
+) -> StreamedLayers | None:
     """The experts of all routed layers, for streaming in steps of `from_tokens` to `max_tokens` tokens. None if no step
-    is streamed; `off` gets the reason if streaming was requested and is not possible.
+    is streamed; `off` gets the reason if streaming was requested and is not possible. `devices`: in the order of their
+    layers, which together are `layers`.
 
     `from_tokens` None: measured. Then the experts must be pinned, because copies of pageable memory are slow and block
     the host. The streamed experts are checked with those of `warmup_sizes` that are long enough. `joint`: how joint
@@ -55,11 +66,11 @@ def start_streaming(
     if from_tokens is None and not pinned.num_bytes:
         off.add("streamed_experts", NOT_PINNED)
         return None
-    streamed = StreamedExperts([panels_of(layer) for layer in layers], make_sums, device)
+    streamed = _streamed_by(devices, layers)
     record = record or Start()
     taken = _Taken(record.measurements, max_tokens, pinned.num_bytes)
-    calibration = Calibration(spec, layers, pool, streamed, device)
-    few = min(FEWEST_TOKENS, max_tokens)
+    calibration = Calibration(spec, layers, pool, streamed)
+    few = min(MIN_TOKENS, max_tokens)
     # Joint steps are shorter than fully streamed steps.
     tried = sorted({few, max_tokens, *(count for count in warmup_sizes if count >= min(from_tokens or few, few))})
     try:
@@ -75,7 +86,7 @@ def start_streaming(
                 timings, from_tokens = _measured(calibration, taken)
         if from_tokens is None or from_tokens > max_tokens:
             return None
-        if joint is None and platform_of(device).pins and pinned.num_bytes:
+        if joint is None and streamed.copies_concurrently and pinned.num_bytes:
             with record.times.phase("measured"):
                 joint = _measured_joint(calibration, timings, taken)
     finally:
@@ -85,6 +96,12 @@ def start_streaming(
     streamed.from_tokens = from_tokens
     streamed.joint_split = joint
     return streamed
+
+
+def _streamed_by(devices: Sequence[StreamingDevice], layers: Sequence[kernels.Experts]) -> StreamedLayers:
+    parts = (panels_of(layer) for layer in layers)
+    own = [(each, list(itertools.islice(parts, each.num_layers))) for each in devices]
+    return StreamedLayers([StreamedExperts(of, each.make_sums, each.device) for each, of in own if of])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ import torch
 
 from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.panels.stack import PanelStack
+from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
-from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.prefetch import Prefetch
 
 
@@ -29,8 +29,12 @@ class GroupedExperts(Protocol):
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor: ...
 
 
-MakeExperts = Callable[[PanelStack, PanelStack, PanelStack], GroupedExperts]
-"""Makes experts from gate, up and down; `ExpertPanels` on a GPU."""
+class MakeExperts(Protocol):
+    """Makes experts from gate, up and down, and what they compute of gate and up; `ExpertPanels` on a GPU."""
+
+    def __call__(
+        self, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN
+    ) -> GroupedExperts: ...
 
 
 class LayerSums(Protocol):
@@ -40,8 +44,8 @@ class LayerSums(Protocol):
     def total(self) -> torch.Tensor:
         """The sums float32 [T, D], after all experts are added; called once."""
 
-    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack) -> None:
-        """Add experts from `first` on, as many as each stack has."""
+    def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
+        """Add experts from `first` on, as many as each stack has; `unit` is that of these experts."""
 
 
 MakeSums = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], LayerSums]
@@ -50,8 +54,7 @@ Ids outside 0…E-1 add nothing; `ExpertSums` on a GPU."""
 
 
 class StreamedExperts:
-    """All routed layers of a model, computed by the device alone: the counterpart of `HostExperts` for steps of at
-    least `from_tokens` tokens."""
+    """The routed layers of one device with experts in host memory, computed by the device alone."""
 
     def __init__(self, layers: Sequence[Sequence[HostExpertPart]], make_sums: MakeSums, device: torch.device) -> None:
         largest = max(sum(part.expert_bytes * part.gate.num_experts for part in parts) for parts in layers)
@@ -73,15 +76,15 @@ class StreamedExperts:
             for chunk in self._chunks
         ]
         """Scales of gate, up and down, by chunk."""
-        self._platform = platform_of(device)
-        self._copies = self._platform.new_stream()
-        self._prefetch = Prefetch(num_buffers, self._load, self._copies, self._platform.current_stream)
+        self._units = [
+            chunk.part.unit.on(device, slice(chunk.first, chunk.first + chunk.num_experts)) for chunk in self._chunks
+        ]
+        self.platform = platform_of(device)
+        self._copies = self.platform.new_stream()
+        self._prefetch = Prefetch(num_buffers, self._load, self._copies, self.platform.current_stream)
         self._total: torch.Tensor | None = None
         self._events: list[Any] = []  # one per chunk, in the order of the compute stream
         self.bytes_read = 0
-        self.from_tokens = 1
-        self.joint_split: JointSplit | None = None
-        """How steps that also use the CPU divide the experts; None if there are no such steps."""
 
     @property
     def num_bytes(self) -> int:
@@ -139,7 +142,7 @@ class StreamedExperts:
         for index in self._of_pass[layer]:
             chunk = self._chunks[index]
             buffer = self._prefetch.take(index)
-            sums.add(chunk.first, *self._stacks(index, buffer))
+            sums.add(chunk.first, *self._stacks(index, buffer), unit=self._units[index])
             self._events.append(self._prefetch.done())
             self.bytes_read += chunk.num_bytes
             yield
@@ -156,7 +159,7 @@ class StreamedExperts:
         longer than `device_wait.LIMIT_S`, and the error of a failed device."""
         self._total = None
         events, self._events = self._events, []
-        wait_for([*events, self._platform.current_stream().record_event()], alive)
+        wait_for([*events, self.platform.current_stream().record_event()], alive)
 
     def is_done(self, timeout_s: float) -> bool:
         """Whether the step is computed now; never waits. A caller that queues a step in pieces waits for the pieces
@@ -170,7 +173,7 @@ class StreamedExperts:
 
     def _load(self, index: int, buffer: int) -> None:
         chunk = self._chunks[index]
-        with self._platform.on(self._copies):
+        with self.platform.on(self._copies):
             for host, target in self._places(chunk, buffer):
                 copy_pieces(target, host, chunk.first * host.expert_bytes)
 

@@ -1,4 +1,4 @@
-"""The attention of a layer, from its normed input to its contribution to the stream.
+"""The attention of layers, from their normed input to their contribution to the stream.
 
 A long step is computed slice by slice, so that the size of queries and intermediate results is bounded. A slice's
 tokens are in the cache before its queries read it. Shapes: T tokens, D hidden.
@@ -6,14 +6,15 @@ tokens are in the cache before its queries read it. Shapes: T tokens, D hidden.
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
-from ballast.model.hybrid.pieces import Pieces, drained
+from ballast.model.hybrid.pieces import Pieces
 from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.hybrid.step import Step
 
@@ -25,6 +26,8 @@ class AttentionKind(Protocol[Weights]):
 
     attend: Attention
     """The attention implementation."""
+    has_window: bool
+    """Whether a token attends to the last ones only: then the layer may keep these only."""
 
     def __call__(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
         """normed float32 [T, D] → float32 [T, D]; writes the tokens' rows of the cache."""
@@ -33,40 +36,50 @@ class AttentionKind(Protocol[Weights]):
         """The same for a long slice; the result goes to `out`."""
 
 
-class AttentionLayer(Generic[Weights]):
-    """Attention of one model's layers."""
+class AttentionLayers:
+    """Attention of one model's layers. Layers may have different kinds."""
 
-    def __init__(self, kind: AttentionKind[Weights], slices: SliceSizes) -> None:
-        self._kind = kind
+    def __init__(self, of_layer: Sequence[AttentionKind[Any]], slices: SliceSizes) -> None:
+        """`of_layer`: the kind of each layer."""
+        self._of_layer = of_layer
+        self.kinds = tuple(dict.fromkeys(of_layer))
+        """The different kinds, in the order of their first layers."""
         self.slices = slices
         """Slice limits for steps."""
 
     def prepare(self, step: Step) -> None:
         """See `Attention.prepare`."""
-        self._kind.attend.prepare(step)
+        for kind in self.kinds:
+            kind.attend.prepare(_own(kind, step))
 
     def prepared(self, batch: Batch, device: torch.device) -> Step:
         """The batch's tables on the device, sliced and planned."""
         step = Step.from_batch(batch, device, self.slices)
-        self._kind.attend.prepare(step)
+        self.prepare(step)
         return step
 
-    def __call__(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
-        """See `AttentionKind`."""
-        return drained(self.pieces(weights, normed, cache, step))
-
-    def pieces(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> Pieces[torch.Tensor]:
-        """As a call, one slice per advance of the generator."""
+    def pieces(
+        self, layer: int, weights: Any, normed: torch.Tensor, cache: LayerCache, step: Step
+    ) -> Pieces[torch.Tensor]:
+        """Attention of a layer, by its index in the model, as `AttentionKind` computes it: one slice per advance of the
+        generator."""
+        kind = self._of_layer[layer]
+        step = _own(kind, step)
         if not step.slices:
-            attended = self._kind(weights, normed, cache, step)
+            attended = kind(weights, normed, cache, step)
             yield
             return attended
         out = torch.empty_like(normed)
         for part in step.slices:
             rows, own = normed[part.begin : part.end], out[part.begin : part.end]
             if part.is_long:
-                self._kind.long(weights, rows, cache, part.step, own)
+                kind.long(weights, rows, cache, part.step, own)
             else:
-                own.copy_(self._kind(weights, rows, cache, part.step))
+                own.copy_(kind(weights, rows, cache, part.step))
             yield
         return out
+
+
+def _own(kind: AttentionKind[Any], step: Step) -> Step:
+    """The step with the tables of layers of this kind."""
+    return step if step.windows is None or not kind.has_window else step.windows

@@ -51,7 +51,7 @@ def test_a_claim_without_a_gpu_is_used_together_with_the_device_plugin():
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("requested", "message"),
     [
         ({"claims": [CLAIM], "gpuClaim": "other"}, "gpuClaim"),
         ({"claims": [CLAIM], "gpuClaim": "gpu", "gpus": 0}, "gpus must not be 0"),
@@ -60,9 +60,9 @@ def test_a_claim_without_a_gpu_is_used_together_with_the_device_plugin():
         ({"claims": [{**CLAIM, "resourceClaimName": "x"}]}, "exactly one of resourceClaimName and"),
     ],
 )
-def test_invalid_claims_are_rejected(asked, said):
-    with pytest.raises(SpecError, match=said):
-        service(resources={**GPU, **asked})
+def test_invalid_claims_are_rejected(requested, message):
+    with pytest.raises(SpecError, match=message):
+        service(resources={**GPU, **requested})
 
 
 def test_probes_have_the_timeouts_of_the_spec():
@@ -80,9 +80,9 @@ def test_kernels_are_kept_on_a_directory_of_the_node():
     pod = built(kernelCache={"hostPath": "/var/cache/kernels"})
     (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "kernels"]
     assert volume["hostPath"] == {"path": "/var/cache/kernels", "type": "Directory"}
-    for asked in ({}, {"hostPath": "/x", "claimName": "x"}):
+    for requested in ({}, {"hostPath": "/x", "claimName": "x"}):
         with pytest.raises(SpecError, match="exactly one of claimName and hostPath"):
-            service(kernelCache=asked)
+            service(kernelCache=requested)
 
 
 def test_an_external_service_sets_fields_that_the_api_server_would_default():
@@ -94,8 +94,8 @@ def test_an_external_service_sets_fields_that_the_api_server_would_default():
 
 
 def admin_peers(options, **endpoint):
-    asked = service(endpoint={"networkPolicy": {}, **endpoint})
-    (policy,) = [it for it in desired_children(asked, options) if it["kind"] == "NetworkPolicy"]
+    requested = service(endpoint={"networkPolicy": {}, **endpoint})
+    (policy,) = [it for it in desired_children(requested, options) if it["kind"] == "NetworkPolicy"]
     (rule,) = [it for it in policy["spec"]["ingress"] if it["ports"][0]["port"] == "admin"]
     return rule["from"][:-1]  # the operator is the last
 
@@ -117,13 +117,13 @@ def test_without_picker_labels_any_pod_of_the_namespace_is_admitted():
 
 
 def test_a_pool_is_created_if_it_is_requested_and_the_cluster_has_the_kind():
-    asked = service(endpoint={"port": 9000, "inferencePool": {"pickerName": "picker"}})
-    (pool,) = [it for it in desired_children(asked, ChildOptions()) if it["kind"] == "InferencePool"]
+    requested = service(endpoint={"port": 9000, "inferencePool": {"pickerName": "picker"}})
+    (pool,) = [it for it in desired_children(requested, ChildOptions()) if it["kind"] == "InferencePool"]
     assert pool["spec"]["targetPorts"] == [{"number": 9000}]
     assert pool["spec"]["endpointPickerRef"]["name"] == "picker"
-    assert kinds_missing(asked, ["InferencePool"]) == []
-    assert "needs the kind InferencePool" in kinds_missing(asked, [])[0]
-    kinds = [it["kind"] for it in desired_children(asked, ChildOptions(), [])]
+    assert kinds_missing(requested, ["InferencePool"]) == []
+    assert "needs the kind InferencePool" in kinds_missing(requested, [])[0]
+    kinds = [it["kind"] for it in desired_children(requested, ChildOptions(), [])]
     assert "InferencePool" not in kinds
     assert "InferencePool" not in [it["kind"] for it in desired_children(service(), ChildOptions())]
 

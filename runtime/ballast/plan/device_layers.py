@@ -1,0 +1,74 @@
+"""The layers that one GPU computes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.plane import Plane, State
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import routed_bytes
+
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLayers:
+    """A range of a model's layers. What follows the last layer of the model belongs to that layer."""
+
+    spec: ModelSpec
+    layers: range
+
+    def has_module(self, module: str) -> bool:
+        """Whether a module belongs to these layers."""
+        found = _LAYER.match(module)
+        return (self.spec.num_layers - 1 if found is None else int(found[1])) in self.layers
+
+    @property
+    def kv_numbers(self) -> int:
+        """Numbers that the layers keep of a token."""
+        return sum(plane.width for plane in self._planes)
+
+    @property
+    def window_kv_numbers(self) -> int:
+        """Of these, the numbers in planes of which only a window is read."""
+        return sum(plane.width for plane in self._planes if plane.window is not None)
+
+    @property
+    def window(self) -> int | None:
+        """The widest window of the model; see `ModelSpec.window`."""
+        return self.spec.window
+
+    @property
+    def states(self) -> tuple[tuple[State, ...], ...]:
+        """What each layer keeps of a sequence."""
+        return self.spec.states[self.layers.start : self.layers.stop]
+
+    @property
+    def expert_biases(self) -> int:
+        """Numbers in the biases of the layers' routed experts."""
+        experts = [self.spec.layers[layer].experts for layer in self.layers]
+        return sum(each.num_biases(self.spec.hidden) for each in experts if each is not None)
+
+    @property
+    def _planes(self) -> list[Plane]:
+        planes = self.spec.planes
+        return [plane for layer in self.layers for plane in planes[layer]]
+
+    @property
+    def num_choices(self) -> int:
+        """Number of layers that select positions."""
+        mixers = [self.spec.layers[layer].mixer for layer in self.layers]
+        return sum(isinstance(mixer, LatentSpec) and mixer.has_indexer for mixer in mixers)
+
+    @property
+    def routed(self) -> list[int]:
+        """The indices of the layers with routed experts, among those of the model."""
+        return [index for index, layer in enumerate(self.spec.routed_layers) if layer in self.layers]
+
+    def largest_routed(self, weights: Mapping[str, int]) -> int:
+        """Bytes of the experts of the layer with most; 0 without routed experts. `weights`: packed bytes by name."""
+        of_layer = routed_bytes(self.spec, weights)
+        return max((size for layer, size in of_layer.items() if layer in self.layers), default=0)

@@ -1,0 +1,368 @@
+"""A model whose layers are divided among devices gives the logits of one device, bit by bit.
+
+The devices are the CPU's memory, and an operation on tensors of two devices fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import with_changes
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.errors import EngineDeadError
+from ballast.model.batch import Batch, padding
+from ballast.model.hybrid import device as device_module
+from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
+from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
+from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
+from ballast.model.hybrid.forward_pass import check_ranges
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.platforms.platform_of import platform_of
+from ballast.model.hybrid.streaming.joint_split import JointSplit
+from ballast.model.metadata import read_spec
+from ballast.model.runner import Runner
+from ballast.model.spec import ModelSpec
+from ballast.weights.gguf import open_gguf
+from devkit.models.cpu_platform import CpuPlatform
+from devkit.models.float_experts import FloatExperts
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.simulated_devices import SimulatedDevices, owner_of
+from devkit.models.written import MakeTiny
+
+CPU = torch.device("cpu")
+SETTINGS = EngineSettings(
+    cache_lens=144,
+    max_batch_size=4,
+    max_new_tokens=40,
+    chunk_size=24,
+    prefill_chunk_size=48,
+    max_queue=16,
+    block_tokens=16,
+)
+STREAM_FROM = 30
+SPLITS = {"v3": ([2], [1, 3]), "qwen3": ([1, 2],), "v32": ([1, 2],), "glm5": ([2, 5],)}
+"""By architecture, the layers at which another device begins. Layer 0 of v3 is dense, and layers 3 and 4 of glm5 use
+the positions that layer 2 selects."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Torch's threads do not pay for tiny matrices."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def simulated() -> Iterator[SimulatedDevices]:
+    with SimulatedDevices() as mode:
+        yield mode
+
+
+class Recorded(Runner):
+    """Records the logits of every token of every step."""
+
+    def __init__(self, model: HybridModel) -> None:
+        self._model = model
+        self.seen: list[NDArray[np.float32]] = []
+
+    def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
+        everything = replace(batch, sampled=np.arange(batch.token_ids.size, dtype=np.int64))
+        self.seen.append(self._model.forward(everything, alive).copy())
+        return self.seen[-1][batch.sampled]
+
+
+def spec_of(file: Path) -> ModelSpec:
+    return read_spec(open_gguf(file), None)
+
+
+def load(file: Path, split: list[int], **options: Any) -> HybridModel:
+    return load_hybrid(file, CPU, SETTINGS, make_experts=FloatExperts, kv_dtype=torch.float32, split=split, **options)
+
+
+def texts(core: EngineCore) -> dict[int, list[int]]:
+    """Prompts of several chunks, one of which is sent again, that decode together while blocks are scarce."""
+    rng = np.random.default_rng(3)
+    prompts = [tuple(rng.integers(0, 300, length).tolist()) for length in (50, 5, 40, 33)]
+    prompts += [prompts[0], prompts[2]]
+    found: dict[int, list[int]] = {}
+    for seq, prompt in enumerate(prompts, 1):
+        found[seq] = []
+        core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=20, temperature=0.0)), seq)
+        for _ in range(4):
+            for event in core.step().events:
+                found[event.seq].append(event.token_id)
+    while core.stats().running + core.stats().waiting:
+        for event in core.step().events:
+            found[event.seq].append(event.token_id)
+        core.check()
+    assert {len(text) for text in found.values()} == {20}
+    return found
+
+
+def some_resident(spec: ModelSpec) -> dict[str, Any]:
+    """One whole layer and a third of the others are on devices, which also read some experts from host memory."""
+    whole, num_layers = tuple(range(spec.routing.num_experts)), len(spec.routed_layers)
+    return {
+        "gpu_experts": (*(whole[1::3] for _ in range(num_layers - 1)), whole),
+        "pcie_share": 0.4,
+        "stream_from_tokens": 0,
+    }
+
+
+def streamed(spec: ModelSpec) -> dict[str, Any]:
+    return {"stream_from_tokens": STREAM_FROM}
+
+
+def joint(spec: ModelSpec) -> dict[str, Any]:
+    return streamed(spec) | {"joint_split": JointSplit([(1, 0.5)], from_tokens=5, to_tokens=STREAM_FROM - 1)}
+
+
+def plain(spec: ModelSpec) -> dict[str, Any]:
+    return {"stream_from_tokens": 0}
+
+
+CASES = [
+    *(("v3", split, options) for split in SPLITS["v3"] for options in (plain, some_resident, streamed, joint)),
+    *((arch, SPLITS[arch][0], options) for arch in ("qwen3", "v32", "glm5") for options in (plain, some_resident)),
+]
+
+
+def bytes_read(model: HybridModel) -> NDArray[np.int64]:
+    """Bytes of experts read so far: by all, and over PCIe."""
+    return np.array([model.expert_bytes_read, model.expert_bytes_read_over_pcie])
+
+
+@pytest.mark.parametrize(("arch", "split", "options"), CASES)
+def test_divided_layers_give_the_same_logits(
+    written: MakeTiny,
+    arch: str,
+    split: list[int],
+    options: Callable[[ModelSpec], dict[str, Any]],
+    simulated: SimulatedDevices,
+) -> None:
+    file = written(arch=arch, mla="split", quant="f32").gguf
+    spec = spec_of(file)
+    models = [load(file, at, **options(spec)) for at in ([], split)]
+    # Each device checks its own experts while it is loaded.
+    uses, read = [model.expert_uses for model in models], [bytes_read(model) for model in models]
+    runs = [Recorded(model) for model in models]
+    cores = [EngineCore(run, scheduler_config(SETTINGS)) for run in runs]
+    assert texts(cores[1]) == texts(cores[0])
+    assert cores[1].stats().preemptions > 0
+    assert cores[1].stats().prefix_hit_tokens > 0
+    for one, several in zip(runs[0].seen, runs[1].seen, strict=True):
+        np.testing.assert_array_equal(several, one)
+    one, several = models
+    assert several.device_counts.streamed_steps == one.device_counts.streamed_steps
+    assert several.device_counts.gpu_experts == one.device_counts.gpu_experts
+    np.testing.assert_array_equal(bytes_read(several) - read[1], bytes_read(one) - read[0])
+    np.testing.assert_array_equal(several.expert_uses - uses[1], one.expert_uses - uses[0])
+
+
+@pytest.mark.parametrize("arch", ["v3", "qwen3"])
+def test_both_lanes_give_the_texts_of_one_device(written: MakeTiny, arch: str, simulated: SimulatedDevices) -> None:
+    file = written(arch=arch, mla="split", quant="f32").gguf
+    found = []
+    for split in ([], SPLITS[arch][0]):
+        model = load(file, split, **streamed(spec_of(file)))
+        config = scheduler_config(replace(SETTINGS, stream_from_tokens=STREAM_FROM))
+        found.append(texts(EngineCore(model, with_changes(config, prefill_costs=[(1, 1.0)]))))
+        assert model.device_counts.streamed_steps > 2
+    assert found[1] == found[0]
+
+
+def prompt(num_tokens: int) -> Batch:
+    """The first tokens of one request, in blocks 1…"""
+    batch = padding(num_tokens, SETTINGS.block_tokens)
+    return replace(
+        batch,
+        token_ids=np.arange(num_tokens, dtype=np.int32),
+        slots=batch.positions + np.int32(SETTINGS.block_tokens),
+        kv_indices=np.arange(1, batch.kv_indices.size + 1),
+    )
+
+
+@pytest.mark.parametrize("num_tokens", [1, 20, 40], ids=["decode", "prefill", "streamed"])
+def test_the_stream_crosses_each_boundary_once(written: MakeTiny, num_tokens: int, simulated: SimulatedDevices) -> None:
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    model = load(file, [1, 3], **streamed(spec_of(file)))
+    simulated.crossings.clear()
+    model.forward(prompt(num_tokens), lambda: None)
+    shape = num_tokens, spec_of(file).hidden
+    assert simulated.crossings == [(0, 1, shape), (1, 2, shape)]
+
+
+class QueuedAgain:
+    """The part of `DecodeGraphs` that is used; a replay queues the captured work again."""
+
+    def __init__(self, stream: object) -> None:
+        self.count = self.num_replays = 0
+
+    def capture(
+        self,
+        max_batch_size: int,
+        run: Callable[[int], None],
+        queue: Callable[[int], None],
+        report: Callable[[float], None],
+        *,
+        finishes_later: bool,
+    ) -> None:
+        self._queue, self.count = queue, max_batch_size
+        for size in range(1, max_batch_size + 1):
+            run(size)
+            report(size / max_batch_size)
+
+    def holds(self, batch_size: int) -> bool:
+        return batch_size <= self.count
+
+    def replay(self, batch_size: int) -> None:
+        self.num_replays += 1
+        self._queue(batch_size)
+
+
+def test_each_device_replays_its_part_of_a_decode_step(
+    written: MakeTiny, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_module, "DecodeGraphs", QueuedAgain)
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    model, told = load(file, [1, 3], stream_from_tokens=0), []
+    expected = [model.forward(prompt(length), lambda: None).copy() for length in (20, 1)]
+    model.capture_decode(told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    assert len(told) == 3 * SETTINGS.max_batch_size
+    assert model.device_counts.decode_graphs == SETTINGS.max_batch_size
+    simulated.crossings.clear()
+    for length, of_length in zip((20, 1), expected, strict=True):
+        np.testing.assert_array_equal(model.forward(prompt(length), lambda: None), of_length)
+    assert [device.graphs.num_replays for device in model.devices] == [1, 1, 1]
+    assert [shape[0] for _, _, shape in simulated.crossings] == [20, 20, 1, 1]
+
+
+def test_each_device_holds_what_its_layers_need(written: MakeTiny, simulated: SimulatedDevices) -> None:
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    spec = spec_of(file)
+    model = load(file, [1, 3], **some_resident(spec) | streamed(spec))
+    assert [device.layers for device in model.devices] == [range(1), range(1, 3), range(3, 4)]
+    for number, device in enumerate(model.devices):
+        assert {owner_of(tensor) for tensor in device.kv.tensors} == {number}
+        for layer in device.layers:
+            weights = model.layers.weights.layers[layer]
+            assert owner_of(weights.ffn_norm) == owner_of(weights.attention.norm) == number
+    assert [device.experts.num_gpu_experts > 0 for device in model.devices] == [False, True, True]
+    assert [len(device.kv.layers) for device in model.devices] == [1, 2, 1]
+    assert owner_of(model.layers.weights.output_norm) == 2
+
+
+def test_every_device_starts_to_copy_its_experts_when_a_step_begins(
+    written: MakeTiny, simulated: SimulatedDevices
+) -> None:
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    model = load(file, [2], **streamed(spec_of(file)))
+    assert model.streamed is not None
+    parts = model.streamed._devices
+    assert [part.num_layers for part in parts] == [1, 2]
+    before = [part.bytes_read for part in parts]
+    model.open_prefill_lane()
+    model.begin_prefill(prompt(40))
+    model.advance_prefill(lambda: None)
+    assert [part.bytes_read for part in parts] == before
+    assert all(part._prefetch._next_load > 0 for part in parts)
+    assert [owner_of(part._buffers) for part in parts] == [0, 1]
+
+
+def test_blocks_of_all_devices_return_unchanged_from_host_memory(
+    written: MakeTiny, simulated: SimulatedDevices
+) -> None:
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    model = load(file, [1, 3])
+    take = platform_of(CPU).host_memory()
+    blocks = BlocksOfDevices([DeviceBlocks(device.kv.tensors, 16, take) for device in model.devices], take)
+    one = DeviceBlocks(load(file, []).kv_tensors, 16, take)
+    assert blocks.block_bytes == one.block_bytes
+    model.forward(prompt(40), lambda: None)
+    before = [tensor[16:64].clone() for tensor in model.kv_tensors]
+    memory = blocks.new_memory(3)
+    assert blocks.copy_out([1, 2, 3], list(memory)).query()
+    blocks.before_writing([1, 2, 3], lambda: None)
+    for tensor in model.kv_tensors:
+        tensor.zero_()
+    assert blocks.copy_in([3, 1, 2], [memory[2], memory[0], memory[1]]).query()
+    for tensor, expected in zip(model.kv_tensors, before, strict=True):
+        assert torch.equal(tensor[16:64], expected)
+        assert expected.any()
+
+
+def test_kernels_of_a_device_are_taken_into_use_while_it_is_active(
+    written: MakeTiny, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(written(arch="v3", mla="split", quant="f32").gguf, [2])
+    active: list[torch.device] = []
+    used: list[list[torch.device]] = []
+
+    @contextmanager
+    def recorded(platform: CpuPlatform) -> Iterator[None]:
+        active.append(platform.device)
+        yield
+        active.pop()
+
+    monkeypatch.setattr(CpuPlatform, "active", recorded)
+    for device in model.devices:
+        compiled = CompiledAside("some", lambda: None)
+        compiled.wait(60)
+        device.late.add(compiled, lambda: used.append(list(active)))
+    model.devices.use_compiled()
+    assert used == [[torch.device("cpu", 0)], [torch.device("cpu", 1)]]
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_the_error_names_the_device_that_is_full(
+    written: MakeTiny, full: int, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(written(arch="v3", mla="split", quant="f32").gguf, [2])
+
+    def refused(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 MiB.")
+
+    monkeypatch.setattr(model.devices[full].pointwise, "add_and_norm", refused)
+    with pytest.raises(EngineDeadError, match=f"cpu:{full} is full: 3.00 MiB more wanted"):
+        model.forward(prompt(20), lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("arch", "ranges", "message"),
+    [
+        ("v3", [range(2)], "expected each of 4 once, in order"),
+        ("v3", [range(2), range(3, 4)], "expected each of 4 once, in order"),
+        ("v3", [range(2, 4), range(2)], "expected each of 4 once, in order"),
+        ("v3", [range(2), range(2, 2), range(2, 4)], "expected each of 4 once, in order"),
+        ("glm5", [range(3), range(3, 6)], "layer 3 uses the positions that a layer below selects"),
+    ],
+)
+def test_ranges_that_cannot_be_computed_are_refused(
+    written: MakeTiny, arch: str, ranges: list[range], message: str
+) -> None:
+    spec = spec_of(written(arch=arch, mla="split", quant="f32").gguf)
+    with pytest.raises(ValueError, match=message):
+        check_ranges(spec, ranges)
+
+
+def test_tensors_of_two_devices_are_refused(simulated: SimulatedDevices) -> None:
+    first, second = (torch.ones(3, device=torch.device("cpu", number)) for number in (0, 1))
+    with pytest.raises(RuntimeError, match="expected one device"):
+        first + second
+    moved = first[1:].to(second.device)
+    assert (moved + second[1:]).tolist() == [2, 2]
+    assert simulated.crossings == [(0, 1, (2,))]

@@ -1,0 +1,118 @@
+"""The memory plan of a model whose layers are divided among GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ballast._core import kernels
+from ballast.errors import OutOfMemoryError
+from ballast.host.machine import Memory
+from ballast.plan import check_memory, device_settings, render, to_json
+from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
+from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.memory import DeviceMemory, DevicePlan, MemoryPlan, Numbers
+from ballast.weights.gguf import GgufModel, open_gguf
+from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.specs.deepseek import R1_SPEC
+
+GIB = 1 << 30
+FAST = kernels.usable_isas()[0]
+NUMBERS = Numbers(cache_lens=32768, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256, isa=FAST)
+HOST = Memory(1024 * GIB, 512 * GIB, None)
+RANGES = [range(3), range(3, 30), range(30, R1_SPEC.num_layers)]
+"""The first device has dense layers only."""
+
+
+@pytest.fixture(scope="module")
+def r1(tmp_path_factory: pytest.TempPathFactory) -> GgufModel:
+    file = tmp_path_factory.mktemp("r1") / "r1.gguf"
+    return open_gguf(write_hollow_model(file, R1_SPEC, common_types(R1_SPEC)))
+
+
+def planned(
+    r1: GgufModel,
+    ranges: list[range],
+    vram: list[int],
+    wanted: GpuExpertOptions | None = None,
+    numbers: Numbers = NUMBERS,
+) -> MemoryPlan:
+    devices = [DeviceMemory(f"cuda:{number}", size, "the limit") for number, size in enumerate(vram)]
+    wanted = wanted or GpuExpertOptions()
+    return make_hybrid_plan(r1, R1_SPEC, numbers, HOST, devices, wanted, ranges=ranges)
+
+
+def use(device: DevicePlan, name: str) -> int:
+    return sum(row.num_bytes for row in device.uses if row.name == name)
+
+
+def test_devices_share_the_weights_and_the_cache_of_the_model(r1: GgufModel) -> None:
+    one = planned(r1, [range(R1_SPEC.num_layers)], [80 * GIB])
+    three = planned(r1, RANGES, [24 * GIB] * 3)
+    check_memory(three)
+    for name in ("dense weights", "KV cache"):
+        assert sum(use(device, name) for device in three.devices) == use(one.devices[0], name)
+        assert all(use(device, name) > 0 for device in three.devices)
+    assert use(three.devices[0], "KV cache") * R1_SPEC.num_layers == 3 * use(one.devices[0], "KV cache")
+    assert {row.num_bytes for row in three.uses} == {row.num_bytes for row in one.uses}
+    assert [(each.name, each.layers) for each in device_settings(three)] == [
+        ("cuda:0", RANGES[0]),
+        ("cuda:1", RANGES[1]),
+        ("cuda:2", RANGES[2]),
+    ]
+
+
+def test_tensors_are_on_the_device_of_their_layer(r1: GgufModel) -> None:
+    three = planned(r1, RANGES, [24 * GIB] * 3)
+    of_group = {group: {row.device for row in three.weights if row.group == group} for group in ("output", "attention")}
+    assert of_group["output"] == {"cuda:2"}
+    assert of_group["attention"] == {"cuda:0", "cuda:1", "cuda:2"}
+
+
+def test_each_device_holds_experts_of_its_own_layers(r1: GgufModel) -> None:
+    plan = planned(r1, RANGES, [24 * GIB, 80 * GIB, 40 * GIB], GpuExpertOptions(None))
+    check_memory(plan)
+    counts = [len(ids) for ids in plan.gpu_experts]
+    first_of_last = RANGES[2][0] - R1_SPEC.routed_layers[0]
+    assert counts[0] == counts[first_of_last] == R1_SPEC.routing.num_experts
+    assert use(plan.devices[0], "GPU experts") == 0
+    for device in plan.devices[1:]:
+        spare = device.memory.available_bytes - device.needed_bytes - UNSPENT_BYTES
+        assert 0 <= spare < 40 << 20, "an expert takes some 25 MiB"
+
+
+def test_a_set_number_of_experts_is_that_of_all_devices(r1: GgufModel) -> None:
+    plan = planned(r1, RANGES, [24 * GIB] * 3, GpuExpertOptions(300))
+    assert sum(map(len, plan.gpu_experts)) == 300
+
+
+def test_only_devices_with_routed_layers_have_buffers_for_streamed_experts(r1: GgufModel) -> None:
+    numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True)
+    plan = planned(r1, RANGES, [24 * GIB] * 3, numbers=numbers)
+    assert [use(device, "expert buffers") > 0 for device in plan.devices] == [False, True, True]
+
+
+def test_the_cache_is_limited_by_the_smallest_device_for_its_layers(r1: GgufModel) -> None:
+    plan = planned(r1, RANGES, [24 * GIB, 24 * GIB, 10 * GIB])
+    assert plan.gpus is not None
+    most = [device.max_cache_lens for device in plan.devices]
+    assert plan.gpus.max_cache_lens == plan.largest_cache == most[2] < min(most[:2])
+
+
+def test_an_error_names_the_device_that_is_too_small(r1: GgufModel) -> None:
+    plan = planned(r1, RANGES, [24 * GIB, 4 * GIB, 24 * GIB])
+    assert not plan.fits
+    with pytest.raises(OutOfMemoryError, match=r"needs .* on cuda:1 "):
+        check_memory(plan)
+
+
+def test_people_see_each_device_and_programs_all_together(r1: GgufModel) -> None:
+    plan = planned(r1, RANGES, [24 * GIB] * 3)
+    text = render(plan)
+    assert [f"Memory of cuda:{number}" in text for number in range(3)] == [True] * 3
+    found = to_json(plan)["device"]
+    assert found["name"] == "cuda:0, cuda:1, cuda:2"
+    assert found["needed_bytes"] == sum(found["memory"].values()) == sum(each.needed_bytes for each in plan.devices)
+    assert found["available_bytes"] == 3 * 24 * GIB
+    assert found["fits"]

@@ -13,7 +13,7 @@ from ballast._core import kernels
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.kept_weights import kept_weights
-from ballast.model.kv_pool import num_kv_blocks, num_state_slots
+from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import LatentSpec

@@ -33,8 +33,8 @@ def _one_at_a_time(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return parse_alone
 
 
-# Python before 3.11.8 and 3.12.2, such as that of Debian 12, fails at random if two threads parse ("AST constructor
-# recursion depth mismatch"). In the thread that launches, this would end the start, and Triton would keep a wrong hash.
+# Python 3.11 before 3.11.8, such as that of Debian 12, fails at random if two threads parse ("AST constructor recursion
+# depth mismatch"). In the thread that launches, this would end the start, and Triton would keep a wrong hash.
 JITCallable.parse = _one_at_a_time(JITCallable.parse)
 
 

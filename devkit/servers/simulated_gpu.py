@@ -21,8 +21,9 @@ from ballast.model.hybrid import backends
 from ballast.model.hybrid import device as device_module
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.platforms.platform_of import PLATFORMS
-from devkit.models.cpu_backend import CpuBackend, FloatExperts
+from devkit.models.cpu_backend import CpuBackend
 from devkit.models.cpu_platform import CpuPlatform
+from devkit.models.float_experts import FloatExperts
 
 CPU = torch.device("cpu")
 MEMORY_BYTES = 80 << 30

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Self
 
 import triton
-from triton.runtime.jit import JITCallable, KernelInterface
+from triton.runtime.jit import JITFunction, KernelInterface
 
 from ballast.errors import first_line
 from ballast.host.machine import read_machine
@@ -35,7 +35,8 @@ def _one_at_a_time(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 # Python 3.11 before 3.11.8, such as that of Debian 12, fails at random if two threads parse ("AST constructor recursion
 # depth mismatch"). In the thread that launches, this would end the start, and Triton would keep a wrong hash.
-JITCallable.parse = _one_at_a_time(JITCallable.parse)
+_parser = next(each for each in JITFunction.mro() if "parse" in vars(each))  # which of them depends on Triton's version
+_parser.parse = _one_at_a_time(_parser.parse)
 
 
 @contextmanager

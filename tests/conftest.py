@@ -24,7 +24,7 @@ from devkit.servers.process import ServerProcess
 sys.dont_write_bytecode = False
 # Until the tests run: imports leave hardly any garbage, and looking for it takes a fifth of their time.
 gc.disable()
-pytest_plugins = ("devkit.file_times", "devkit.long", "devkit.workers")
+pytest_plugins = ("devkit.failures", "devkit.file_times", "devkit.long", "devkit.workers")
 
 # Workers share the machine's cores, and OpenMP's threads spin while they wait for one that has none. Read when torch is
 # imported.

@@ -93,9 +93,11 @@ print("torch", torch.__version__, "triton", triton.__version__, kernels.usable_i
 test() {
   # Files without such tests may import packages that are not installed here. Most of the time goes into compiling
   # kernels, so the workers share one cache of them. pytest-benchmark, if installed, refuses to run beside workers.
+  # Failures are also written one by one: a run may be cut off.
   local files
   mapfile -t files < <(grep -rl --include='test_*.py' 'mark\.gpu' tests/kernels tests/runtime | sort)
-  "$python" -m pytest -q -m gpu -p no:cacheprovider -p no:benchmark "${files[@]}" --junitxml="$out/tests.xml" \
+  TEST_FAILURES="$out/failures.txt" "$python" -m pytest -q -m gpu -p no:cacheprovider -p no:benchmark "${files[@]}" \
+    --junitxml="$out/tests.xml" \
     --numprocesses "${TEST_WORKERS:-$(($(nproc) / 2 + 1))}" --dist worksteal | tee "$out/tests.log"
 }
 

@@ -158,7 +158,7 @@ QueueState queue_state(const Scheduler& scheduler, std::optional<double> mean_re
 }  // namespace
 
 void bind_sched(py::module_ m) {
-  m.attr("MOST_IDLE_TOKENS") = kMostIdleTokens;
+  m.attr("MAX_IDLE_TOKENS") = kMaxIdleTokens;
 
   m.def(
       "num_window_blocks",

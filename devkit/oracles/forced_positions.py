@@ -15,7 +15,7 @@ from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.step import Step
 from ballast.model.layers.latent import LatentSpec
 
-MOST_MOVED = 0.02
+MAX_MOVED = 0.02
 """How far the follower takes a score for the leader's, as a share of the largest of its row."""
 
 
@@ -80,7 +80,7 @@ class ForcedPositions:
             return ours
         self.num_differing += 1
         moved = torch.zeros_like(scores)
-        moved[theirs.long()] = MOST_MOVED * scores.abs().max()
+        moved[theirs.long()] = MAX_MOVED * scores.abs().max()
         num_seen = torch.tensor([len(scores)])
         if torch.equal(highest((scores + moved)[None], num_seen, len(ours))[0], theirs):
             return theirs

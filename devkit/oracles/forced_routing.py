@@ -18,7 +18,7 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.layers.feed_forward import RoutingSpec
 from devkit.kernels.plain_routing import Router
 
-MOST_MOVED = 2e-3
+MAX_MOVED = 2e-3
 """How far the follower takes a score, a probability or a sigmoid, for the leader's."""
 _ROUNDED = 1e-6
 """More than two ways to compute an exponential differ by."""
@@ -60,7 +60,7 @@ class ForcedRouting:
         def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             theirs = self._chosen[layer, : len(logits)].cpu().long()
             apart = _scores(rule, self._logits[layer, : len(logits)].cpu()) - _scores(rule, logits)
-            moved = apart.clamp(-MOST_MOVED, MOST_MOVED)
+            moved = apart.clamp(-MAX_MOVED, MAX_MOVED)
             moved += torch.full_like(moved, -_ROUNDED).scatter(1, theirs, _ROUNDED)
             ids, weights = Router(rule, bias + moved)(logits)
             self.num_choices += len(ids)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ballast._core import sched
 
 NULL_BLOCK = 0
-MOST_IDLE_TOKENS = 1024
+MAX_IDLE_TOKENS = 1024
 """Most tokens of a decode-lane step in which nothing decodes, if chunk_size allows no more and there are two lanes."""
 WRONG = -1
 """The prefix hash of what a failed step has written."""
@@ -837,7 +837,7 @@ class ReferenceScheduler:
         assert not any(row.draft_tokens for row in rows[plan.num_decode :])
         assert plan.num_tokens <= (self.config.chunk_size if decode else self.config.prefill_chunk_size)
         if not decode and lane == sched.Lane.DECODE and self.config.has_prefill_lane:
-            assert plan.num_tokens <= max(self.config.chunk_size, MOST_IDLE_TOKENS)
+            assert plan.num_tokens <= max(self.config.chunk_size, MAX_IDLE_TOKENS)
         scored = [row.end - row.begin for row in rows[plan.num_decode :] if row.request.scores_prompt]
         assert sum(scored) <= self.config.chunk_size
         runs = [request for request in self.live.values() if request.has_slot]

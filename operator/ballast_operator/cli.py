@@ -60,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ballast-operator", description="The Kubernetes operator of Ballast.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    missing = "a command is missing; commands are {}"
+    parser.set_defaults(run=lambda _: parser.error(missing.format(", ".join(commands.choices))))
 
     run = commands.add_parser("run", help="run the operator in the cluster of the pod or of KUBECONFIG")
     _add_child_options(run)

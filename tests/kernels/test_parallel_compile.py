@@ -3,7 +3,9 @@ driver that only counts what it is given to load and to launch."""
 
 from __future__ import annotations
 
+import ast
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.runtime import jit
 from triton.runtime.jit import KernelInterface
 
 from ballast.host.cgroup import CpuQuota
@@ -124,6 +127,22 @@ def test_a_compile_that_fails_once_is_made_up_for(driver: Driver, monkeypatch: p
     loaded = list(driver.loaded)
     step(x)
     assert driver.num_launched == len(loaded) == len(driver.loaded) == len(BLOCKS)
+
+
+def test_only_one_thread_parses_at_a_time(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, parsing, most = ast.parse, threading.Semaphore(1), []
+
+    def watched(source: str) -> ast.Module:
+        most.append(parsing.acquire(blocking=False))
+        time.sleep(0.02)  # for another thread
+        parsing.release()
+        return parse(source)
+
+    monkeypatch.setattr(jit, "ast", SimpleNamespace(**vars(ast) | {"parse": watched}))
+    with parallel_compile(lambda: None, lambda share: None):
+        step(torch.zeros(64))
+    assert len(most) >= len(BLOCKS)
+    assert all(most)
 
 
 def test_kernels_are_compiled_ahead_without_blocking_others(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
 from devkit.kernels.interpreted import interpreted
+from devkit.kernels.script import COMPILES_ONE
 from devkit.kernels.torch_pointwise import TorchPointwise
 
 ROPE = 24
@@ -398,3 +399,9 @@ def test_kernels_compile_for_a_gpu(name: str, known: dict[str, int]) -> None:
     types = {name: "constexpr" if name in known else kinds.get(name, "*fp32") for name in function.arg_names}
     compiled = triton.compile(ASTSource(function, types, constexprs=known), target=GPUTarget("cuda", 90, 32))
     assert compiled.metadata.shared <= 48 << 10
+
+
+@pytest.mark.usefixtures("kept_kernels")
+def test_the_program_for_images_compiles_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(COMPILES_ONE, {})
+    assert capsys.readouterr().out == "cubin True\n"

@@ -45,6 +45,14 @@ def test_invalid_flags_are_rejected(capsys: pytest.CaptureFixture[str], words: l
     assert message in capsys.readouterr().err
 
 
+def test_a_missing_command_is_reported_with_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    expected = "a command is missing; commands are run, doctor, why, history, undo, render, crd, install\n"
+    assert capsys.readouterr().err.endswith(f"ballast-operator: error: {expected}")
+
+
 @pytest.mark.parametrize("image", ["", " ", "a b", "-x"])
 @pytest.mark.parametrize("flag", ["--operator-image", "--runtime-image", "--cpu-runtime-image"])
 def test_an_invalid_image_reference_is_rejected(capsys: pytest.CaptureFixture[str], flag: str, image: str) -> None:

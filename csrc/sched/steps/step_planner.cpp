@@ -24,7 +24,7 @@ double seconds_of_steps(const CostCurve& costs, int32_t num_tokens, int32_t budg
 
 int32_t StepPlanner::idle_chunk() const {
   if (!config_.has_prefill_lane()) return config_.prefill_chunk_size;
-  return std::min(config_.prefill_chunk_size, std::max(config_.chunk_size, kMostIdleTokens));
+  return std::min(config_.prefill_chunk_size, std::max(config_.chunk_size, kMaxIdleTokens));
 }
 
 int32_t StepPlanner::prompt_budget(int32_t num_decode, int32_t num_prompts, bool in_pass,

@@ -16,7 +16,7 @@ namespace ballast {
 
 // Most tokens of a decode-lane step in which nothing decodes, if there is a prefill lane and chunk_size is
 // not larger: beyond it, streaming alone is as fast and leaves the decode lane free.
-inline constexpr int32_t kMostIdleTokens = 1024;
+inline constexpr int32_t kMaxIdleTokens = 1024;
 
 struct SchedulerConfig {
   int32_t num_blocks;      // usable blocks, in addition to the null block
@@ -44,7 +44,7 @@ struct SchedulerConfig {
   // Most tokens of a step of the decode lane, of any kind.
   int32_t most_decode_lane_tokens() const {
     if (!has_prefill_lane()) return std::max(chunk_size, prefill_chunk_size);
-    return std::max(chunk_size, std::min(prefill_chunk_size, kMostIdleTokens));
+    return std::max(chunk_size, std::min(prefill_chunk_size, kMaxIdleTokens));
   }
   // Most tokens of all steps that can be outstanding at the same time.
   int32_t most_outstanding_tokens() const {

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from . import _I32 as I32
 from . import PybindObject
 
-MOST_IDLE_TOKENS: int
+MAX_IDLE_TOKENS: int
 """Maximum tokens of a decode-lane step without decoding requests, if there is a prefill lane and chunk_size is
 smaller."""
 

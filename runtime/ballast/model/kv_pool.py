@@ -46,7 +46,7 @@ def outstanding_tokens(chunk_size: int, prefill_chunk_size: int, *, has_lanes: b
     steps of their own."""
     if not has_lanes:
         return max(chunk_size, prefill_chunk_size)
-    return prefill_chunk_size + max(chunk_size, min(prefill_chunk_size, sched.MOST_IDLE_TOKENS))
+    return prefill_chunk_size + max(chunk_size, min(prefill_chunk_size, sched.MAX_IDLE_TOKENS))
 
 
 class KvPool:

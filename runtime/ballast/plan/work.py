@@ -20,7 +20,7 @@ _POSITION_BYTES = 4
 _ROWS_OF_TOKENS = 6
 """Rows as wide as the model per token of a step: the residual stream, its norm, and two sums for each of two groups of
 experts."""
-_FEWEST_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 256, 640 << 20, 640 << 20
+_MIN_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 256, 640 << 20, 640 << 20
 """The same as in model/hybrid/experts/pair_sums.py."""
 _ATTENTION_TMP_BYTES = 32 << 20
 """Temporary memory of flashinfer for a single request."""
@@ -143,7 +143,7 @@ def _expert_bytes(spec: ModelSpec, num_tokens: int) -> int:
     few = min(num_tokens, PRODUCT_TOKENS)
     num_hidden = 3 if spec.has_other_units else 2  # gate and up are kept until their unit is computed
     by_pair = few * routing.num_experts_used * (num_hidden * width + spec.hidden) * FLOAT_BYTES
-    if num_tokens * routing.num_experts_used < _FEWEST_PAIRS * routing.num_experts:
+    if num_tokens * routing.num_experts_used < _MIN_PAIRS * routing.num_experts:
         return by_pair + terms
     decoded = max(_DECODED_BYTES, 4 * width * spec.hidden * _HALF_BYTES)
     hidden = max(_HIDDEN_BYTES, 2 * num_tokens * width * _HALF_BYTES)

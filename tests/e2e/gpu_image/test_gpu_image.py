@@ -19,6 +19,7 @@ from devkit.cluster.nodes.images import ARCHIVES, RUNTIME_IMAGE, VARIANT
 from devkit.cluster.nodes.installed import InstalledNode
 from devkit.cluster.nodes.served import NAMESPACE, chat, engine_pods, sample, served
 from devkit.cluster.waiting import wait_for
+from devkit.kernels.script import COMPILES_ONE
 
 RESTRICTED = "restricted"
 KERNELS = "kernels"
@@ -26,18 +27,6 @@ GIGABYTE = 10**9
 MAX_BYTES = {"runtime": 5.7 * GIGABYTE, "cuda": 6.3 * GIGABYTE}
 COMPILING_S = 900
 WITH_FLASHINFER = pytest.mark.skipif(VARIANT != "cuda", reason="this image holds no flashinfer")
-
-TRITON_KERNEL = """
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from ballast.model.hybrid.pointwise.pointwise_kernels import gated
-
-kinds = {"BLOCK": "constexpr", "width": "i32", "stride": "i32"}
-types = {name: kinds.get(name, "*fp32") for name in gated.arg_names}
-compiled = triton.compile(ASTSource(gated, types, constexprs={"BLOCK": 1024}), target=GPUTarget("cuda", 90, 32))
-print("cubin", len(compiled.asm["cubin"]) > 0)
-"""
 
 FLASHINFER_KERNELS = """
 import os, subprocess, sys, time
@@ -128,10 +117,10 @@ def test_auto_falls_back_to_the_cpu_says_so_and_chats(installed: InstalledNode, 
 
 
 def test_tritons_kernels_are_compiled_and_outlive_the_pod(installed: InstalledNode, kernels_volume: Path) -> None:
-    assert run(installed, "triton", ["python3", "-c", TRITON_KERNEL], keeps_kernels=True) == (0, "cubin True")
+    assert run(installed, "triton", ["python3", "-c", COMPILES_ONE], keeps_kernels=True) == (0, "cubin True")
     made = {path: path.stat().st_mtime_ns for path in (kernels_volume / "triton").rglob("*.cubin")}
     assert len(made) == 1
-    assert run(installed, "triton-again", ["python3", "-c", TRITON_KERNEL], keeps_kernels=True) == (0, "cubin True")
+    assert run(installed, "triton-again", ["python3", "-c", COMPILES_ONE], keeps_kernels=True) == (0, "cubin True")
     assert made == {path: path.stat().st_mtime_ns for path in (kernels_volume / "triton").rglob("*.cubin")}
 
 

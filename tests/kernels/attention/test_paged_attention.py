@@ -65,6 +65,8 @@ def check(attend: PagedAttention, case: AttentionCase) -> None:
         (GroupedSizes(2, 1, 32, 32, 0.1, 16, 1, True), [3, 1], [40, 70]),
         (GroupedSizes(4, 1, 192, 128, 0.1, 16, 128, True), [40], [200]),
         (GroupedSizes(8, 2, 64, 64, 0.1, 16, None, True), [1, 30], [70, 30]),
+        (GroupedSizes(2, 1, 32, 32, 0.1, 16, 500, True), [5, 1], [60, 3]),  # longer than the contexts
+        (GroupedSizes(12, 2, 128, 128, 0.1, 16, 16), [18], [18]),  # six heads share keys, as in Laguna
     ],
     ids=str,
 )

@@ -253,7 +253,7 @@ def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
 def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: GgufModel) -> None:
     assert work.SCRATCH_BYTES == matmul.SCRATCH_BYTES
     assert (pair_sums.MIN_PAIRS, pair_sums.DECODED_BYTES, pair_sums.HIDDEN_BYTES, pair_sums.SUMS) == (
-        work._FEWEST_PAIRS,
+        work._MIN_PAIRS,
         work._DECODED_BYTES,
         work._HIDDEN_BYTES,
         2,

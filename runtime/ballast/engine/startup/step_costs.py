@@ -56,7 +56,7 @@ def with_measured_costs(
     if prefill_runner is not None:
         prefill_runner.open_prefill_lane()  # first: otherwise a long step would go through the device
     most = (
-        config.prefill_chunk_size if prefill_runner is None else min(sched.MOST_IDLE_TOKENS, config.prefill_chunk_size)
+        config.prefill_chunk_size if prefill_runner is None else min(sched.MAX_IDLE_TOKENS, config.prefill_chunk_size)
     )
     sizes = doubled(1, min(max(most, config.chunk_size), max_tokens))
     # These three sizes determine most of the curve, so they are measured first.

@@ -237,12 +237,12 @@ def test_each_device_replays_its_part_of_a_decode_step(
 ) -> None:
     monkeypatch.setattr(device_module, "DecodeGraphs", QueuedAgain)
     file = written(arch="v3", mla="split", quant="f32").gguf
-    model, told = load(file, [1, 3], stream_from_tokens=0), []
+    model, reported = load(file, [1, 3], stream_from_tokens=0), []
     expected = [model.forward(prompt(length), lambda: None).copy() for length in (20, 1)]
-    model.capture_decode(told.append)
-    assert told == sorted(told)
-    assert told[-1] == 1.0
-    assert len(told) == 3 * SETTINGS.max_batch_size
+    model.capture_decode(reported.append)
+    assert reported == sorted(reported)
+    assert reported[-1] == 1.0
+    assert len(reported) == 3 * SETTINGS.max_batch_size
     assert model.device_counts.decode_graphs == SETTINGS.max_batch_size
     simulated.crossings.clear()
     for length, of_length in zip((20, 1), expected, strict=True):

@@ -29,7 +29,7 @@ _MAX_COMPARED_TOKENS = 32
 
 Role = Literal["gpu_experts", "across"]
 """A field of `LayerOnDevice`."""
-_TOLD_AS: Mapping[Role, str] = {"gpu_experts": "GPU", "across": "across"}
+_NAMES: Mapping[Role, str] = {"gpu_experts": "GPU", "across": "across"}
 _FEATURES: Mapping[Role, Feature] = {"gpu_experts": "gpu_experts", "across": "pcie_share"}
 Kind = tuple[tuple[GgmlType, GgmlType, GgmlType, Unit | None, bool], ...]
 
@@ -157,7 +157,7 @@ class _Comparison:
         by = difference(found, expected)
         if not by <= MAX_DIFFERENCE:
             raise ValueError(
-                f"{_TOLD_AS[self.role]} experts differ from the CPU's by {by:.2g} for {self.num_tokens} tokens"
+                f"{_NAMES[self.role]} experts differ from the CPU's by {by:.2g} for {self.num_tokens} tokens"
             )
 
     def _slots(self) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@ first launch and blocks until it is done."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -13,12 +14,29 @@ from functools import partial
 from typing import Any, Self
 
 import triton
-from triton.runtime.jit import KernelInterface
+from triton.runtime.jit import JITFunction, KernelInterface
 
 from ballast.errors import first_line
 from ballast.host.machine import read_machine
 
 log = logging.getLogger(__name__)
+
+_parsing = threading.Lock()
+
+
+def _one_at_a_time(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(parse)
+    def parse_alone(kernel: Any) -> Any:
+        with _parsing:
+            return parse(kernel)
+
+    return parse_alone
+
+
+# Python 3.11 before 3.11.8, such as that of Debian 12, fails at random if two threads parse ("AST constructor recursion
+# depth mismatch"). In the thread that launches, this would end the start, and Triton would keep a wrong hash.
+_parser = next(each for each in JITFunction.mro() if "parse" in vars(each))  # which of them depends on Triton's version
+_parser.parse = _one_at_a_time(_parser.parse)
 
 
 @contextmanager

@@ -1,0 +1,18 @@
+"""A pytest plugin: writes each failure to the file TEST_FAILURES at once, so that a run that is cut off names them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+FILE = "TEST_FAILURES"
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Append the case and its error. Workers of pytest-xdist leave it to the process that they report to."""
+    file = os.environ.get(FILE)
+    if file is not None and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        with Path(file).open("a") as opened:
+            opened.write(f"{report.nodeid} ({report.when})\n{report.longreprtext}\n\n")

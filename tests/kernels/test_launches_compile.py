@@ -1,0 +1,143 @@
+"""Kernels that no other test compiles, for a GPU that is not here, with the arguments that a model passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as T
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import KernelInterface
+
+from ballast._core import kernels
+from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings
+from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes
+from ballast.model.hybrid.copies import small_copy_kernels
+from ballast.model.hybrid.copies.small_copies import carried
+from ballast.model.hybrid.experts.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.fused_routing import FusedRouter, fused_divide, fused_groups
+from ballast.model.hybrid.experts.pair_sums import PairSums
+from ballast.model.hybrid.handoff import transport, transport_kernels
+from ballast.model.hybrid.handoff.transport import Mailbox
+from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
+from ballast.model.rope import RopeTable
+from devkit.kernels.attention_cases import attention_case
+from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
+from devkit.models.cpu_platform import CpuPlatform
+from devkit.models.specs.deepseek import R1_SPEC
+
+CPU = torch.device("cpu")
+TILE = Tiling(16, 16, 4, 1)
+LATENT = LatentSizes(num_heads=4, rank=256, rope_dim=64, scale=0.1, block_tokens=16)
+
+
+class Hopper:
+    """The driver of a GPU that runs nothing."""
+
+    def __init__(self) -> None:
+        self.utils = SimpleNamespace(
+            load_binary=lambda *_: (object(), object(), 32, 0, 1024),
+            get_device_properties=lambda _: {"max_shared_mem": 227 << 10},
+        )
+
+    def launcher_cls(self, source: object, metadata: object) -> object:
+        return lambda *_: None
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+@pytest.fixture
+def launched(kept_kernels: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the kernels that were launched, each of which is compiled once."""
+    names: set[str] = set()
+    monkeypatch.setattr(driver, "_active", Hopper())
+    monkeypatch.setattr(CpuPlatform, "term_dtype", torch.bfloat16)
+    monkeypatch.setattr(CpuPlatform, "has_fast_launches", True)
+
+    def launch(kernel: Any, grid: Any, *arguments: Any, **known: Any) -> None:
+        if kernel.fn.__name__ not in names:
+            names.add(kernel.fn.__name__)
+            # Compiled kernels of other drivers stay elsewhere.
+            monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
+            assert kernel.warmup(*arguments, grid=grid, **known).asm["ptx"]
+
+    monkeypatch.setattr(KernelInterface, "__getitem__", lambda kernel, grid: partial(launch, kernel, grid))
+    return names
+
+
+def routing() -> None:
+    logits = torch.zeros(2, R1_SPEC.routing.num_experts)
+    ids, _ = FusedRouter(R1_SPEC.routing, logits[0])(logits)
+    slots = torch.zeros(R1_SPEC.routing.num_experts, dtype=torch.int32)
+    fused_divide(ids, slots, torch.tensor(0.25), 0.5, torch.tensor(0))
+    fused_groups(ids, R1_SPEC.routing.num_experts)
+
+
+def hand_off() -> None:
+    send, fetch = transport.carried(transport_kernels)
+    ids = torch.zeros(2, 8, dtype=torch.int32)
+    box = Mailbox(torch.zeros(2, 64), ids, torch.zeros(2, 8), torch.zeros(2, 64))
+    send(box, box.results, ids, box.weights)
+    fetch(box, 2, CPU)
+
+
+def attention() -> None:
+    """Prompts of latents, whose queries are rounded first, and single tokens, whose keys are split among programs."""
+    for sizes, tokens in (
+        (LatentSizes(4, 256, 64, 0.1, 16), [20]),
+        (GroupedSizes(8, 2, 64, 64, 0.1, 16, 20, True), [1]),
+    ):
+        case = attention_case(sizes, tokens, [90], CPU, torch.float16)
+        attend = PagedAttention(sizes, Tilings(TILE, TILE), num_processors=132)
+        attend.prepare(case.step)
+        attend(case.query, case.cache, case.step, torch.zeros(8) if sizes.has_sinks else None)
+
+
+def expanded_queries() -> None:
+    table = RopeTable(*(np.ones((50, 32), np.float32) for _ in range(2)), np.ones(50, np.float32))
+    case = attention_case(LATENT, [2], [9], CPU, torch.float16)
+    pointwise, heads = TritonPointwise(1e-6, table, CPU), torch.zeros(2, 4, 128)
+    pointwise.rotated_query(heads, case.step, 0.25, heads.half())
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (routing, {"route", "divide", "group_pairs"}),
+        (hand_off, {"send", "fetch"}),
+        (attention, {"round_query", "attend", "merge"}),
+        (expanded_queries, {"rotated_query"}),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_kernels_compile_as_they_are_launched(launched: set[str], run: Callable[[], None], expected: set[str]) -> None:
+    run()
+    assert launched == expected
+
+
+def test_kernels_of_experts_compile(launched: set[str], rng: np.random.Generator, pool: kernels.ThreadPool) -> None:
+    stacks = [stack_of(rng, pool, T.MXFP4, 64, 64, CPU)[0] for _ in range(3)]
+    x, ids, weights = torch.zeros(2, 64), torch.zeros(2, 2, dtype=torch.int32), torch.zeros(2, 2)
+    ExpertPanels(*stacks)(x, ids, weights)
+    PairSums(x, ids, weights, NUM_EXPERTS).add(0, *stacks)
+    assert {"group_and_split", "combine_experts", "split_bf16", "decode_rows"} <= launched
+
+
+def test_a_small_copy_compiles(launched: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = small_copy_kernels.copy_words  # launched even where launches only compile
+    monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
+    words = torch.zeros(64, dtype=torch.int32)
+    carried(small_copy_kernels)(words, words)

@@ -1,0 +1,115 @@
+"""A GPU's kernels in whole steps of each kind of layer, run by Triton's interpreter, against torch's operations.
+
+The models have real widths of heads and latents and are otherwise as small as their layers allow. A prompt is longer
+than the windows, and a decode step follows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ballast.engine.startup.build import EngineSettings
+from ballast.model.batch import Batch
+from ballast.tiny.shape import PRESETS, TinyShape
+from devkit.long import if_long
+from devkit.models.float_experts import FloatExperts
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.interpreted_backend import interpret_kernels
+from devkit.models.written import MakeTiny
+
+CPU = torch.device("cpu")
+SETTINGS = EngineSettings(
+    cache_lens=64,
+    max_batch_size=2,
+    max_new_tokens=8,
+    chunk_size=20,
+    prefill_chunk_size=20,
+    max_queue=2,
+    block_tokens=16,
+    activation_bytes=2,
+)
+NUM_TOKENS = 18
+MAX_DIFFERENCE = 3e-4
+"""Fraction of the largest logit. The kernels split activations into two or three terms of 8 bits each; where the cache
+has float32, the sums differ by 1e-5 to 1e-4."""
+
+
+def small(arch: str, **changes: Any) -> TinyShape:
+    """The preset with two layers, few experts and narrow networks."""
+    preset = PRESETS[arch]
+    return replace(
+        preset,
+        **{
+            "num_layers": 2,
+            "num_dense_layers": min(1, preset.num_dense_layers),
+            "hidden": 64,
+            "ffn_dim": 64,
+            "expert_dim": 64,
+            "num_experts": 4,
+            "num_experts_used": 2,
+            "num_groups": 1,
+            "num_groups_used": 1,
+            "num_shared_experts": min(1, preset.num_shared_experts),
+        }
+        | changes,
+    )
+
+
+def windowed(arch: str, **changes: Any) -> TinyShape:
+    """As `small`; the second layer has a window."""
+    heads = PRESETS[arch].heads
+    assert heads is not None
+    return small(arch, heads=replace(heads, windowed_layers=(1,)), **changes)
+
+
+def batches() -> list[Batch]:
+    """A prompt in blocks 1 and 2, and a decode step after it. Layers with a window have the same blocks."""
+    slots = np.arange(16, 16 + NUM_TOKENS + 1, dtype=np.int32)
+    blocks, ends = np.array([1, 2], np.int32), np.array([0, 2], np.int32)
+
+    def batch(begin: int, end: int) -> Batch:
+        return Batch(
+            token_ids=np.arange(40 + begin, 40 + end, dtype=np.int32),
+            positions=np.arange(begin, end, dtype=np.int32),
+            slots=slots[begin:end],
+            query_indptr=np.array([0, end - begin], np.int32),
+            kv_indptr=ends,
+            kv_indices=blocks,
+            sampled=np.arange(end - begin, dtype=np.int64),
+        )
+
+    return [batch(0, NUM_TOKENS), batch(NUM_TOKENS, NUM_TOKENS + 1)]
+
+
+CASES = {
+    "gptoss": (small("gptoss"), "mxfp4"),
+    "mimov2": (windowed("mimov2"), "q8_0"),
+    "laguna": (small("laguna"), "q8_0"),
+    "mistral4": (small("mistral4"), "q8_0"),
+    "step35": (
+        windowed("step35", limits=replace(PRESETS["step35"].limits, experts=(0.0, 0.5), shared=(0.5, 1.0))),
+        "q8_0",
+    ),
+    "v3": (small("v3"), "q8_0"),
+}
+
+
+@pytest.mark.parametrize("arch", ["gptoss", "laguna", "mistral4", *if_long("mimov2", "step35", "v3")])
+def test_a_gpus_kernels_give_the_logits_of_torchs_operations(
+    written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, quant = CASES[arch]
+    file = written(arch=arch, quant=quant, overrides=shape).gguf
+    options: dict[str, Any] = {"kv_dtype": torch.float32, "stream_from_tokens": 0}
+    plain = load_hybrid(file, CPU, SETTINGS, make_experts=FloatExperts, **options)
+    expected = [plain.forward(batch, lambda: None).copy() for batch in batches()]
+    interpret_kernels(monkeypatch)
+    model = load_hybrid(file, CPU, SETTINGS, **options)
+    for batch, logits in zip(batches(), expected, strict=True):
+        found = model.forward(batch, lambda: None)
+        np.testing.assert_allclose(found, logits, rtol=0, atol=MAX_DIFFERENCE * np.abs(logits).max())

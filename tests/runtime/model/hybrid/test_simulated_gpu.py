@@ -1,0 +1,69 @@
+"""A server starts and serves on a GPU, which torch's CPU device simulates: what the CPU alone never runs, from the plan
+of the GPU's memory to captured steps and the tier in host memory."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devkit.models.written import MakeTiny
+from devkit.servers import prefork
+from devkit.servers.process import JSON, ServerProcess
+
+SIMULATED = ("devkit.servers.simulated_gpu",)
+MODULES = (*prefork.SERVER_MODULES, "ballast.engine.startup.loading", "devkit.models.cpu_backend")
+SMALL = ("--cache_lens", "1024", "--max_batch_size", "2", "--max_new_tokens", "100", "--cpu_threads", "1")
+SHORT = ("--chunk_size", "64", "--prefill_chunk_size", "128")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_servers_with_torch(forked_servers: None) -> Iterator[None]:
+    template = prefork.Template(MODULES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServerProcess, "start", template.start)
+        yield
+    template.end()
+
+
+def reply(server: ServerProcess, num_words: int) -> int:
+    """The number of tokens that a completion has."""
+    body = {"prompt": "Once upon a time. " * num_words, "max_tokens": 20, "min_tokens": 20}
+    request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(), JSON)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        tokens: int = json.loads(response.read())["usage"]["completion_tokens"]
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("device", "arch", "num_experts", "lanes"), [("cuda", "v3", "auto", 2), ("auto", "gptoss", "0", 1)]
+)
+def test_a_server_starts_and_serves(
+    written: MakeTiny, tmp_path: Path, device: str, arch: str, num_experts: str, lanes: int
+) -> None:
+    """With all experts on the GPU, and with all in host memory."""
+    file = written(arch=arch, quant="f32").gguf
+    options = ("--gguf_path", str(file), "--device", device, "--gpu_experts", num_experts)
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}  # with nothing measured
+    with ServerProcess(*options, *SMALL, *SHORT, module=SIMULATED, environment=cache) as server:
+        assert server.event("device")["device"] == "cuda:0"
+        assert server.event("decode graphs captured")["graphs"] == 2
+        assert len(server.wait_for_events(lambda event: event["event"] == "steps measured", lanes)) == lanes
+        assert server.has_logged("PCIe share measured") == (num_experts == "0")
+        assert [reply(server, num_words) for num_words in (1, 40)] == [20, 20]
+        server.wait_until_empty()
+        metrics = server.metrics()
+        assert metrics["ballast_decode_graphs"] == 2
+        assert (metrics["ballast_resident_experts"] > 0) == (num_experts == "auto")
+        assert metrics["ballast_vram_limit_bytes"] == 80 << 30
+        state = json.loads(server.get("/debug/state", admin=True)[2])
+        assert state["device"] == "cuda:0"
+        assert [tier["name"] for tier in state["kv_tiers"]] == ["host"]
+        not_pinned = {"streamed_experts": "the experts' memory is not pinned"}
+        assert state["switched_off"] == ({} if num_experts == "auto" else not_pinned)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+
+T = TypeVar("T")
 
 _is_long = False
 
@@ -26,8 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _is_long = config.getoption("--long")
 
 
-def times(short: int, long: int) -> int:
-    """Number of repetitions of the same property: `long` with `--long`, else `short`."""
+def times(short: T, long: T) -> T:
+    """Number of repetitions of the same property, or its cases: `long` with `--long`, else `short`."""
     return long if _is_long else short
 
 

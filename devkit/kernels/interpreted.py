@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import triton.language as tl
 from numpy.typing import NDArray
+from triton.language import core
 from triton.runtime import interpreter
 from triton.runtime.interpreter import (
     InterpretedFunction,
@@ -55,6 +56,10 @@ def _save_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than half of the interpreter's; the results are the same."""
     monkeypatch.setattr(InterpretedFunction, "__call__", _call_from_kernel)
     monkeypatch.setattr(interpreter, "_get_np_dtype", _np_dtype)
+    monkeypatch.setattr(core, "_unwrap_if_constexpr", _unwrapped)
+    monkeypatch.setattr(core, "_unwrap_shape", _unwrapped_shape)
+    monkeypatch.setattr(tl.block_type, "__init__", _make_block_type)
+    monkeypatch.setattr(tl.tensor, "__init__", _make_tensor)
     # Without `debug`, overflows of integers are computed and not reported.
     monkeypatch.setattr(interpreter.interpreter_builder, "options", InterpreterOptions(sanitize_overflow=False))
 
@@ -71,6 +76,43 @@ def _np_dtype(kind: tl.dtype) -> np.dtype[Any]:
     """NumPy's type for the elements of Triton's."""
     element = kind.scalar
     return np.dtype(np.uint64) if isinstance(element, tl.pointer_type) else _of_scalar(element)
+
+
+_unwrap = core._unwrap_if_constexpr
+_describe_block = tl.block_type.__init__
+_blocks: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+"""What blocks of a type and shape have in common; Triton would make it for every intermediate result."""
+_NOTHING_TO_UNWRAP = frozenset({int, float, bool, str, type(None), tl.tensor})
+
+
+def _unwrapped(value: Any) -> Any:
+    """Triton's, which asks each value whether it is a collection first."""
+    kind = type(value)
+    if kind is tl.constexpr:
+        return value.value
+    return value if kind in _NOTHING_TO_UNWRAP else _unwrap(value)
+
+
+def _unwrapped_shape(shape: Any) -> list[int]:
+    return [_unwrapped(size) for size in _unwrapped(shape)]
+
+
+def _make_block_type(block: tl.block_type, element_type: tl.dtype, shape: Any) -> None:
+    sizes = _unwrapped_shape(shape)
+    key = element_type.name, tuple(sizes)
+    if key not in _blocks:
+        _describe_block(block, element_type, sizes)
+        of_tensor = core.tuple([tl.constexpr(size) for size in sizes]), tl.constexpr(block.numel)
+        _blocks[key] = vars(block) | {"of_tensor": of_tensor}
+    vars(block).update(_blocks[key], element_ty=element_type)
+
+
+_OF_SCALAR = core.tuple([]), tl.constexpr(1)
+
+
+def _make_tensor(tensor: tl.tensor, handle: Any, kind: tl.dtype) -> None:
+    tensor.handle, tensor.type, tensor.dtype = handle, kind, kind.scalar
+    tensor.shape, tensor.numel = getattr(kind, "of_tensor", _OF_SCALAR)
 
 
 _one_by_one = {ReduceOps: ReduceOps.generic_reduce, ScanOps: ScanOps.generic_scan}

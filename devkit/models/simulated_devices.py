@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,6 +13,11 @@ _OWNER = "_simulated_owner"
 
 CROSSING = (torch.Tensor.to, torch.Tensor.copy_, torch.Tensor.cpu)
 """The operations that may take a tensor of another device."""
+
+
+_DEVICE_OF = torch.Tensor.device.__get__
+_PLAIN = frozenset({int, float, bool, str, type(None), slice, torch.dtype, torch.device, torch.Size})
+"""Types of values that hold no tensors."""
 
 
 class SimulatedDevices(TorchFunctionMode):
@@ -27,19 +32,23 @@ class SimulatedDevices(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = list(_tensors((args, tuple(kwargs.values()))))
-        owners = {owner for tensor in tensors if (owner := owner_of(tensor)) is not None}
-        if function == torch.Tensor.device.__get__:
+        values = (*args, *kwargs.values())
+        owners: set[int] = set()
+        _add_owners(values, owners)
+        if function == _DEVICE_OF:
             return torch.device("cpu", *owners)
-        named = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.device)), None)
+        named = next((each for each in values if type(each) is torch.device), None)
         if function in CROSSING:
-            return self._copied(function, tensors, named, args, kwargs)
+            return self._copied(function, _tensors(values), named, args, kwargs)
         if len(owners) > 1:
             raise RuntimeError(f"{function.__name__} got tensors of devices {sorted(owners)}; expected one device")
         owner = named.index if named is not None else next(iter(owners), None)
         result = function(*args, **kwargs)
-        for tensor in _tensors((result,)):
-            _set_owner(tensor, owner)
+        if type(result) is torch.Tensor:
+            _set_owner(result, owner)
+        elif type(result) not in _PLAIN:
+            for tensor in _tensors((result,)):
+                _set_owner(tensor, owner)
         return result
 
     def _copied(
@@ -70,9 +79,24 @@ def _set_owner(tensor: torch.Tensor, owner: int | None) -> None:
     setattr(tensor, _OWNER, owner)
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
+def _add_owners(values: Iterable[Any], owners: set[int]) -> None:
+    """Adds the devices of all tensors in `values`. Nearly all values are tensors and numbers, tens for each operation:
+    this takes a large part of a test's time."""
+    for value in values:
+        kind = type(value)
+        if kind is torch.Tensor:
+            owner = value.__dict__.get(_OWNER)
+            if owner is not None:
+                owners.add(owner)
+        elif kind not in _PLAIN:
+            owners.update(owner for tensor in _tensors((value,)) if (owner := owner_of(tensor)) is not None)
+
+
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            yield value
+            found.append(value)
         elif isinstance(value, tuple | list):
-            yield from _tensors(value)
+            found += _tensors(value)
+    return found

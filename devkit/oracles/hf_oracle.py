@@ -84,6 +84,13 @@ _BLOCK_NAMES = {
 }
 
 
+class PlainReader(GGUFReader):
+    """Reads a file as a plain array: of a memmap, numpy takes several times as long to make each piece."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, np.asarray(value) if name == "data" else value)
+
+
 class StepForCausalLM(torch.nn.Module):
     """Step's text model with a head. transformers has a head for the model that sees images alone."""
 
@@ -111,7 +118,8 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     config = model_class.config_class.from_dict(
         config_values, attn_implementation="eager", experts_implementation="eager", dtype="float32"
     )
-    model = model_class(config).to(torch.float32)
+    with transformers.initialization.no_init_weights():  # all are loaded below
+        model = model_class(config).to(torch.float32)
     tensors = dequantized(gguf_path)
     if config.model_type == "qwen3_next":
         tensors = _grouped_by_key_head(tensors, config_values)
@@ -188,13 +196,12 @@ def dequantized(gguf_path: Path) -> dict[str, Floats]:
     """Every tensor of the model by its GGUF name, row-major, multiplied by its scale."""
     shard = _SHARD.fullmatch(gguf_path.name)
     files = sorted(gguf_path.parent.glob(f"{shard[1]}-*-of-*.gguf")) if shard else [gguf_path]
-    return with_scales({tensor.name: values_of(tensor) for file in files for tensor in GGUFReader(file).tensors})
+    return with_scales({tensor.name: values_of(tensor) for file in files for tensor in PlainReader(file).tensors})
 
 
 def values_of(tensor: ReaderTensor) -> Floats:
     """What the file holds of it, dequantised."""
-    data = np.asarray(tensor.data)  # of a memmap, numpy takes as long to make each piece as gguf to dequantise it
-    return np.array(random_blocks.dequantized(data, tensor.tensor_type), np.float32)
+    return np.array(random_blocks.dequantized(np.asarray(tensor.data), tensor.tensor_type), np.float32)
 
 
 def with_scales(tensors: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -221,16 +221,17 @@ def test_one_client_is_served_first_come_first_served() -> None:
 
 
 def test_tiers_restore_evicted_blocks() -> None:
-    simulation = Simulation(seed=23, num_requests=2_000, looks_ahead=True, tiers=[(60, 8), (400, 16)])
+    scale = times(1, 2)
+    simulation = Simulation(seed=23, num_requests=1_000 * scale, looks_ahead=True, tiers=[(60, 8), (400, 16)])
     simulation.run()
     reference = simulation.reference
     totals, stats = reference.totals, reference.scheduler.stats()
     assert (stats.used_tokens, stats.fetching) == (0, 0)
-    assert totals.preemptions > 50
-    assert totals.fetched_blocks > 2_000
-    assert totals.damaged_blocks > 20
-    assert totals.aborted_fetches > 20
-    assert totals.given_up_fetches > 20
+    assert totals.preemptions > 25 * scale
+    assert totals.fetched_blocks > 1_000 * scale
+    assert totals.damaged_blocks > 10 * scale
+    assert totals.aborted_fetches > 10 * scale
+    assert totals.given_up_fetches > 10 * scale
     assert totals.fetched_blocks * CONFIG["block_tokens"] == sum(tier.fetched_tokens for tier in stats.tiers)
     assert all(tier.fetched_tokens > 0 for tier in stats.tiers)
     reference.restart()
@@ -243,7 +244,7 @@ def test_tiers_restore_evicted_blocks() -> None:
 def test_tiers_and_two_lanes_leave_no_block_behind_either() -> None:
     costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
     digests = set()
-    for _ in range(2):
+    for _ in range(times(1, 2)):  # with draft tokens, the same is repeated below
         simulation = Simulation(seed=29, num_requests=700, looks_ahead=True, tiers=[(200, 8)], **costs)
         simulation.run()
         digests.add(simulation.digest.hexdigest())
@@ -258,7 +259,7 @@ def test_draft_tokens_leak_no_blocks_whether_correct_or_wrong() -> None:
     costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
     for options in ({}, costs | {"tiers": [(200, 8)]}):
         digests = set()
-        for _ in range(2):
+        for _ in range(2 if options else times(1, 2)):
             simulation = Simulation(seed=41, num_requests=700, looks_ahead=True, most_draft_tokens=7, **options)
             simulation.run()
             digests.add(simulation.digest.hexdigest())
@@ -283,7 +284,7 @@ def test_tiers_restore_what_windows_need(has_lanes: bool) -> None:
         has_tiers=True,
         **sizes,
     )
-    for num_window_blocks in (least, least + 8):
+    for num_window_blocks in times((least,), (least, least + 8)):
         simulation = Simulation(
             seed=47,
             num_requests=700,
@@ -310,7 +311,7 @@ def test_windows_leave_no_block_behind_either_and_are_found_again() -> None:
     hits = []
     for num_blocks, num_window_blocks in ((48, 48), (200, least), (200, least + 12), (200, 200)):
         digests = set()
-        for _ in range(2):
+        for _ in range(2 if num_window_blocks == least else times(1, 2)):
             simulation = Simulation(
                 seed=43,
                 num_requests=times(400, 1_500),

@@ -17,6 +17,7 @@ from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Size
 from devkit.kernels.attention_cases import AttentionCase, attention_case
 from devkit.kernels.compiled import advice_of_assembler, compiled_for
 from devkit.kernels.interpreted import interpreted
+from devkit.long import pairwise
 
 R1 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
 QWEN3 = GroupedSizes(num_heads=64, num_kv_heads=4, key_dim=128, v_dim=128, scale=0.1, block_tokens=32)
@@ -45,30 +46,30 @@ def check(attend: PagedAttention, case: AttentionCase) -> None:
     torch.testing.assert_close(found, expected, **TOLERANCES[case.cache.dtype])
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("num_processors", [1, 20], ids=["whole", "split"])
+CASES = [
+    (LatentSizes(4, 512, 64, 0.1, 16), [1, 1], [1, 90]),  # single tokens
+    (LatentSizes(20, 64, 16, 0.1, 16), [1, 1, 1], [16, 17, 60]),
+    (LatentSizes(3, 48, 24, 0.1, 16), [7, 1, 30], [7, 33, 61]),  # a prompt's begin, a single token, a later piece
+    (LatentSizes(1, 20, 8, 0.1, 16), [40], [300]),
+    (GroupedSizes(12, 2, 128, 128, 0.1, 16), [1, 1], [1, 90]),
+    (GroupedSizes(6, 3, 128, 64, 0.1, 16), [7, 1, 30], [7, 33, 61]),
+    (GroupedSizes(40, 2, 64, 64, 0.1, 16), [5, 1], [20, 17]),  # groups wider than a tile
+    (GroupedSizes(3, 1, 96, 40, 0.2, 16), [20], [130]),  # keys in two parts
+    # Windows and sinks: of gpt-oss, single tokens and prompts; a window of one token; MiMo's widths.
+    (GroupedSizes(8, 1, 64, 64, 0.1, 16, 20, True), [1, 1, 1], [1, 21, 90]),
+    (GroupedSizes(4, 2, 64, 64, 0.1, 16, 20, True), [7, 1, 50], [7, 33, 111]),
+    (GroupedSizes(2, 2, 32, 32, 0.1, 16, 5), [60], [100]),
+    (GroupedSizes(2, 1, 32, 32, 0.1, 16, 1, True), [3, 1], [40, 70]),
+    (GroupedSizes(4, 1, 192, 128, 0.1, 16, 128, True), [40], [200]),
+    (GroupedSizes(8, 2, 64, 64, 0.1, 16, None, True), [1, 30], [70, 30]),
+    (GroupedSizes(2, 1, 32, 32, 0.1, 16, 500, True), [5, 1], [60, 3]),  # longer than the contexts
+    (GroupedSizes(12, 2, 128, 128, 0.1, 16, 16), [18], [18]),  # six heads share keys, as in Laguna
+]
+"""Sizes, new tokens and lengths of requests."""
+
+
 @pytest.mark.parametrize(
-    ("sizes", "tokens", "lens"),
-    [
-        (LatentSizes(4, 512, 64, 0.1, 16), [1, 1], [1, 90]),  # single tokens
-        (LatentSizes(20, 64, 16, 0.1, 16), [1, 1, 1], [16, 17, 60]),
-        (LatentSizes(3, 48, 24, 0.1, 16), [7, 1, 30], [7, 33, 61]),  # a prompt's begin, a single token, a later piece
-        (LatentSizes(1, 20, 8, 0.1, 16), [40], [300]),
-        (GroupedSizes(12, 2, 128, 128, 0.1, 16), [1, 1], [1, 90]),
-        (GroupedSizes(6, 3, 128, 64, 0.1, 16), [7, 1, 30], [7, 33, 61]),
-        (GroupedSizes(40, 2, 64, 64, 0.1, 16), [5, 1], [20, 17]),  # groups wider than a tile
-        (GroupedSizes(3, 1, 96, 40, 0.2, 16), [20], [130]),  # keys in two parts
-        # Windows and sinks: of gpt-oss, single tokens and prompts; a window of one token; MiMo's widths.
-        (GroupedSizes(8, 1, 64, 64, 0.1, 16, 20, True), [1, 1, 1], [1, 21, 90]),
-        (GroupedSizes(4, 2, 64, 64, 0.1, 16, 20, True), [7, 1, 50], [7, 33, 111]),
-        (GroupedSizes(2, 2, 32, 32, 0.1, 16, 5), [60], [100]),
-        (GroupedSizes(2, 1, 32, 32, 0.1, 16, 1, True), [3, 1], [40, 70]),
-        (GroupedSizes(4, 1, 192, 128, 0.1, 16, 128, True), [40], [200]),
-        (GroupedSizes(8, 2, 64, 64, 0.1, 16, None, True), [1, 30], [70, 30]),
-        (GroupedSizes(2, 1, 32, 32, 0.1, 16, 500, True), [5, 1], [60, 3]),  # longer than the contexts
-        (GroupedSizes(12, 2, 128, 128, 0.1, 16, 16), [18], [18]),  # six heads share keys, as in Laguna
-    ],
-    ids=str,
+    ("sizes", "tokens", "lens", "num_processors", "dtype"), pairwise(CASES, [1, 20], list(TOLERANCES)), ids=str
 )
 def test_a_token_sees_its_own_request_up_to_itself(
     device, sizes: Sizes, tokens: list[int], lens: list[int], num_processors: int, dtype: torch.dtype

@@ -2,7 +2,8 @@
 
 Which rows a kernel computes together depends on the batch, the chunks and the instruction set; which kernels are used,
 on the architecture. So each instruction set runs all batch and chunk sizes, and each architecture some of each. As
-requests end one after the other, a run with large batches has all smaller ones too. `--long` runs the whole product.
+requests end one after the other, a run with large batches has all smaller ones too. Preemption and prefix hits run on
+one instruction set. `--long` runs the whole product.
 """
 
 from __future__ import annotations
@@ -54,6 +55,13 @@ SUBJECTS = [
     ),
     *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in OTHERS),
 ]
+
+# Preemption and prefix hits are the scheduler's and the cache's: they give rows in other sizes, which the tests of
+# batches and chunks run on every instruction set.
+FIRST_ISAS = [(arch, kernels.usable_isas()[0]) for arch in (*ARCHITECTURES, *OTHERS)]
+of_the_scheduler = pytest.mark.parametrize(
+    "subject", times(FIRST_ISAS, SUBJECTS), indirect=True, ids=times("-".join, None)
+)
 
 
 def some(values: Sequence[T], subject: tuple[str, str]) -> list[T]:
@@ -150,6 +158,7 @@ def test_text_is_the_same_in_any_chunks(
         assert texts_of(core, requests) == alone, (chunk_size, max_batch_size)
 
 
+@of_the_scheduler
 def test_text_is_the_same_after_preemption(
     make_core: Callable[..., EngineCore], requests: list[Request], alone: list[tuple[int, ...]]
 ):
@@ -158,6 +167,7 @@ def test_text_is_the_same_after_preemption(
     assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
 
 
+@of_the_scheduler
 def test_text_is_the_same_after_prefix_hits(
     make_core: Callable[..., EngineCore],
     requests: list[Request],

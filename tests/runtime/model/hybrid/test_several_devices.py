@@ -4,9 +4,10 @@ The devices are the CPU's memory, and an operation on tensors of two devices fai
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import open_gguf
+from devkit.long import if_long, times
 from devkit.models.cpu_platform import CpuPlatform
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -40,6 +42,7 @@ from devkit.models.simulated_devices import SimulatedDevices, owner_of
 from devkit.models.written import MakeTiny
 
 CPU = torch.device("cpu")
+Options = Callable[[ModelSpec], dict[str, Any]]
 SETTINGS = EngineSettings(
     cache_lens=144,
     max_batch_size=4,
@@ -49,7 +52,10 @@ SETTINGS = EngineSettings(
     max_queue=16,
     block_tokens=16,
 )
+SCARCE = replace(SETTINGS, cache_lens=104, block_tokens=8)
+"""So few blocks that requests of `texts` are preempted."""
 STREAM_FROM = 30
+NEW_TOKENS = times(10, 20)
 SPLITS = {"v3": ([2], [1, 3]), "qwen3": ([1, 2],), "v32": ([1, 2],), "glm5": ([2, 5],)}
 """By architecture, the layers at which another device begins. Layer 0 of v3 is dense, and layers 3 and 4 of glm5 use
 the positions that layer 2 selects."""
@@ -87,8 +93,8 @@ def spec_of(file: Path) -> ModelSpec:
     return read_spec(open_gguf(file), None)
 
 
-def load(file: Path, split: list[int], **options: Any) -> HybridModel:
-    return load_hybrid(file, CPU, SETTINGS, make_experts=FloatExperts, kv_dtype=torch.float32, split=split, **options)
+def load(file: Path, split: list[int], settings: EngineSettings = SETTINGS, **options: Any) -> HybridModel:
+    return load_hybrid(file, CPU, settings, make_experts=FloatExperts, kv_dtype=torch.float32, split=split, **options)
 
 
 def texts(core: EngineCore) -> dict[int, list[int]]:
@@ -99,7 +105,7 @@ def texts(core: EngineCore) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for seq, prompt in enumerate(prompts, 1):
         found[seq] = []
-        core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=20, temperature=0.0)), seq)
+        core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0)), seq)
         for _ in range(4):
             for event in core.step().events:
                 found[event.seq].append(event.token_id)
@@ -107,7 +113,7 @@ def texts(core: EngineCore) -> dict[int, list[int]]:
         for event in core.step().events:
             found[event.seq].append(event.token_id)
         core.check()
-    assert {len(text) for text in found.values()} == {20}
+    assert {len(text) for text in found.values()} == {NEW_TOKENS}
     return found
 
 
@@ -134,7 +140,10 @@ def plain(spec: ModelSpec) -> dict[str, Any]:
 
 
 CASES = [
-    *(("v3", split, options) for split in SPLITS["v3"] for options in (plain, some_resident, streamed, joint)),
+    # Three devices have both a boundary like that of two and a device between others.
+    *(("v3", [1, 3], options) for options in (plain, some_resident, streamed, joint)),
+    ("v3", [2], some_resident),
+    *if_long(*(("v3", [2], options) for options in (plain, streamed, joint))),
     *((arch, SPLITS[arch][0], options) for arch in ("qwen3", "v32", "glm5") for options in (plain, some_resident)),
 ]
 
@@ -144,41 +153,66 @@ def bytes_read(model: HybridModel) -> NDArray[np.int64]:
     return np.array([model.expert_bytes_read, model.expert_bytes_read_over_pcie])
 
 
-@pytest.mark.parametrize(("arch", "split", "options"), CASES)
-def test_divided_layers_give_the_same_logits(
-    written: MakeTiny,
-    arch: str,
-    split: list[int],
-    options: Callable[[ModelSpec], dict[str, Any]],
-    simulated: SimulatedDevices,
-) -> None:
-    file = written(arch=arch, mla="split", quant="f32").gguf
-    spec = spec_of(file)
-    models = [load(file, at, **options(spec)) for at in ([], split)]
+@dataclass(frozen=True)
+class Run:
+    """What a model did with `texts`."""
+
+    texts: dict[int, list[int]]
+    logits: list[NDArray[np.float32]]
+    bytes_read: NDArray[np.int64]
+    expert_uses: NDArray[np.int64]
+    streamed_steps: int
+    gpu_experts: int
+
+
+def run(file: Path, split: list[int], options: Options) -> Run:
+    model = load(file, split, SCARCE, **options(spec_of(file)))
     # Each device checks its own experts while it is loaded.
-    uses, read = [model.expert_uses for model in models], [bytes_read(model) for model in models]
-    runs = [Recorded(model) for model in models]
-    cores = [EngineCore(run, scheduler_config(SETTINGS)) for run in runs]
-    assert texts(cores[1]) == texts(cores[0])
-    assert cores[1].stats().preemptions > 0
-    assert cores[1].stats().prefix_hit_tokens > 0
-    for one, several in zip(runs[0].seen, runs[1].seen, strict=True):
-        np.testing.assert_array_equal(several, one)
-    one, several = models
-    assert several.device_counts.streamed_steps == one.device_counts.streamed_steps
-    assert several.device_counts.gpu_experts == one.device_counts.gpu_experts
-    np.testing.assert_array_equal(bytes_read(several) - read[1], bytes_read(one) - read[0])
-    np.testing.assert_array_equal(several.expert_uses - uses[1], one.expert_uses - uses[0])
+    uses, read, recorded = model.expert_uses, bytes_read(model), Recorded(model)
+    core = EngineCore(recorded, scheduler_config(SCARCE))
+    found = texts(core)
+    assert core.stats().preemptions > 0
+    assert core.stats().prefix_hit_tokens > 0
+    counts = model.device_counts
+    return Run(
+        found,
+        recorded.seen,
+        bytes_read(model) - read,
+        model.expert_uses - uses,
+        counts.streamed_steps,
+        counts.gpu_experts,
+    )
+
+
+@functools.cache
+def run_on_one(file: Path, options: Options) -> Run:
+    return run(file, [], options)
+
+
+@pytest.mark.parametrize(("arch", "split", "options"), CASES)
+def test_divided_layers_give_the_same_logits(written: MakeTiny, arch: str, split: list[int], options: Options) -> None:
+    file = written(arch=arch, mla="split", quant="f32").gguf
+    one = run_on_one(file, options)
+    with SimulatedDevices():
+        several = run(file, split, options)
+    assert several.texts == one.texts
+    for expected, found in zip(one.logits, several.logits, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert several.streamed_steps == one.streamed_steps
+    assert several.gpu_experts == one.gpu_experts
+    np.testing.assert_array_equal(several.bytes_read, one.bytes_read)
+    np.testing.assert_array_equal(several.expert_uses, one.expert_uses)
 
 
 @pytest.mark.parametrize("arch", ["v3", "qwen3"])
-def test_both_lanes_give_the_texts_of_one_device(written: MakeTiny, arch: str, simulated: SimulatedDevices) -> None:
+def test_both_lanes_give_the_texts_of_one_device(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, mla="split", quant="f32").gguf
     found = []
-    for split in ([], SPLITS[arch][0]):
-        model = load(file, split, **streamed(spec_of(file)))
-        config = scheduler_config(replace(SETTINGS, stream_from_tokens=STREAM_FROM))
-        found.append(texts(EngineCore(model, with_changes(config, prefill_costs=[(1, 1.0)]))))
+    for split, devices in (([], nullcontext()), (SPLITS[arch][0], SimulatedDevices())):
+        with devices:
+            model = load(file, split, SCARCE, **streamed(spec_of(file)))
+            config = scheduler_config(replace(SCARCE, stream_from_tokens=STREAM_FROM))
+            found.append(texts(EngineCore(model, with_changes(config, prefill_costs=[(1, 1.0)]))))
         assert model.device_counts.streamed_steps > 2
     assert found[1] == found[0]
 

@@ -28,6 +28,7 @@ from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.host_tier import HostTier
 from ballast.model.tiers.tier import CacheTiers
 from devkit.generate import Generated, generate
+from devkit.long import if_long
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.written import MakeTiny
@@ -43,6 +44,7 @@ SETTINGS = EngineSettings(
     block_tokens=4,
 )
 PREFILL_FROM = 12
+WINDOWED = ("gptoss", "step35", "mimov2")
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +56,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=["gptoss", "step35", "mimov2"])
+@pytest.fixture(scope="module", params=WINDOWED)
 def file(request: pytest.FixtureRequest, written: MakeTiny) -> Path:
     return written(arch=request.param, mla="split", quant="f32").gguf
 
@@ -126,7 +128,18 @@ def test_texts_are_the_same_if_only_windows_are_kept(file: Path, expected: list[
     assert model.device_counts.streamed_steps > 3
 
 
-@pytest.mark.parametrize(("lanes", "split"), [(1, []), (2, []), (2, [1])])
+# Families differ in what attention computes, not in which blocks it reads.
+@pytest.mark.parametrize(
+    ("file", "lanes", "split"),
+    [
+        ("gptoss", 1, []),
+        ("step35", 2, []),
+        *((arch, 2, [1]) for arch in WINDOWED),
+        *if_long(("gptoss", 2, []), ("step35", 1, []), ("mimov2", 1, []), ("mimov2", 2, [])),
+    ],
+    indirect=["file"],
+    scope="module",  # so that cases of a file follow each other
+)
 def test_tiers_store_and_restore_windows(
     file: Path, expected: list[tuple[int, ...]], tmp_path: Path, lanes: int, split: list[int]
 ) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers.models.mistral4.modeling_mistral4 import get_llama_4_attn_scale
 
 from ballast.errors import ConfigError, ModelError
 from ballast.model.layers.positions import QueryScale
@@ -104,6 +103,9 @@ def test_the_softmax_scale_is_that_of_the_file(tmp_path: Path) -> None:
 def test_the_factors_are_those_of_transformers(length: int) -> None:
     rope = changed(MISTRAL4_SPEC, query_scale=QueryScale(0.1, length)).rope
     positions = torch.arange(5 * length)
+    # Each worker would take two seconds to import it.
+    from transformers.models.mistral4.modeling_mistral4 import get_llama_4_attn_scale
+
     expected = get_llama_4_attn_scale(positions[None], 0.1, length)[0, 0, :, 0]
     found = build_rope_table(rope, 5 * length).query_scale
     assert found is not None

@@ -60,8 +60,8 @@ def _cased_words(without: str = "", *, contraction: str = "(?i:'s|'t|'re|'ve|'m|
 
 # `tokenizer.ggml.pre` → the splits, applied one after the other. Sources: the tokenizer.json of DeepSeek V2 and V3,
 # llama.cpp's table for deepseek-coder, glm4, hunyuan-dense and gpt-4o, where it quotes the original, transformers'
-# tokenization_qwen2.py and tokenization_qwen3_5.py, `pat_str` of Moonshot's tokenization_kimi.py, and the tekken.json of
-# mistral-common.
+# tokenization_qwen2.py and tokenization_qwen3_5.py, `pat_str` of Moonshot's tokenization_kimi.py, and the tekken.json
+# of mistral-common.
 _GLM = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
     r"|[^\r\n\p{L}\p{N}]?\p{L}+"

@@ -1,8 +1,8 @@
-"""Qwen3's mixture-of-experts models (those that reason where a request asks for it, Instruct-2507, Thinking-2507, Coder),
-Qwen3-Next, Qwen3-Coder-Next, Qwen3.5 and Qwen3.6.
+"""Qwen3's mixture-of-experts models (those that reason where a request asks for it, Instruct-2507, Thinking-2507 and
+Coder), Qwen3-Next, Qwen3-Coder-Next, Qwen3.5 and Qwen3.6.
 
-Their published templates are replaced by ones that need no guarded process and write the same bytes. Qwen3-Next-Thinking
-has that of Thinking-2507. `preserve_thinking` of Qwen3.6 is read for Qwen3.5 too.
+Their published templates are replaced by ones that need no guarded process and write the same bytes. That of
+Qwen3-Next-Thinking is Thinking-2507's. `preserve_thinking` of Qwen3.6 is read for Qwen3.5 too.
 """
 
 from __future__ import annotations

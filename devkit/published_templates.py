@@ -53,7 +53,7 @@ _HARMONY: tuple[dict[str, Any], ...] = (
     *({"reasoning_effort": level} for level in ("low", "medium", "high")),
     {"model_identity": "You are a parrot."},
 )
-_LAGUNA: tuple[dict[str, Any], ...] = (*_ENABLED, *({"preserve_thinking": True, **each} for each in _ENABLED))
+_PRESERVED: tuple[dict[str, Any], ...] = (*_ENABLED, *({"preserve_thinking": True, **each} for each in _ENABLED))
 _MIMO: tuple[dict[str, Any], ...] = (*_ENABLED, *({"keep_all_reasoning": each} for each in (True, False)))
 _THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": False})
 # V3's and R1's know one message of exactly two calls in a conversation, and list no tools.
@@ -66,6 +66,52 @@ _SWITCHED = (
     "        {{- '<think>\\n\\n</think>\\n\\n' }}\n    {%- endif %}"
 )
 _IF_REASONED = "{%- if reasoning_content %}"
+_NEVER_REASONED = (
+    (_SWITCHED, _OPEN),
+    ("{%- if loop.index0 > ns.last_query_index %}", "{%- if false %}"),
+    ("{%- if '</think>' in message.content %}", "{%- if false %}"),
+)
+
+# What Qwen3-Coder-Next changed in the template of Qwen3-Coder.
+_NESTED = "is mapping or (json_dict[json_key] is sequence and json_dict[json_key] is not string) %}"
+_CODER_NEXT = (
+    (_NESTED, "is not string %}"),
+    ("the following tools:", "the following functions:"),
+    ("to call a tool ONLY", "to call a function ONLY"),
+    ("value_2", "This is the value for the second parameter\\nthat can span\\nmultiple lines"),
+    (
+        "the tool calling block MUST begin with an opening <tool_call> tag and end with a closing </tool_call> tag.",
+        "an inner <function=...></function> block must be nested within <tool_call></tool_call> XML tags",
+    ),
+    (
+        "args_value | tojson | safe if args_value is mapping or (args_value is sequence and args_value is not string) "
+        "else args_value | string",
+        "args_value if args_value is string else args_value | tojson | safe",
+    ),
+    ("{{- '<|im_start|>user\\n' }}", "{{- '<|im_start|>user' }}"),
+    ("{{- '<tool_response>\\n' }}", "{{- '\\n<tool_response>\\n' }}"),
+    ("{{- '\\n</tool_response>\\n' }}", "{{- '\\n</tool_response>' }}"),
+)
+
+# Ballast's trims content after reasoning inside it on both sides, as the published one does other content.
+_QWEN35 = (
+    (
+        "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}",
+        "{%- set content = content.split('</think>')[-1]|trim %}",
+    ),
+)
+_QWEN36 = (
+    *_QWEN35,
+    (
+        "{%- if loop.index0 > ns.last_query_index %}",
+        "{%- if (preserve_thinking is defined and preserve_thinking is true) or (loop.index0 > ns.last_query_index) %}",
+    ),
+    (
+        "args_value | tojson | safe if args_value is mapping or (args_value is sequence and args_value is not string) "
+        "else args_value | string",
+        "args_value | string if args_value is string else args_value | tojson | safe",
+    ),
+)
 
 # llama.cpp's copy of DeepSeek V3.2's form, brought back to the Python that the release ships (encoding_dsv32.py, which
 # vLLM and SGLang carry): no blank lines in the rules for tools, which are set apart whether or not there is a system
@@ -86,6 +132,8 @@ _V32_EDITS = (
     ("'\\n\\n' + thinking_start_token + thinking_end_token", "'\\n\\n' + thinking_end_token"),
     ("{%- for key, val in args.items() -%}", "{{- '' if args else '\\n' -}}{%- for key, val in args.items() -%}"),
 )
+
+_NO_REASONING = ("qwen3-coder", "qwen3-next-instruct", "qwen3-coder-next")
 
 PUBLISHED: dict[str, Published] = {
     "deepseek-v2": Published("tokenizer-v2", "deepseek", "deepseek-v2", Shapes(tools=False)),
@@ -142,6 +190,10 @@ PUBLISHED: dict[str, Published] = {
         edits=((_SWITCHED, _OPEN.replace("assistant\\n", "assistant\\n<think>\\n")),),
     ),
     "qwen3-coder": Published("Qwen3-Coder.jinja", "qwen3", "qwen3-coder"),
+    "qwen3-next-instruct": Published("Qwen-Qwen3-0.6B.jinja", "qwen3", "qwen3-next-instruct", edits=_NEVER_REASONED),
+    "qwen3-coder-next": Published("Qwen3-Coder.jinja", "qwen3", "qwen3-coder-next", edits=_CODER_NEXT),
+    "qwen3.5": Published("Qwen3.5-4B.jinja", "qwen3", "qwen3.5", Shapes(switches=_ENABLED), edits=_QWEN35),
+    "qwen3.6": Published("Qwen3.5-4B.jinja", "qwen3", "qwen3.6", Shapes(switches=_PRESERVED), edits=_QWEN36),
     "glm-4.6": Published("GLM-4.6.jinja", "glm", "glm-4.5", Shapes(switches=_ENABLED)),
     "glm-4.7-flash": Published(
         "GLM-4.7-Flash.jinja", "glm", "glm-4.7", Shapes(switches=(*_ENABLED, {"clear_thinking": False}))
@@ -154,7 +206,7 @@ PUBLISHED |= {
     "mimo-v2.5": Published("XiaomiMiMo-MiMo-V2.5.jinja", "mimo", "mimo-v2.5", Shapes(switches=_MIMO)),
     "laguna-xs.2": Published("poolside-Laguna-XS.2.jinja", "laguna", "laguna-xs.2", Shapes(switches=_ENABLED)),
     "laguna-xs-2.1": Published("poolside-Laguna-XS-2.1.jinja", "laguna", "laguna-xs-2.1", Shapes(switches=_ENABLED)),
-    "laguna-s-2.1": Published("poolside-Laguna-S-2.1.jinja", "laguna", "laguna-s-2.1", Shapes(switches=_LAGUNA)),
+    "laguna-s-2.1": Published("poolside-Laguna-S-2.1.jinja", "laguna", "laguna-s-2.1", Shapes(switches=_PRESERVED)),
     "gpt-oss": Published(
         "openai-gpt-oss-120b.jinja", "gpt_oss", "gpt-oss", Shapes(null_beside_calls=True, switches=_HARMONY)
     ),
@@ -179,7 +231,7 @@ PUBLISHED |= {
 PUBLISHED |= {
     f"{name}, reasoning in content": replace(each, shapes=replace(each.shapes, inline=True))
     for name, each in PUBLISHED.items()
-    if name.startswith(("qwen3", "glm", "laguna-xs")) and name != "qwen3-coder"
+    if name.startswith(("qwen3", "glm", "laguna-xs")) and name not in _NO_REASONING
 }
 
 

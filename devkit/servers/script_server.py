@@ -44,7 +44,13 @@ def _calls(*calls: str) -> str:
     return f"<｜tool▁calls▁begin｜>{''.join(calls)}<｜tool▁calls▁end｜>"
 
 
+def _bare(city: str, note: str) -> str:
+    parameters = f"<parameter=city>\n{city}\n</parameter>\n<parameter=note>\n{note}\n</parameter>\n"
+    return f"<tool_call>\n<function=weather>\n{parameters}</function>\n</tool_call>"
+
+
 PARIS = '{"city": "Paris", "note": "中 \\"x\\""}'
+_NOTE = '中 "x"'
 PAINTED = "The wall is red."
 ROME = '{\n  "city": "Rome"\n}'
 
@@ -79,11 +85,18 @@ SCRIPTS: Mapping[str, str] = {
     f"<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{PARIS}<|call|>",
     "named_thought": "[THINK]Let me see.[/THINK]It is 4.",
     "named_call": f"[THINK]Where?[/THINK]I look.[TOOL_CALLS]weather[ARGS]{PARIS}",
+    "bare_call": f"Where?\n</think>\n\nI look.\n\n{_bare('Paris', _NOTE)}",
+    "bare_calls": f"Where?\n{_bare('Paris', _NOTE)}\n{_bare('Rome', 'x')}",
+    "bare_broken": "Where?\n</think>\n\n<tool_call>\nno call\n</tool_call>",
     "emoji": "One 👩‍👩‍👧‍👦, two 中文.",
 }
 
 
-_OTHERS = {"gpt-oss": ("gpt_oss", "gpt-4o"), "mistral-small-4": ("mistral", "tekken")}
+_OTHERS = {
+    "gpt-oss": ("gpt_oss", "gpt-4o"),
+    "mistral-small-4": ("mistral", "tekken"),
+    "qwen3.6": ("qwen3", "qwen35"),
+}
 """Template → its family, and how its vocabulary splits text."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jsonschema_rs
@@ -14,6 +15,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
+from ballast.families.registry import RELEASES, source_of
+from ballast.text.chat_template import ChatTemplate
 from devkit.long import times
 from devkit.models.call_forms import FORMS, tool
 
@@ -97,6 +100,51 @@ def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict
     assert (message.content, [each.name for each in message.calls]) == ("", ["f"])
     assert list(json.loads(message.calls[0].arguments).items()) == list(call.items())
     assert one.read(tools, list(text)) == message
+
+
+TEMPLATES = {
+    **dict.fromkeys(("qwen3-coder", "qwen3-coder-next", "qwen3.5", "qwen3.6"), "Qwen3-Coder"),
+    **dict.fromkeys(("qwen3", "qwen3-next-instruct"), "Qwen3"),
+    "mimo-v2.5": "MiMo-V2",
+}
+"""Templates that spell calls out, and the form of these."""
+
+
+def rendered(name: str, calls: Sequence[dict[str, Any]]) -> str:
+    """A message of calls of `f`, as a template writes it, with marks instead of tokens."""
+    family, release = RELEASES[name]
+    template = ChatTemplate(source_of(release), bos_token="", eos_token="", release=release)
+    requested = [
+        {"id": str(n), "type": "function", "function": {"name": "f", "arguments": json.dumps(each)}}
+        for n, each in enumerate(calls)
+    ]
+    chat = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "", "tool_calls": requested}]
+    before = template.render(chat[:1], add_generation_prompt=False)
+    text = template.render(chat, add_generation_prompt=False).removeprefix(f"{before}<|im_start|>assistant")
+    end = text.rindex("</tool_call>") + len("</tool_call>")
+    pattern = "|".join(re.escape(spelling) for spelling in family.reply.calling.values())
+    marks = {spelling: str(mark) for mark, spelling in family.reply.calling.items()}
+    return re.sub(pattern, lambda found: marks[found[0]], text[text.index("<tool_call>") : end])
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@settings(max_examples=times(8, 40), deadline=None)
+@given(calls=st.lists(values, min_size=1, max_size=2))
+def test_calls_that_a_template_writes_are_read_as_the_same_at_every_split(
+    name: str, calls: list[dict[str, Any]]
+) -> None:
+    """Bare values cannot tell null from texts: that is of the form, not of the reader."""
+    form, tools = TEMPLATES[name], tool(PARAMETERS)
+    calls = [{key: value for key, value in each.items() if key not in ("note", "unit")} for each in calls]
+    assume(all(can_be_written(form, each) for each in calls))
+    assume(not any(tag in json.dumps(calls) for tag in ("<tool_call>", "</tool_call>")))
+    one, text = FORMS[form], rendered(name, calls)
+    message = one.read(tools, [text])
+    assert [(each.name, json.loads(each.arguments)) for each in message.calls] == [("f", each) for each in calls]
+    assert message.content == ""
+    assert one.read(tools, list(text)) == message
+    for cut in range(1, len(text)):
+        assert one.read(tools, [text[:cut], text[cut:]]) == message
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -60,7 +60,8 @@ def _cased_words(without: str = "", *, contraction: str = "(?i:'s|'t|'re|'ve|'m|
 
 # `tokenizer.ggml.pre` → the splits, applied one after the other. Sources: the tokenizer.json of DeepSeek V2 and V3,
 # llama.cpp's table for deepseek-coder, glm4, hunyuan-dense and gpt-4o, where it quotes the original, transformers'
-# tokenization_qwen2.py, `pat_str` of Moonshot's tokenization_kimi.py, and the tekken.json of mistral-common.
+# tokenization_qwen2.py and tokenization_qwen3_5.py, `pat_str` of Moonshot's tokenization_kimi.py, and the tekken.json
+# of mistral-common.
 _GLM = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
     r"|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -130,6 +131,15 @@ SPLITS: Mapping[str, Sequence[str]] = {
         r"|\s+",
     ),
     "qwen2": (_QWEN2,),
+    "qwen35": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+        r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
+        r"|\p{N}"
+        r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+"
+        r"|\s+(?!\S)"
+        r"|\s+",
+    ),
     # Each run of line breaks begins a piece, with the text that follows it.
     "laguna": (r"(?:\r?\n)+(?:[^\r\n]+|\r(?!\n))*", _QWEN2),
     "kimi-k2": (
@@ -148,7 +158,7 @@ _WHOLE_FIRST = frozenset({"glm4", "glm5", "tekken"})
 _ADD_BOS = frozenset({"tekken"})
 """Pre-tokenizers of models that begin every text with BOS, unless the file says otherwise."""
 
-COMPOSED_FIRST = frozenset({"qwen2"})
+COMPOSED_FIRST = frozenset({"qwen2", "qwen35"})
 """Splits whose text is brought into Unicode's composed form (NFC) first."""
 
 _WAY_OUT = "pass --model_path with a directory that holds the model's tokenizer.json"

@@ -118,7 +118,11 @@ QWEN3_NEXT = TinyShape(
 )
 
 QWEN35 = replace(
-    QWEN3_NEXT, name="Tiny Qwen3.5", architecture="qwen35moe", delta_net=TinyDeltaNet(splits_gates=True, interval=2)
+    QWEN3_NEXT,
+    name="Tiny Qwen3.5",
+    family="qwen35",
+    architecture="qwen35moe",
+    delta_net=TinyDeltaNet(splits_gates=True, interval=2),
 )
 
 GLM45 = TinyShape(

@@ -92,7 +92,20 @@ _V2_TEMPLATE = (
 
 
 Family = Literal[
-    "v2", "v3", "v32", "kimi", "qwen3", "glm", "minimax", "hy3", "gpt-oss", "step", "mimo", "laguna", "mistral"
+    "v2",
+    "v3",
+    "v32",
+    "kimi",
+    "qwen3",
+    "qwen35",
+    "glm",
+    "minimax",
+    "hy3",
+    "gpt-oss",
+    "step",
+    "mimo",
+    "laguna",
+    "mistral",
 ]
 
 
@@ -115,6 +128,9 @@ _OTHERS: dict[str, _OfFamily] = {
     ),
     "qwen3": _OfFamily(
         "qwen3", "qwen2", "<|endoftext|>", "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
+    ),
+    "qwen35": _OfFamily(
+        "qwen3.5", "qwen35", "<|endoftext|>", "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
     ),
     "glm": _OfFamily(
         "glm-4.7",

@@ -25,6 +25,7 @@ V32 = source_of(RELEASES["deepseek-v3.2"][1])
 MINIMAX, HY3, STEP, MIMO = (
     source_of(RELEASES[name][1]) for name in ("minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5")
 )
+QWEN35, CODER_NEXT = (source_of(RELEASES[name][1]) for name in ("qwen3.5", "qwen3-coder-next"))
 K2_THINKING = "stands for the published template"
 
 
@@ -35,7 +36,7 @@ def start(family: str, template: str, **options: Any) -> Start:
     text = load_text(None, metadata | {"tokenizer.chat_template": template}, "m.gguf")
     chosen = text.require_template()
     assert text.tokenizer.reply is form.reply
-    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, HY3, MIMO, K2_THINKING))
+    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, HY3, MIMO, QWEN35, K2_THINKING))
     message = "a client's <think> and </think>"
     prompt = chosen.render([{"role": "user", "content": message}], options=options, protect=text.tokenizer.protect)
     thinks = chosen.release is not None and chosen.release.thinks
@@ -59,6 +60,9 @@ def start(family: str, template: str, **options: Any) -> Start:
         ("step", STEP, {"enable_thinking": False}, Start.REASONING),
         ("mimo", MIMO, {}, Start.EITHER),
         ("mimo", MIMO, {"enable_thinking": False}, Start.CONTENT),
+        ("qwen3", QWEN35, {}, Start.REASONING),
+        ("qwen3", QWEN35, {"enable_thinking": False}, Start.CONTENT),
+        ("qwen3", CODER_NEXT, {}, Start.EITHER),
         ("mistral", SMALL4, {}, Start.EITHER),
         ("mistral", SMALL4, {"reasoning_effort": "high"}, Start.EITHER),
         ("hunyuan", HY3, {}, Start.CONTENT),
@@ -84,5 +88,13 @@ def test_k2_answers_unless_it_opens_reasoning_itself() -> None:
 
 def test_the_template_distinguishes_mimo_calls_from_qwen_calls() -> None:
     style_of = FAMILIES["mimo"].reply.style_of
-    for name, style in (("qwen3", "json"), ("qwen3-coder", "tagged"), ("mimo-v2.5", "function")):
+    for name, style in (
+        *(
+            ("qwen3", "json"),
+            ("qwen3-next-instruct", "json"),
+            ("qwen3-coder", "tagged"),
+            ("qwen3-coder-next", "tagged"),
+        ),
+        *(("qwen3.5", "tagged"), ("qwen3.6", "tagged"), ("mimo-v2.5", "function")),
+    ):
         assert style_of(source_of(RELEASES[name][1])) == style

@@ -231,6 +231,7 @@ def test_a_last_message_is_continued(name: str, message: Any, options: Any, tail
         ("glm-4.5", {}, "<|assistant|>\n<think>hm</think>\nOnce"),
         ("glm-4.7", {}, "<|assistant|><think>hm</think>Once"),
         ("qwen3", {}, "<|im_start|>assistant\n<think>\nhm\n</think>\n\nOnce"),
+        ("qwen3.6", {}, "<|im_start|>assistant\n<think>\nhm\n</think>\n\nOnce"),
     ],
 )
 def test_reasoning_of_a_continued_message_is_written_as_the_template_writes_it(
@@ -289,6 +290,7 @@ def test_a_fingerprint_is_stable_under_conversion() -> None:
         ("v32", '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>'),
         ("k2", '<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>'),
         ("qwen3", '{"name": "f", "arguments": {"a": 1}}'),
+        ("qwen35", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"),
         ("glm45", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
         ("glm5", "<arg_key>a</arg_key><arg_value>1</arg_value>"),
         ("minimaxm2", '<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>'),
@@ -413,6 +415,8 @@ def test_families_with_text_calls_write_non_object_arguments_unchanged() -> None
     for name, written in (
         ("qwen3", '{"name": "f", "arguments": no JSON}'),
         ("qwen3-coder", "<function=f>\nno JSON\n</function>"),
+        ("qwen3-coder-next", "<function=f>\nno JSON\n</function>"),
+        ("qwen3.5", "<function=f>\nno JSON\n</function>"),
         ("glm-4.5", "<tool_call>f\nno JSON\n</tool_call>"),
         ("glm-4.7", "<tool_call>fno JSON</tool_call>"),
         ("minimax-m2", '<invoke name="f">\nno JSON\n</invoke>'),
@@ -430,7 +434,7 @@ def test_families_with_text_calls_write_non_object_arguments_unchanged() -> None
     "name",
     [
         *("qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "step-3.5-flash", "mimo-v2.5", "mistral-large-3"),
-        *("laguna-xs.2", "laguna-xs-2.1", "laguna-s-2.1"),
+        *("laguna-xs.2", "laguna-xs-2.1", "laguna-s-2.1", "qwen3-next-instruct", "qwen3-coder-next"),
     ],
 )
 def test_families_write_late_instructions_in_their_place(name: str) -> None:
@@ -447,6 +451,17 @@ def test_families_write_late_instructions_in_their_place(name: str) -> None:
         ("qwen3-instruct-2507", {"enable_thinking": False}, "<|im_start|>assistant\n"),
         ("qwen3-thinking-2507", {"enable_thinking": False}, "<|im_start|>assistant\n<think>\n"),
         ("qwen3-coder", {}, "<|im_start|>assistant\n"),
+        ("qwen3-coder-next", {"enable_thinking": True}, "U<|im_end|>\n<|im_start|>assistant\n"),
+        ("qwen3-next-instruct", {"enable_thinking": True}, "U<|im_end|>\n<|im_start|>assistant\n"),
+        *(
+            (name, options, f"U<|im_end|>\n<|im_start|>assistant\n<think>\n{end}")
+            for name in ("qwen3.5", "qwen3.6")
+            for options, end in (
+                ({}, ""),
+                ({"enable_thinking": True, "preserve_thinking": True}, ""),
+                ({"enable_thinking": False}, "\n</think>\n\n"),
+            )
+        ),
         ("glm-4.5", {}, "U<|assistant|>"),
         ("glm-4.5", {"enable_thinking": False}, "U/nothink<|assistant|>\n<think></think>"),
         ("glm-4.7", {}, "U<|assistant|><think>"),
@@ -500,7 +515,7 @@ def test_the_ends_of_prompts_by_the_switch(name: str, options: dict[str, Any], t
     "name",
     [
         *("qwen3", "qwen3-coder", "glm-4.5", "glm-4.7", "kimi-k2", "minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5"),
-        *("laguna-xs-2.1", "laguna-s-2.1", "mistral-small-4"),
+        *("laguna-xs-2.1", "laguna-s-2.1", "mistral-small-4", "qwen3-next-instruct", "qwen3-coder-next", "qwen3.5"),
     ],
 )
 def test_other_families_last_messages_are_continued(name: str) -> None:
@@ -597,6 +612,7 @@ def test_a_file_without_a_template_gets_suggestions_by_vocabulary() -> None:
     metadata = byte_metadata("qwen2", user_defined=("<|im_start|>", "<tool_call>"))
     with pytest.raises(
         RequestError,
-        match=r"--chat_template qwen3, qwen3-instruct-2507, qwen3-thinking-2507, qwen3-coder or mimo-v2\.5",
+        match=r"--chat_template qwen3, qwen3-instruct-2507, qwen3-thinking-2507, qwen3-coder, qwen3-next-instruct, "
+        r"qwen3-coder-next, qwen3\.5, qwen3\.6 or mimo-v2\.5",
     ):
         load_text(None, metadata, "m.gguf").require_template()

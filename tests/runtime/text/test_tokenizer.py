@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import models, trainers
 from tokenizers.processors import TemplateProcessing
 from transformers import Qwen2Tokenizer
+from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
 
 from ballast.errors import ModelError, RequestError
 from ballast.families.registry import FAMILIES
@@ -448,14 +449,22 @@ def test_hunyuan_splits_as_deepseek_v3(text: str) -> None:
     assert splits("hunyuan-dense", text) == splits("step35", text) == splits("deepseek-v3", text)
 
 
-@pytest.mark.parametrize("text", ["it's I'LL", "1234 (x)\n\n  y", "中文abc。", "e\u0301té ﬁ A\u030a", " \t\n x"])
-def test_qwens_tokenizer_is_that_of_transformers(text: str) -> None:
-    ours = tokenizer_from_gguf(byte_metadata("qwen2", user_defined=()), "qwen3.gguf")
+@pytest.mark.parametrize(("pre", "published"), [("qwen2", Qwen2Tokenizer), ("qwen35", Qwen3_5Tokenizer)])
+@pytest.mark.parametrize(
+    "text", ["it's I'LL", "1234 (x)\n\n  y", "中文abc。", "e\u0301té ﬁ A\u030a", " \t\n x", "नमस्ते สวัสดีครับ !\u0301 ้"]
+)
+def test_qwens_tokenizers_are_those_of_transformers(text: str, pre: str, published: type[Any]) -> None:
+    ours = tokenizer_from_gguf(byte_metadata(pre, user_defined=()), "qwen3.gguf")
     tokens = {byte_alphabet.CHAR_OF_BYTE[byte]: 2 + byte for byte in range(256)}
-    theirs = Qwen2Tokenizer(vocab=tokens, merges=[])
+    theirs = published(vocab=tokens, merges=[])
     assert ours.encode(text) == theirs.encode(text)
     pieces = theirs.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
-    assert splits("qwen2", text) == [text[begin:end] for _, (begin, end) in pieces]
+    assert splits(pre, text) == [text[begin:end] for _, (begin, end) in pieces]
+
+
+def test_only_qwen35_keeps_marks_in_words() -> None:
+    assert splits("qwen35", "नमस्ते") == ["नमस्ते"]
+    assert len(splits("qwen2", "नमस्ते")) > 1
 
 
 def test_glm_prefers_whole_tokens_and_ends_at_the_next_role() -> None:

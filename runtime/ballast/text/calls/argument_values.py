@@ -12,6 +12,8 @@ ANY_TYPE = frozenset({STRING, "number", "integer", "boolean", "null", "object", 
 _DEEPEST = 16
 """Limit of nested schemas and of references to references."""
 _COMBINED = ("anyOf", "oneOf", "allOf")
+_AS_PYTHON = {"True": "true", "False": "false", "None": "null"}
+"""How models write these values that learnt from templates which show arguments as Python does."""
 
 
 def types_of(parameters: Mapping[str, Any] | None, key: str) -> frozenset[str]:
@@ -64,9 +66,12 @@ def referred(reference: str, root: Mapping[str, Any]) -> object:
 
 def as_json(text: str, types: frozenset[str]) -> str:
     """The value as JSON text: a string where only that is allowed, else what the text is as JSON where its type is
-    allowed, else a string again. Quotation marks are part of a string unless the schema allows every type."""
+    allowed, else a string again. Quotation marks are part of a string unless the schema allows every type. Where no
+    string is allowed, `True`, `False` and `None` are JSON too."""
     if types != {STRING}:
         bare = text.strip()
+        if STRING not in types:
+            bare = _AS_PYTHON.get(bare, bare)
         try:
             value = json.loads(bare, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):

@@ -37,6 +37,7 @@ TEMPLATES = {"mistral4": "mistral-small-4"}
     params=[
         *((arch, TEMPLATES.get(arch)) for arch in FIRST.values()),
         ("qwen3", "qwen3-coder"),
+        ("qwen3next", "qwen3-coder-next"),
         ("v3", "deepseek-v3.1"),
     ],
     ids=lambda param: param[1] or param[0],

@@ -329,7 +329,8 @@ void bind_sched(py::module_ m) {
           "add",
           [](Scheduler& self, int64_t seq, const Tokens& prompt, int64_t max_tokens,
              const Tokens& stop_tokens, int64_t min_tokens, int64_t priority, std::optional<int64_t> leader,
-             bool scores_prompt, int64_t client, std::pair<uint64_t, uint64_t> salt) {
+             bool scores_prompt, int64_t client, std::pair<uint64_t, uint64_t> salt,
+             std::vector<int32_t> snapshots_at, std::vector<int32_t> snapshot_before) {
             auto prompt_ids = to_vector(prompt, "prompt");
             auto stop_ids = to_vector(stop_tokens, "stop_tokens");
             AddOptions options;
@@ -338,6 +339,8 @@ void bind_sched(py::module_ m) {
             options.scores_prompt = scores_prompt;
             options.client = client;
             options.salt = {salt.first, salt.second};
+            options.snapshots_at = std::move(snapshots_at);
+            options.snapshot_before = std::move(snapshot_before);
             if (leader) options.leader = SeqId{*leader};
             const py::gil_scoped_release no_gil;
             self.add(SeqId{seq}, std::move(prompt_ids), max_tokens, std::move(stop_ids), options);
@@ -345,7 +348,8 @@ void bind_sched(py::module_ m) {
           py::arg("seq"), py::arg("prompt").noconvert(), py::arg("max_tokens"),
           py::arg("stop_tokens").noconvert(), py::arg("min_tokens") = 0, py::kw_only(),
           py::arg("priority") = 0, py::arg("leader") = py::none(), py::arg("scores_prompt") = false,
-          py::arg("client") = 0, py::arg("salt") = std::pair<uint64_t, uint64_t>{})
+          py::arg("client") = 0, py::arg("salt") = std::pair<uint64_t, uint64_t>{},
+          py::arg("snapshots_at") = std::vector<int32_t>{}, py::arg("snapshot_before") = std::vector<int32_t>{})
       .def(
           "abort", [](Scheduler& self, int64_t seq) { return self.abort(SeqId{seq}); }, py::arg("seq"))
       .def(

@@ -71,14 +71,8 @@ bool StateSlots::is_own(StateSlot id) const {
 }
 
 void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid) {
-  const StateSlot known = of(block);
-  if (known != kNullSlot) {
-    // It counts as used now, and leaves the grid if it is more than that.
-    Slot& used = slot(known);
-    if (used.num_holders == 0) line_.erase(place(used));
-    used.is_on_grid &= is_on_grid;
-    used.number = ++num_released_;
-    if (used.num_holders == 0) line_.emplace(place(used), known);
+  if (of(block) != kNullSlot) {
+    use(of(block), is_on_grid);
     return;
   }
   Slot& attached = slot(id);
@@ -87,6 +81,19 @@ void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid) {
   attached.is_on_grid = is_on_grid;
   snapshots_[index_of(block)] = id;
   ++num_snapshots_;
+}
+
+void StateSlots::touch(BlockId block) {
+  if (of(block) != kNullSlot) use(of(block), slot(of(block)).is_on_grid);
+}
+
+// It counts as used now, and leaves the grid if it is more than that.
+void StateSlots::use(StateSlot id, bool is_on_grid) {
+  Slot& used = slot(id);
+  if (used.num_holders == 0) line_.erase(place(used));
+  used.is_on_grid &= is_on_grid;
+  used.number = ++num_released_;
+  if (used.num_holders == 0) line_.emplace(place(used), id);
 }
 
 void StateSlots::detach(StateSlot id) {

@@ -63,6 +63,8 @@ class StateSlots {
   }
   // A held slot becomes the snapshot of a block, unless the block has one.
   void attach(BlockId block, StateSlot slot, bool is_on_grid);
+  // The snapshot of a block counts as used now, if there is one.
+  void touch(BlockId block);
   // A block of the cache is freed.
   void drop(BlockId block);
 
@@ -81,6 +83,7 @@ class StateSlots {
   Slot& slot(StateSlot id) { return slots_[index_of(id)]; }
   const Slot& slot(StateSlot id) const { return slots_[index_of(id)]; }
   static Place place(const Slot& slot) { return {!slot.is_on_grid, slot.number}; }
+  void use(StateSlot id, bool is_on_grid);
   void detach(StateSlot id);
 
   StateConfig config_;

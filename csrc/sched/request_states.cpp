@@ -1,5 +1,7 @@
 #include "sched/request_states.h"
 
+#include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "base/check.h"
@@ -11,8 +13,32 @@ RequestStates::RequestStates(int32_t block_tokens, int32_t max_batch_size, Block
       most_saves_(blocks.states().num_slots() - least_state_slots(max_batch_size)),
       blocks_(blocks) {}
 
+void RequestStates::check_wanted(const std::string& name, const std::vector<int32_t>& snapshots_at,
+                                 int64_t prompt_tokens) {
+  int32_t last = 0;
+  for (const int32_t num_tokens : snapshots_at) {
+    if (num_tokens < last || num_tokens > prompt_tokens) {
+      throw std::invalid_argument(name + " wants a snapshot after " + std::to_string(num_tokens) + " of " +
+                                  std::to_string(prompt_tokens) +
+                                  " prompt tokens; expected ascending numbers of its prompt's tokens");
+    }
+    last = num_tokens;
+  }
+}
+
+void RequestStates::set_wanted(Request& request, const std::vector<int32_t>& snapshots_at,
+                               const std::vector<int32_t>& snapshot_before) const {
+  if (!slots().is_used()) return;
+  for (const int32_t num_tokens : snapshots_at) request.snapshots_at.push_back(last_block_end(num_tokens));
+  request.snapshot_before = snapshot_before;
+}
+
 void RequestStates::begin(Request& request) {
   if (!slots().is_used() || request.blocks.empty()) return;
+  for (const int32_t num_tokens : request.snapshots_at) {
+    if (num_tokens > request.num_computed || num_tokens == 0) continue;
+    slots().touch(request.blocks[static_cast<size_t>(num_tokens / block_tokens_ - 1)]);
+  }
   const StateSlot snapshot = slots().of(request.blocks.back());
   BALLAST_CHECK(snapshot != kNullSlot);
   RequestState& state = request.state;
@@ -36,8 +62,12 @@ void RequestStates::plan(Request& request) {
 // Besides the last one, which becomes the kept state.
 bool RequestStates::is_wanted(const Request& request, int32_t num_tokens) const {
   if (num_tokens > request.prompt_tokens) return false;
-  return num_tokens == last_block_end(request.prompt_tokens - 1) ||
+  return num_tokens == last_block_end(request.prompt_tokens - 1) || is_requested(request, num_tokens) ||
          num_tokens == request.num_known * block_tokens_ || is_on_grid(request, num_tokens);
+}
+
+bool RequestStates::is_requested(const Request& request, int32_t num_tokens) const {
+  return std::binary_search(request.snapshots_at.begin(), request.snapshots_at.end(), num_tokens);
 }
 
 bool RequestStates::is_on_grid(const Request& request, int32_t num_tokens) const {
@@ -64,7 +94,8 @@ void RequestStates::attach(Request& request, int32_t num_tokens, StateSlot slot)
   const BlockId block = request.blocks[static_cast<size_t>(index)];
   if (!blocks_.is_known(block)) return;
   const bool ends_prompt = num_tokens == last_block_end(request.prompt_tokens - 1);
-  slots().attach(block, slot, is_on_grid(request, num_tokens) && !ends_prompt);
+  slots().attach(block, slot,
+                 is_on_grid(request, num_tokens) && !ends_prompt && !is_requested(request, num_tokens));
 }
 
 void RequestStates::commit(Request& request) {
@@ -87,15 +118,29 @@ void RequestStates::commit(Request& request) {
   state.saves.clear();
   slots().release(std::exchange(state.live, std::exchange(state.next, kNullSlot)));
   if (request.num_computed % block_tokens_ == 0) keep(request.num_computed, state.live);
+  if (is_kept) keep_before_opener(request);
+}
+
+// The step's token is the first one of the reply that is to have a snapshot before it.
+void RequestStates::keep_before_opener(Request& request) {
+  const std::vector<int32_t>& openers = request.snapshot_before;
+  if (request.num_generated() == 0 || request.num_uncomputed() != 1) return;
+  if (std::find(openers.begin(), openers.end(), request.tokens.back()) == openers.end()) return;
+  request.snapshot_before.clear();
+  keep_as_snapshot(request);
+}
+
+// The kept state becomes a snapshot, unless it is one.
+void RequestStates::keep_as_snapshot(Request& request) {
+  const RequestState& state = request.state;
+  if (state.kept != kNullSlot && !slots().is_snapshot(state.kept)) attach(request, state.num_kept, state.kept);
 }
 
 void RequestStates::release(Request& request, bool keeps) {
   if (!slots().is_used()) return;
   RequestState& state = request.state;
   BALLAST_CHECK(state.next == kNullSlot && state.saves.empty());
-  if (keeps && state.kept != kNullSlot && !slots().is_snapshot(state.kept)) {
-    attach(request, state.num_kept, state.kept);
-  }
+  if (keeps) keep_as_snapshot(request);
   slots().release(state.live);
   slots().release(state.kept);
   state = {};

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "kv/block_manager.h"
 #include "sched/types/request.h"
@@ -13,14 +15,22 @@ namespace ballast {
 // block that they fill (`kept`), if a step has left it. A step reads the one slot and writes the other: where
 // the old state is to stay, no copy is needed.
 //
-// Snapshots are taken of the end of a prompt, of the end of what other requests have in common with it, at
-// regular distances in long prompts, and of the last full block when a request ends or is preempted. No step
-// is divided for them: the kernels write them while they compute the tokens.
+// Snapshots are taken of the end of a prompt, where the request wants them, of the end of what other requests
+// have in common with it, at regular distances in long prompts, and of the last full block when a request ends
+// or is preempted. No step is divided for them: the kernels write them while they compute the tokens.
 class RequestStates {
  public:
   RequestStates(int32_t block_tokens, int32_t max_batch_size, BlockManager& blocks);
 
-  // Begins with the snapshot of the last block of the match, which is published.
+  // Throws std::invalid_argument unless `snapshots_at` are ascending numbers of the prompt's tokens.
+  static void check_wanted(const std::string& name, const std::vector<int32_t>& snapshots_at,
+                           int64_t prompt_tokens);
+  // See AddOptions.
+  void set_wanted(Request& request, const std::vector<int32_t>& snapshots_at,
+                  const std::vector<int32_t>& snapshot_before) const;
+
+  // Begins with the snapshot of the last block of the match, which is published. Those that the request wants
+  // and that are there count as used.
   void begin(Request& request);
   // Takes the slot of the state after the step's tokens. A running request never lacks it.
   void plan(Request& request);
@@ -35,7 +45,10 @@ class RequestStates {
  private:
   StateSlots& slots() const { return blocks_.states(); }
   bool is_wanted(const Request& request, int32_t num_tokens) const;
+  bool is_requested(const Request& request, int32_t num_tokens) const;
   bool is_on_grid(const Request& request, int32_t num_tokens) const;
+  void keep_before_opener(Request& request);
+  void keep_as_snapshot(Request& request);
   void attach(Request& request, int32_t num_tokens, StateSlot slot);
   int32_t last_block_end(int32_t num_tokens) const { return num_tokens / block_tokens_ * block_tokens_; }
 

@@ -29,6 +29,7 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
                                 " need more than the " + std::to_string(capacity) + " tokens of KV cache");
   }
   if (options.leader) check_leader(name, options);
+  RequestStates::check_wanted(name, options.snapshots_at, prompt_tokens);
 
   auto request = std::make_unique<Request>();
   request->seq = seq;
@@ -43,6 +44,7 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
   request->scores_prompt = options.scores_prompt;
   request->salt = options.salt;
   request->stop_tokens = std::move(stop_tokens);
+  state_.request_states.set_wanted(*request, options.snapshots_at, options.snapshot_before);
   request->tiers.resize(state_.tiers.size());
   state_.queue.enter(request.get());
   state_.requests.emplace(seq, std::move(request));

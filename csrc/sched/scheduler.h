@@ -35,6 +35,12 @@ struct AddOptions {
   // read.
   bool scores_prompt = false;
   Salt salt;  // blocks are shared only among sequences with the same salt
+  // Numbers of prompt tokens that later prompts are likely to repeat, ascending: there, snapshots of recurrent
+  // state are wanted, each at the end of the last full block.
+  std::vector<int32_t> snapshots_at;
+  // Tokens that later prompts may not repeat, nor what follows them: a snapshot is wanted before the first one
+  // in the reply.
+  std::vector<int32_t> snapshot_before;
 };
 
 // Owns the requests, their blocks and the outstanding steps. Not thread-safe. A step is plan(), then commit()

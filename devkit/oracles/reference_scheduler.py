@@ -15,6 +15,8 @@ from ballast._core import sched
 NULL_BLOCK = 0
 MOST_IDLE_TOKENS = 1024
 """Most tokens of a decode-lane step in which nothing decodes, if chunk_size allows no more and there are two lanes."""
+SNAPSHOT_DISTANCE = 8192
+"""Of snapshots within long prompts, in tokens. Block sizes of the tests divide it."""
 WRONG = -1
 """The prefix hash of what a failed step has written."""
 
@@ -53,6 +55,10 @@ class Expected:
     is_fetching: bool = False
     fetches_first: bool = False
     """Whether what it fetches counts among `cached_tokens`."""
+    snapshots_at: tuple[int, ...] = ()
+    snapshot_before: frozenset[int] = frozenset()
+    num_known: int = 0
+    """Tokens that earlier requests had in common with it when it started, in full blocks."""
 
     @property
     def num_generated(self) -> int:
@@ -264,6 +270,9 @@ class ReferenceScheduler:
     live: dict[int, Expected] = field(default_factory=dict)
     """By sequence id; by priority, turn and arrival."""
     totals: Totals = field(default_factory=Totals)
+    finds_snapshots: bool = False
+    """Whether requests must begin at the deepest snapshot that was wanted. For caches and slots that are large enough that
+    nothing is given up, without tiers and rows that fail."""
     now_s: float | None = None
     """The time that plans and commits get; None: they get none, and costs stay as they are."""
 
@@ -289,6 +298,9 @@ class ReferenceScheduler:
         self._window_blocks = self._window_kv.reshape(-1, self.config.block_tokens)
         # The same of recurrent state: each slot holds the prefix hash of the last token before it.
         self._states = np.full(self.config.state_slots + 1, WRONG, dtype=np.int64)
+        # Prefix hashes of the last tokens of blocks that were computed, and of those with a snapshot.
+        self._known: set[int] = set()
+        self._snapshots: set[int] = set()
         self.tiers = [
             Tier(np.zeros((blocks + 1, 2, self.config.block_tokens), np.int64)) for blocks, _ in self.config.tiers
         ]
@@ -310,6 +322,8 @@ class ReferenceScheduler:
         scores_prompt: bool = False,
         client: int = 0,
         salt: tuple[int, int] = NO_SALT,
+        snapshots_at: Sequence[int] = (),
+        snapshot_before: Collection[int] = (),
     ) -> bool:
         """Queue a request. False if the scheduler must refuse it: it can never fit, or it would overtake its
         leader."""
@@ -327,6 +341,8 @@ class ReferenceScheduler:
                 scores_prompt=scores_prompt,
                 client=client,
                 salt=salt,
+                snapshots_at=snapshots_at,
+                snapshot_before=sorted(snapshot_before),
             )
         except ValueError:
             assert not (fits and follows)
@@ -347,6 +363,8 @@ class ReferenceScheduler:
             client,
             salt,
             self._turn(client, priority),
+            snapshots_at=tuple(snapshots_at),
+            snapshot_before=frozenset(snapshot_before),
         )
         self._num_added += 1
         self._sort()
@@ -479,6 +497,8 @@ class ReferenceScheduler:
         ]
         self._begin_transfers()
         self._note_published(rows, failed)
+        if self.finds_snapshots:
+            self._note_snapshots(rows, aborted)
         self._check_committed(rows, added, aborted, committed)
         self.totals.steps += 1
         self.totals.prefill_steps += lane == sched.Lane.PREFILL
@@ -709,6 +729,39 @@ class ReferenceScheduler:
                     shares = num_computed[other.seq] >= size and other.prefix_hashes[size - 1 : size] == first_block
                     other.is_forgotten |= shares
 
+    def _note_snapshots(self, rows: list[Row], aborted: Collection[int]) -> None:
+        """The snapshots that a step takes of rows without draft tokens."""
+        size = self.config.block_tokens
+        for row in rows:
+            request, hashes = row.request, row.request.prefix_hashes
+            ends = range((row.begin // size + 1) * size, row.computed + 1, size)
+            self._known.update(hashes[end - 1] for end in ends)
+            if request.seq in aborted:
+                continue
+            wanted = {count // size * size for count in (*request.snapshots_at, request.prompt_tokens - 1)}
+            wanted |= {request.num_known, *range(SNAPSHOT_DISTANCE, request.prompt_tokens + 1, SNAPSHOT_DISTANCE)}
+            wanted = {end for end in wanted if end <= request.prompt_tokens}
+            is_finished = row.samples > 0 and (
+                request.num_generated == request.max_tokens
+                or (request.tokens[-1] in request.stop_tokens and request.num_generated >= request.min_tokens)
+            )
+            opens = row.samples > 0 and request.tokens[-1] in request.snapshot_before
+            if is_finished or opens:
+                wanted.add(row.computed // size * size)
+                ends = range(size, row.computed + 1, size)
+            if opens:
+                request.snapshot_before = frozenset()
+            self._snapshots.update(hashes[end - 1] for end in wanted.intersection(ends))
+
+    def _begins_at(self, request: Expected) -> int:
+        """Tokens of the request that precede the deepest snapshot."""
+        ends = range(self.config.block_tokens, len(request.tokens), self.config.block_tokens)
+        hashes = request.prefix_hashes
+        missing = (end for end in ends if request.scores_prompt or hashes[end - 1] not in self._known)
+        request.num_known = next(missing, ends[-1] + self.config.block_tokens if ends else self.config.block_tokens)
+        request.num_known -= self.config.block_tokens
+        return max((end for end in ends if end <= request.num_known and hashes[end - 1] in self._snapshots), default=0)
+
     def _assign_slots(self) -> None:
         """Requests that have fetched their blocks get slots before waiting requests."""
         for request in self.live.values():
@@ -801,6 +854,8 @@ class ReferenceScheduler:
         if num_cached:
             first_block = request.prefix_hashes[self.config.block_tokens - 1]
             assert first_block in self._published, "this request uses unpublished blocks"
+        if self.finds_snapshots:
+            assert num_cached == self._begins_at(request), "a request begins at the deepest snapshot"
         request.running, request.num_computed, request.is_forgotten = True, num_cached, False
         request.fetches_first = not request.admitted_before
         if not request.admitted_before:

@@ -83,11 +83,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             min_size=1,
             max_size=4,
         ),
-        options=st.fixed_dictionaries({"scores_prompt": st.booleans(), "client": CLIENTS, "salt": SALTS}),
+        options=st.fixed_dictionaries(
+            {"scores_prompt": st.booleans(), "client": CLIENTS, "salt": SALTS, "snapshot_before": st.sets(TOKENS)}
+        ),
+        snapshots_at=st.lists(st.floats(0, 1), max_size=3).map(sorted),
     )
-    def add(self, requests: list[tuple[list[int], int, int, int]], options: dict[str, Any]) -> None:
+    def add(
+        self,
+        requests: list[tuple[list[int], int, int, int]],
+        options: dict[str, Any],
+        snapshots_at: list[float],
+    ) -> None:
+        """`snapshots_at`: shares of each prompt."""
         for prompt, max_tokens, min_tokens, priority in requests:
-            self._add(prompt, max_tokens, min_tokens, priority=priority, **options)
+            at = [int(share * len(prompt)) for share in snapshots_at]
+            self._add(prompt, max_tokens, min_tokens, priority=priority, snapshots_at=at, **options)
 
     @rule(
         prompt=st.lists(TOKENS, min_size=1, max_size=20),

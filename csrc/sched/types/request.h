@@ -56,6 +56,10 @@ struct Request {
   int64_t min_tokens = 0;  // may exceed max_tokens: then no stop token counts
   std::vector<int32_t> stop_tokens;
   std::vector<int32_t> draft_tokens;  // predicted tokens after `tokens`, for the next decode row
+  // Of layers with recurrent state: numbers of prompt tokens, each a multiple of block_tokens, ascending, after
+  // which a snapshot is wanted; and tokens before the first one of which in the reply it is.
+  std::vector<int32_t> snapshots_at;
+  std::vector<int32_t> snapshot_before;
 
   std::vector<BlockId> blocks;
   PrefixMatch match;             // while it waits: the cached prefix at the last look-up

@@ -334,6 +334,8 @@ class Scheduler(PybindObject):
         scores_prompt: bool = False,
         client: int = 0,
         salt: tuple[int, int] = ...,
+        snapshots_at: Sequence[int] = ...,
+        snapshot_before: Sequence[int] = ...,
     ) -> None:
         """Queue a sequence. Sequences with a lower `priority` number are served first; within a priority, clients share
         the batch fairly, and within a client the earlier sequence is served first.
@@ -341,8 +343,12 @@ class Scheduler(PybindObject):
         `leader`, a live sequence with the same prompt, computes it first; this sequence then reads its full blocks from
         the prefix cache. `salt`: two 64-bit words; blocks of the cache and of tiers are shared only among sequences
         with the same salt. With `scores_prompt` the model computes every prompt token, at most chunk_size per step.
+        `snapshots_at`: ascending numbers of prompt tokens that later prompts are likely to repeat, and
+        `snapshot_before`: tokens of the reply that these may not repeat; snapshots of recurrent state are wanted at the
+        end of the last full block before them, in the reply before the first such token only.
         Raises ValueError if the prompt is empty, the id is already live, the leader is not live or has a larger
-        `priority` or another salt, or prompt + max_tokens can never fit."""
+        `priority` or another salt, prompt + max_tokens can never fit, or `snapshots_at` is not ascending within the
+        prompt."""
     def abort(self, seq: int) -> bool:
         """Free a sequence in any state; between plan() and commit() this happens at commit(). Returns False if the id
         is not live."""

@@ -147,6 +147,8 @@ class EngineCore:
             scores_prompt=request.prompt_logprobs is not None,
             client=request.client,
             salt=request.salt,
+            snapshots_at=request.snapshots_at,
+            snapshot_before=sorted(request.snapshot_before),
         )
         self._sequences[seq] = sequence
         self._queued.add(seq)

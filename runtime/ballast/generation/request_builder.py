@@ -15,10 +15,17 @@ from ballast.errors import RequestError
 from ballast.families.family import CallStyle
 from ballast.families.marks import THINKING
 from ballast.generation.channels import channel_layout, channels_of, free_calls, last_message
-from ballast.generation.chat_prompt import continues_final, ineffective_fields, render_prompt, thinking_enabled
+from ballast.generation.chat_prompt import (
+    continues_final,
+    ineffective_fields,
+    render_beginnings,
+    render_prompt,
+    thinking_enabled,
+)
 from ballast.generation.infill import ended_by, filling, infill_prompt, require_fim
 from ballast.generation.job import Job, Prompt
 from ballast.generation.prompt_limits import granted_tokens, refuse_length, requested_tokens, truncated
+from ballast.generation.repeated_prompt import repeated_tokens
 from ballast.generation.request_template import text_with_template
 from ballast.generation.token_fields import with_token_rules
 from ballast.generation.tool_use import ToolUse, tool_use
@@ -55,6 +62,8 @@ class RequestBuilder:
     """Whether requests may contain a chat template."""
     split_reasoning: bool = True
     """Whether reasoning is separated from the content."""
+    keeps_snapshots: bool = False
+    """Whether the model has recurrent state, of which the engine keeps snapshots."""
     grammars: GrammarCompiler = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +96,7 @@ class RequestBuilder:
             stop_reasons={**job.stop_reasons, **ends},
             hide_reasoning=body.hides_reasoning,
             ineffective=ineffective,
+            snapshot_before=frozenset(trigger_tokens(text.tokenizer) if self.keeps_snapshots and use else ()),
         )
         job = self._constrain_chat(job, body, use, start, text)
         return with_token_rules(job, body, self.text.tokenizer, start)
@@ -179,9 +189,14 @@ class RequestBuilder:
         tokenizer = self.text.tokenizer
         may_cut = body.truncate_prompt_tokens is not None
         ids = self._encode(rendered, "messages", tokenizer.encode_prompt, may_cut=may_cut)
+        repeated: tuple[int, ...] = ()
+        if self.keeps_snapshots and not may_cut:
+            beginnings = render_beginnings(text, body, () if use is None else use.tools)
+            repeated = repeated_tokens(ids, rendered, beginnings, tokenizer.encode_prompt)
         if body.add_special_tokens and tokenizer.add_bos and tokenizer.bos_id is not None:
             ids = [tokenizer.bos_id, *ids]
-        return Prompt(tuple(truncated(ids, body, self.limits)))
+            repeated = tuple(count + 1 for count in repeated)
+        return Prompt(tuple(truncated(ids, body, self.limits)), snapshots_at=repeated)
 
     def _start(self, prompt: Prompt, body: ChatCompletionRequest, text: Text) -> Start:
         tokenizer, release = text.tokenizer, text.require_template().release

@@ -740,18 +740,17 @@ class ReferenceScheduler:
                 continue
             wanted = {count // size * size for count in (*request.snapshots_at, request.prompt_tokens - 1)}
             wanted |= {request.num_known, *range(SNAPSHOT_DISTANCE, request.prompt_tokens + 1, SNAPSHOT_DISTANCE)}
-            wanted = {end for end in wanted if end <= request.prompt_tokens}
+            taken = {end for end in wanted.intersection(ends) if end <= request.prompt_tokens}
             is_finished = row.samples > 0 and (
                 request.num_generated == request.max_tokens
                 or (request.tokens[-1] in request.stop_tokens and request.num_generated >= request.min_tokens)
             )
             opens = row.samples > 0 and request.tokens[-1] in request.snapshot_before
             if is_finished or opens:
-                wanted.add(row.computed // size * size)
-                ends = range(size, row.computed + 1, size)
+                taken.add(row.computed // size * size)
             if opens:
                 request.snapshot_before = frozenset()
-            self._snapshots.update(hashes[end - 1] for end in wanted.intersection(ends))
+            self._snapshots.update(hashes[end - 1] for end in taken - {0})
 
     def _begins_at(self, request: Expected) -> int:
         """Tokens of the request that precede the deepest snapshot."""

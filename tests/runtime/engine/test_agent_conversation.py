@@ -38,9 +38,9 @@ class Agent:
             cache_lens=CACHE_LENS, max_batch_size=2, chunk_size=256, prefill_chunk_size=256, max_new_tokens=64,
             max_queue=8, block_tokens=16,
         )  # fmt: skip
-        self.runner = load_runner(gguf, spec, spec.vocab_size, self.settings)
-        limits = Limits(max_new_tokens=64, max_model_tokens=CACHE_LENS, max_batch_size=2, max_queue=8)
         text = load_text(None, gguf.metadata, gguf.path.name)
+        self.runner = load_runner(gguf, spec, text.tokenizer.vocab_size, self.settings)
+        limits = Limits(max_new_tokens=64, max_model_tokens=CACHE_LENS, max_batch_size=2, max_queue=8)
         self.text = text
         self.builder = RequestBuilder(text, limits, keeps_snapshots=keeps_snapshots)
 
@@ -48,7 +48,9 @@ class Agent:
         return EngineCore(self.runner, with_changes(scheduler_config(self.settings), prefix_cache=prefix_cache))
 
     def request(self, messages: list[dict[str, Any]]) -> Request:
-        body = ChatCompletionRequest.model_validate({"messages": messages, "tools": [TOOL], "max_tokens": 24})
+        # The prompt ends with an empty reasoning, which later prompts do not repeat.
+        fields = {"messages": messages, "tools": [TOOL], "max_tokens": 24, "enable_thinking": False}
+        body = ChatCompletionRequest.model_validate(fields)
         (request,) = self.builder.chat(body).requests("agent")
         greedy = SamplingParams(max_tokens=24, temperature=0.0)
         return Request(
@@ -80,7 +82,8 @@ def converse(agent: Agent, core: EngineCore) -> list[tuple[Request, tuple[int, .
         request = agent.request(messages)
         (reply,) = generate(core, [request], first_seq=number)
         turns.append((request, reply.token_ids, reply.cached_tokens))
-        answer = {"role": "assistant", "content": agent.said(reply.token_ids), "reasoning_content": words(rng, 15)}
+        reasoning = words(rng, 15) if number % 4 else ""
+        answer = {"role": "assistant", "content": agent.said(reply.token_ids), "reasoning_content": reasoning}
         if number % 3:
             function = {"name": "search", "arguments": '{"for":   "' + words(rng, 3) + '"}'}
             call = {"id": f"call_{number}", "type": "function", "function": function}

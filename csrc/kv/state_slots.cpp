@@ -83,6 +83,17 @@ void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid) {
   ++num_snapshots_;
 }
 
+void StateSlots::restore(BlockId block, StateSlot id) {
+  const auto found = std::find(free_.begin(), free_.end(), id);
+  BALLAST_CHECK(found != free_.end() && of(block) == kNullSlot);
+  free_.erase(found);
+  slot(id).block = block;
+  slot(id).number = ++num_released_;
+  snapshots_[index_of(block)] = id;
+  line_.emplace(place(slot(id)), id);
+  ++num_snapshots_;
+}
+
 void StateSlots::touch(BlockId block) {
   if (of(block) != kNullSlot) use(of(block), slot(of(block)).is_on_grid);
 }

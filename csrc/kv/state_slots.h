@@ -65,6 +65,8 @@ class StateSlots {
   void attach(BlockId block, StateSlot slot, bool is_on_grid);
   // The snapshot of a block counts as used now, if there is one.
   void touch(BlockId block);
+  // A free slot becomes the snapshot of a block that has none.
+  void restore(BlockId block, StateSlot slot);
   // A block of the cache is freed.
   void drop(BlockId block);
 

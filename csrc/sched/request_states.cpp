@@ -8,10 +8,12 @@
 
 namespace ballast {
 
-RequestStates::RequestStates(int32_t block_tokens, int32_t max_batch_size, BlockManager& blocks)
+RequestStates::RequestStates(int32_t block_tokens, int32_t max_batch_size, BlockManager& blocks,
+                             TierMirror& tiers)
     : block_tokens_(block_tokens),
       most_saves_(blocks.states().num_slots() - least_state_slots(max_batch_size)),
-      blocks_(blocks) {}
+      blocks_(blocks),
+      tiers_(tiers) {}
 
 void RequestStates::check_wanted(const std::string& name, const std::vector<int32_t>& snapshots_at,
                                  int64_t prompt_tokens) {
@@ -39,6 +41,7 @@ void RequestStates::begin(Request& request) {
     if (num_tokens > request.num_computed || num_tokens == 0) continue;
     slots().touch(request.blocks[static_cast<size_t>(num_tokens / block_tokens_ - 1)]);
   }
+  tiers_.states().note_begin(request.blocks.back());
   const StateSlot snapshot = slots().of(request.blocks.back());
   BALLAST_CHECK(snapshot != kNullSlot);
   RequestState& state = request.state;
@@ -75,14 +78,14 @@ bool RequestStates::is_on_grid(const Request& request, int32_t num_tokens) const
          num_tokens >= kSnapshotDistance;
 }
 
-void RequestStates::plan_saves(Request& request) {
+void RequestStates::plan_saves(Request& request, int32_t num_without_slot) {
   if (!slots().is_used() || !blocks_.has_prefix_cache()) return;
   const int32_t end = request.num_computed + request.num_planned;
   const int32_t last = last_block_end(end);
   for (int32_t at = last_block_end(request.num_computed) + block_tokens_; at <= last && at < end;
        at += block_tokens_) {
     if (at != last && !is_wanted(request, at)) continue;
-    if (num_saves_ == most_saves_) return;
+    if (num_saves_ + 2 * num_without_slot >= most_saves_) return;
     ++num_saves_;
     request.state.saves.push_back({at, slots().take()});
   }
@@ -96,6 +99,7 @@ void RequestStates::attach(Request& request, int32_t num_tokens, StateSlot slot)
   const bool ends_prompt = num_tokens == last_block_end(request.prompt_tokens - 1);
   slots().attach(block, slot,
                  is_on_grid(request, num_tokens) && !ends_prompt && !is_requested(request, num_tokens));
+  tiers_.states().note_snapshot(block);
 }
 
 void RequestStates::commit(Request& request) {
@@ -133,7 +137,8 @@ void RequestStates::keep_before_opener(Request& request) {
 // The kept state becomes a snapshot, unless it is one.
 void RequestStates::keep_as_snapshot(Request& request) {
   const RequestState& state = request.state;
-  if (state.kept != kNullSlot && !slots().is_snapshot(state.kept)) attach(request, state.num_kept, state.kept);
+  if (state.kept != kNullSlot && !slots().is_snapshot(state.kept))
+    attach(request, state.num_kept, state.kept);
 }
 
 void RequestStates::release(Request& request, bool keeps) {
@@ -143,7 +148,41 @@ void RequestStates::release(Request& request, bool keeps) {
   if (keeps) keep_as_snapshot(request);
   slots().release(state.live);
   slots().release(state.kept);
+  slots().release(state.fetched);
   state = {};
+}
+
+void RequestStates::finish(Request& request) {
+  std::vector<int32_t> ends = request.snapshots_at;
+  ends.push_back(request.state.num_kept);
+  release(request, /*keeps=*/true);
+  std::vector<BlockId> blocks;
+  for (const int32_t num_tokens : ends) {
+    const int32_t index = num_tokens / block_tokens_ - 1;
+    if (index < 0 || index >= request.num_published) continue;
+    const BlockId block = request.blocks[static_cast<size_t>(index)];
+    if (slots().is_used() && slots().of(block) != kNullSlot) blocks.push_back(block);
+  }
+  tiers_.states().note_end(blocks);
+}
+
+void RequestStates::begin_fetch(Request& request) {
+  if (slots().is_used()) request.state.fetched = slots().take();
+}
+
+void RequestStates::end_fetch(Request& request, bool is_complete) {
+  if (!slots().is_used()) return;
+  RequestState& state = request.state;
+  const StateSlot fetched = std::exchange(state.fetched, kNullSlot);
+  if (!is_complete) {
+    slots().release(fetched);
+    return;
+  }
+  slots().hold(fetched);
+  slots().release(std::exchange(state.live, fetched));
+  slots().release(std::exchange(state.kept, fetched));
+  state.num_kept = request.num_computed;
+  attach(request, state.num_kept, fetched);
 }
 
 }  // namespace ballast

@@ -52,9 +52,10 @@ struct Committed {
   std::vector<Finish> finish;
 };
 
-enum class Move : uint8_t { kStore = 0, kDrop = 1, kFetch = 2 };
+enum class Move : uint8_t { kStore = 0, kDrop = 1, kFetch = 2, kStoreState = 3 };
 
-// A transfer of one block of a tier. A tier executes its transfers in the order of the requests.
+// A transfer of one block of a tier, or of the recurrent state after it. A tier executes its transfers in the
+// order of the requests.
 struct Transfer {
   Move move;
   int32_t tier;
@@ -70,6 +71,10 @@ struct Transfer {
   std::vector<int32_t> tokens = {};  // store only: [block_tokens]
   Salt salt = {};                    // store only
   SeqId seq{};                       // fetch only: the sequence; its fetches are consecutive
+  // Store of a state: the tier's place for it, and the slot to copy out, before a later step or fetch
+  // overwrites it. Fetch: the same to bring it back along with the block, or null slots.
+  StateSlot tier_state = kNullSlot;
+  StateSlot state = kNullSlot;
 };
 
 struct TierStats {

@@ -49,6 +49,7 @@ class SchedulerConfig(PybindObject):
         tiers: Sequence[tuple[int, int]] = ...,
         window: tuple[int, int] | None = None,
         state_slots: int = 0,
+        state_tiers: Sequence[tuple[int, int, bool, int]] = ...,
     ) -> None:
         """`num_blocks`: usable blocks, with ids 1…num_blocks; block 0 is the null block.
 
@@ -64,7 +65,9 @@ class SchedulerConfig(PybindObject):
         sliding-window layers, which free blocks behind their windows, and the number of usable blocks of these layers,
         from `num_window_blocks`; None: no layer has a window.
         `state_slots`: usable slots of recurrent state, from `num_state_slots`; 0: no layer has such a state. It cannot
-        be combined with tiers or a window.
+        be combined with a window. `state_tiers`: of each tier, the number of states that it keeps, its maximum number
+        of concurrent transfers, whether it takes only those of conversations at rest, and the number of blocks that
+        take as long to fetch as a state; empty: tiers keep none.
         Raises ValueError naming the field for invalid values.
         """
     @property
@@ -97,6 +100,8 @@ class SchedulerConfig(PybindObject):
     def tiers(self) -> list[tuple[int, int]]: ...
     @property
     def state_slots(self) -> int: ...
+    @property
+    def state_tiers(self) -> list[tuple[int, int, bool, int]]: ...
 
 class Lane(PybindObject):
     """The two lanes of steps. Each has at most one outstanding step; steps of both run concurrently."""
@@ -204,6 +209,7 @@ class Move(PybindObject):
     STORE: int  # 0
     DROP: int  # 1
     FETCH: int  # 2
+    STORE_STATE: int  # 3
 
 class Transfer(PybindObject):
     """A transfer of one block of a tier, whose block ids are 1…num_blocks. A tier executes its transfers in the order
@@ -213,7 +219,7 @@ class Transfer(PybindObject):
     def move(self) -> int:
         """STORE: copy a block from the cache to the tier, before a later step or fetch writes to it. DROP: the content
         of the tier's block, and of the blocks that follow it, must never be restored. FETCH: copy the tier's block to a
-        block of the cache."""
+        block of the cache. STORE_STATE: copy the recurrent state after such a block to the tier."""
     @property
     def tier(self) -> int:
         """Index of the tier."""
@@ -238,6 +244,12 @@ class Transfer(PybindObject):
     @property
     def seq(self) -> int:
         """For FETCH: the sequence that needs the block. All fetches of one sequence are consecutive, by position."""
+    @property
+    def tier_state(self) -> int:
+        """For STORE_STATE: where the tier keeps the state. For FETCH: the state that comes with the block, 0: none."""
+    @property
+    def state(self) -> int:
+        """The slot of that state in the cache."""
 
 class TierStats(PybindObject):
     @property
@@ -407,6 +419,11 @@ class Scheduler(PybindObject):
         to the tier.
 
         Raises ValueError if the tier is unknown, and RuntimeError if it has no pending STORE."""
+    def stored_state(self, tier: int, *, is_whole: bool) -> None:
+        """As `stored`, of the oldest pending STORE_STATE."""
+    def rest(self) -> None:
+        """Report that nothing has run for a while: the states of all conversations are sent to tiers that take those
+        at rest."""
     def restore(
         self,
         tier: int,
@@ -415,10 +432,12 @@ class Scheduler(PybindObject):
         tokens: I32,
         salts: NDArray[np.uint64],
         have_windows: Sequence[bool] = ...,
+        states: Sequence[int] = ...,
     ) -> None:
         """Register blocks that an earlier process left in a tier, before anything is added: `blocks` [n] with their
         `parents` [n], `tokens` [n · block_tokens] and `salts` [n, 2], children before their parents, in order of
         eviction. `have_windows` [n]: whether a block holds the keys of layers with a window; empty: none does.
+        `states` [n]: where the tier keeps the recurrent state after it, 0: nowhere; empty: after none.
 
         Raises ValueError if ids repeat, or if a parent is missing or has another salt."""
     def cached_tokens(self, seq: int) -> int:

@@ -208,6 +208,10 @@ class EngineCore:
         self._alive()
         return BUSY
 
+    def rest(self) -> bool:
+        """To be called when nothing has run for a while. Returns whether steps have something to do now."""
+        return self._tiers is not None and self._tiers.rest()
+
     def _begin_decode(self) -> _Step | None:
         """Plan a step of the decode lane. A device queues it immediately; then the following step is planned, except
         for the tokens that this step samples."""

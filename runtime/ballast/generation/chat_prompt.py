@@ -38,9 +38,7 @@ def render_prompt(
     return force_think(prompt, template.tags) if always_think else prompt
 
 
-def render_beginnings(
-    text: Text, body: ChatCompletionRequest, tools: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
+def render_beginnings(text: Text, body: ChatCompletionRequest, tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Texts that prompts of later turns begin with, as `render_prompt` has them: of the messages up to the last one of
     the user, since templates drop the reasoning of the turns before that one, and of all messages. What begins the
     reply is not among them: the reply may be written differently in a later prompt."""

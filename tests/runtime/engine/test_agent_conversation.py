@@ -25,7 +25,7 @@ from devkit.models.written import MakeTiny
 NUM_TURNS = 20
 CACHE_LENS = 8192
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
-WORDS = "the hold of a ship takes on water or stones so that she stands upright in wind and sails well".split()
+WORDS = ("ship", "hold", "water", "stones", "upright", "wind", "sails", "a", "the", "of", "and", "takes", "on", "in")
 
 
 class Agent:

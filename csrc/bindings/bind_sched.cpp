@@ -314,7 +314,8 @@ void bind_sched(py::module_ m) {
       .def_readonly("capacity_tokens", &TierStats::capacity_tokens)
       .def_readonly("cached_tokens", &TierStats::cached_tokens)
       .def_readonly("fetched_tokens", &TierStats::fetched_tokens)
-      .def_readonly("dropped_tokens", &TierStats::dropped_tokens);
+      .def_readonly("dropped_tokens", &TierStats::dropped_tokens)
+      .def_readonly("states", &TierStats::states);
 
   py::class_<Stats>(m, "Stats")
       .def_readonly("waiting", &Stats::waiting)
@@ -329,6 +330,8 @@ void bind_sched(py::module_ m) {
       .def_readonly("prefix_hit_tokens", &Stats::prefix_hit_tokens)
       .def_readonly("prefix_cut_tokens", &Stats::prefix_cut_tokens)
       .def_readonly("snapshots", &Stats::snapshots)
+      .def_readonly("snapshot_hits", &Stats::snapshot_hits)
+      .def_readonly("state_slots_used", &Stats::state_slots_used)
       .def_readonly("fetching", &Stats::fetching)
       .def_readonly("unsent", &Stats::unsent)
       .def_readonly("tiers", &Stats::tiers);
@@ -460,6 +463,12 @@ void bind_sched(py::module_ m) {
           "cached_tokens", [](const Scheduler& self, int64_t seq) { return self.cached_tokens(SeqId{seq}); },
           py::arg("seq"))
       .def("stats", &Scheduler::stats)
+      .def(
+          "snapshot_positions",
+          [](const Scheduler& self, int64_t most) {
+            return self.snapshot_positions(static_cast<size_t>(to_int32("most", most)));
+          },
+          py::arg("most"))
       .def("next_prompt_step_s", &Scheduler::next_prompt_step_s)
       .def("costs", &costs_of)
       .def("queue_state", &queue_state, py::kw_only(), py::arg("mean_reply_tokens") = py::none(),

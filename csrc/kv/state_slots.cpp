@@ -70,7 +70,7 @@ bool StateSlots::is_own(StateSlot id) const {
   return id != kNullSlot && slot(id).num_holders == 1 && slot(id).block == kNullBlock;
 }
 
-void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid) {
+void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid, int32_t num_tokens) {
   if (of(block) != kNullSlot) {
     use(of(block), is_on_grid);
     return;
@@ -79,8 +79,21 @@ void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid) {
   BALLAST_CHECK(attached.num_holders > 0 && attached.block == kNullBlock);
   attached.block = block;
   attached.is_on_grid = is_on_grid;
+  attached.num_tokens = num_tokens;
   snapshots_[index_of(block)] = id;
   ++num_snapshots_;
+}
+
+std::vector<int32_t> StateSlots::positions(size_t most) const {
+  std::vector<std::pair<int64_t, int32_t>> found;
+  for (const Slot& each : slots_) {
+    if (each.block != kNullBlock) found.emplace_back(-each.number, each.num_tokens);
+  }
+  std::sort(found.begin(), found.end());
+  found.resize(std::min(found.size(), most));
+  std::vector<int32_t> positions;
+  for (const auto& [number, num_tokens] : found) positions.push_back(num_tokens);
+  return positions;
 }
 
 void StateSlots::restore(BlockId block, StateSlot id) {

@@ -91,6 +91,7 @@ class Tier {
   int32_t num_blocks() const { return config_.num_blocks; }
   int32_t num_known() const { return config_.num_blocks - blocks_.num_free(); }
   int32_t num_stored() const { return num_stored_; }
+  int32_t num_states() const { return blocks_.states().num_snapshots(); }
   int32_t num_storing() const { return static_cast<int32_t>(storing_.size()); }
 
   // `owners`: for each block id, how many tables hold it. `holders`: for each state, how many fetches do.

@@ -44,6 +44,7 @@ void RequestStates::begin(Request& request) {
   tiers_.states().note_begin(request.blocks.back());
   const StateSlot snapshot = slots().of(request.blocks.back());
   BALLAST_CHECK(snapshot != kNullSlot);
+  ++num_hits_;
   RequestState& state = request.state;
   state.live = state.kept = snapshot;
   state.num_kept = request.num_computed;
@@ -97,8 +98,9 @@ void RequestStates::attach(Request& request, int32_t num_tokens, StateSlot slot)
   const BlockId block = request.blocks[static_cast<size_t>(index)];
   if (!blocks_.is_known(block)) return;
   const bool ends_prompt = num_tokens == last_block_end(request.prompt_tokens - 1);
-  slots().attach(block, slot,
-                 is_on_grid(request, num_tokens) && !ends_prompt && !is_requested(request, num_tokens));
+  const bool is_only_on_grid =
+      is_on_grid(request, num_tokens) && !ends_prompt && !is_requested(request, num_tokens);
+  slots().attach(block, slot, is_only_on_grid, num_tokens);
   tiers_.states().note_snapshot(block);
 }
 
@@ -178,6 +180,7 @@ void RequestStates::end_fetch(Request& request, bool is_complete) {
     slots().release(fetched);
     return;
   }
+  num_hits_ += state.live == kNullSlot;  // otherwise it counts already
   slots().hold(fetched);
   slots().release(std::exchange(state.live, fetched));
   slots().release(std::exchange(state.kept, fetched));

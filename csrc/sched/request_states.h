@@ -47,6 +47,9 @@ class RequestStates {
   // As release with `keeps`, of a request that has ended: its conversation may continue.
   void finish(Request& request);
 
+  // How many times a request has begun at a snapshot, of the cache or of a tier.
+  int64_t num_hits() const { return num_hits_; }
+
   // Whether slots are left for one more request that fetches.
   bool may_fetch(int32_t num_without_slot) const {
     return !slots().is_used() || num_saves_ + 2 * (num_without_slot + 1) <= most_saves_;
@@ -70,6 +73,7 @@ class RequestStates {
   int32_t block_tokens_;
   int32_t most_saves_;  // slots that are not reserved for running requests
   int32_t num_saves_ = 0;
+  int64_t num_hits_ = 0;
   BlockManager& blocks_;
   TierMirror& tiers_;
 };

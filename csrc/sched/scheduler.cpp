@@ -430,6 +430,8 @@ Stats Scheduler::stats() const {
   stats.prefix_hit_tokens = state_.prefix_hit_tokens;
   stats.prefix_cut_tokens = state_.prefix_cut_tokens;
   stats.snapshots = state_.blocks.states().num_snapshots();
+  stats.snapshot_hits = state_.request_states.num_hits();
+  stats.state_slots_used = state_.blocks.states().num_held();
   stats.fetching =
       std::count_if(state_.running.begin(), state_.running.end(), [](auto* r) { return r->is_fetching(); });
   stats.unsent = state_.tiers.num_unsent();

@@ -111,6 +111,10 @@ class Scheduler {
 
   int32_t cached_tokens(SeqId seq) const;
   Stats stats() const;
+  // See StateSlots.
+  std::vector<int32_t> snapshot_positions(size_t most) const {
+    return state_.blocks.states().positions(most);
+  }
   const StepCosts& costs() const { return state_.planner.costs(); }
   // Seconds of the next step over all waiting prompts; 0 if none waits or no costs are known.
   double next_prompt_step_s();

@@ -328,7 +328,7 @@ std::vector<TierStats> TierMirror::stats() const {
   const int64_t num_tokens = config_.block_tokens;
   for (size_t t = 0; t < tiers_.size(); ++t) {
     stats.push_back({tiers_[t].num_blocks() * num_tokens, tiers_[t].num_stored() * num_tokens,
-                     fetched_tokens_[t], dropped_tokens_[t]});
+                     fetched_tokens_[t], dropped_tokens_[t], tiers_[t].num_states()});
   }
   return stats;
 }

@@ -82,6 +82,7 @@ struct TierStats {
   int64_t cached_tokens;   // in the tier's blocks
   int64_t fetched_tokens;  // total fetched from the tier
   int64_t dropped_tokens;  // total evicted from the cache before they were sent
+  int64_t states;          // recurrent states in the tier
 };
 
 struct Stats {
@@ -91,6 +92,8 @@ struct Stats {
   int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
   int64_t prefix_cut_tokens;     // known tokens of prompts after the last state or window that was there
   int64_t snapshots;             // of recurrent state, see StateSlots
+  int64_t snapshot_hits;         // total requests that began at one
+  int64_t state_slots_used;      // by requests
   int64_t fetching;              // of `waiting`, requests whose blocks are being fetched
   int64_t unsent;                // ended requests with blocks that are still to be sent
   std::vector<TierStats> tiers;  // as configured

@@ -263,6 +263,9 @@ class TierStats(PybindObject):
     @property
     def dropped_tokens(self) -> int:
         """Total tokens that the cache evicted without a copy in this tier."""
+    @property
+    def states(self) -> int:
+        """Recurrent states that the tier holds."""
 
 class Stats(PybindObject):
     @property
@@ -301,6 +304,12 @@ class Stats(PybindObject):
     @property
     def snapshots(self) -> int:
         """Recurrent states that are kept for later requests."""
+    @property
+    def snapshot_hits(self) -> int:
+        """Total number of times that a request began at one, of the cache or of a tier."""
+    @property
+    def state_slots_used(self) -> int:
+        """Slots of recurrent state that requests hold."""
     @property
     def fetching(self) -> int:
         """The part of `waiting` whose blocks are being fetched from tiers."""
@@ -446,6 +455,8 @@ class Scheduler(PybindObject):
 
         Raises ValueError if the id is not live."""
     def stats(self) -> Stats: ...
+    def snapshot_positions(self, most: int) -> list[int]:
+        """The number of tokens before each snapshot of recurrent state, at most `most`, those used last first."""
     def costs(self) -> dict[str, list[tuple[int, float]]]:
         """Current costs as (tokens, seconds) of steps: `decode`, `decode_in_pass` for decode-lane steps while a pass is
         outstanding, `prefill`, and `prefill_during_decode` for passes while the decode lane computes. Lists are empty

@@ -325,6 +325,15 @@ class EngineCore:
         return self._scheduler.stats()
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes of a recurrent state; 0 for a model without."""
+        return self._runner.state_bytes
+
+    def snapshot_positions(self, most: int) -> list[int]:
+        """The number of tokens before each kept recurrent state."""
+        return self._scheduler.snapshot_positions(most)
+
+    @property
     def is_computing(self) -> bool:
         """Whether a step is outstanding in either lane."""
         return self._decode_step is not None or self._prefill_step is not None

@@ -43,6 +43,7 @@ class TierNumbers:
             "Tokens evicted from the KV cache without a copy in the tier, which was full or too slow.",
         ),
     ]
+    states: Annotated[int, Gauge("kv_tier_recurrent_states", "Recurrent states that host memory or disk holds.")]
     stored_bytes: Annotated[int, Counter("kv_tier_stored_bytes", "Bytes of KV copied to host memory or disk.")]
     fetched_bytes: Annotated[int, Counter("kv_tier_fetched_bytes", "Bytes of KV read back from host memory or disk.")]
 
@@ -96,6 +97,7 @@ class TierMover:
                 of.cached_tokens,
                 of.fetched_tokens,
                 of.dropped_tokens,
+                of.states,
                 stored,
                 fetched,
             )

@@ -3,6 +3,8 @@ and the text is the same as without."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ballast.engine import engine as engine_module
 from ballast.engine.core import IDLE, EngineCore
+from ballast.engine.engine import Engine, EngineState
+from ballast.engine.limits import Limits
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_tiers
 from ballast.engine.startup.build import EngineSettings, scheduler_config
@@ -183,3 +188,27 @@ def test_a_folder_that_is_too_small_for_a_state_is_not_used(
     core = make_core(tmp_path, kv_disk_bytes=MIB)
     assert not tiers_of(core)
     assert "kv_disk_dir is not used" in caplog.text
+
+
+def test_an_idle_engine_stores_the_states_of_conversations(
+    make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "IDLE_WAKE_S", 0.05)
+    core = make_core(tmp_path)
+    limits = Limits(64, SMALL.cache_lens, SMALL.max_batch_size, 24)
+    engine = Engine(lambda report: core._runner, scheduler_config(SMALL), limits)
+    engine.start()
+
+    async def ask() -> None:
+        until = time.monotonic() + 60
+        while engine.state is not EngineState.READY:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
+        async for _ in engine.submit(Request("test", tuple(range(60)), SamplingParams(max_tokens=4, temperature=0.0))):
+            pass
+        while engine.snapshot().tiers[0].states == 0:
+            assert time.monotonic() < until, "nothing is stored"
+            await asyncio.sleep(0.01)
+
+    asyncio.run(ask())
+    engine.stop(10)

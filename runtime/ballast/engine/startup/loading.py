@@ -170,6 +170,7 @@ def _load_on_cpu(
     runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions, states)
     runner.start = start
     runner.state_slots = state_slots
+    runner.state_bytes = 0 if states is None else states.slot_bytes
     runner.window = window
     if settings.kv_disk_dir is not None:
         kept_states = None if states is None else PoolStates(states)

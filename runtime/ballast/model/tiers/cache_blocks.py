@@ -134,9 +134,8 @@ class PoolStates:
 
     def __init__(self, pool: StatePool) -> None:
         self._states = [state.view(np.uint8) for layer in pool.layers for state in layer]
-        sizes = [state.shape[1] for state in self._states]
-        self.state_bytes = sum(sizes)
-        self.layout = f"float32 states {sizes}"
+        self.state_bytes = pool.slot_bytes
+        self.layout = f"float32 states {[state.shape[1] for state in self._states]}"
 
     def new_memory(self, num_states: int) -> Bytes:
         return np.empty((num_states, self.state_bytes), np.uint8)

@@ -76,8 +76,8 @@ class BlockFile:
         num_states: int = 0,
         state_bytes: int = 0,
     ) -> None:
-        """Opens the set `key`, 32 hexadecimal digits, in `folder`, and makes it where there is none. `num_states`: of
-        blocks, that can be kept. Raises OSError and BlockFileError."""
+        """Opens the set `key`, 32 hexadecimal digits, in `folder`, and makes it where there is none. `num_states`:
+        recurrent states that it can keep. Raises OSError and BlockFileError."""
         self.path = folder / f"{_PREFIX}{key}"
         self.num_blocks, self.num_states = num_blocks, num_states
         self._block_bytes = block_bytes

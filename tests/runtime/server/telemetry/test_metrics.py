@@ -33,6 +33,7 @@ GAUGES = {
     "ballast_kv_cache_usage_ratio",
     "ballast_kv_tier_capacity_tokens",
     "ballast_kv_tier_cached_tokens",
+    "ballast_kv_tier_recurrent_states",
     "ballast_kv_tier_fetching",
     "ballast_model_load_progress_ratio",
     "ballast_decode_graphs",

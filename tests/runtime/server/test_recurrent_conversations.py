@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ def test_turns_begin_at_snapshots_also_after_a_restart(model: tuple[str, ...], t
         first, second = talk.turn(server), talk.turn(server)
         state = json.loads(server.get("/debug/state")[2])
         metrics = server.metrics()
+        server.process.send_signal(signal.SIGTERM)  # it stores the states of all conversations
+        assert server.process.wait(60) == 0
     assert second[1]["prompt_tokens_details"]["cached_tokens"] > first[1]["prompt_tokens"] - 40
     assert state["snapshot_positions"]
     assert all(position % 16 == 0 and position > 0 for position in state["snapshot_positions"])

@@ -22,6 +22,10 @@ def until_written(core: EngineCore) -> None:
     """Wait for the disk, whose threads a small model outruns; the next step then knows of all that is there."""
     until = time.monotonic() + LIMIT_S
     for tier in tiers_of(core):
-        while isinstance(tier, DiskTier) and len(tier._free_rows) < tier.most_storing:
+        while isinstance(tier, DiskTier) and _is_writing(tier):
             assert time.monotonic() < until, "the disk does not write"
             time.sleep(0.001)
+
+
+def _is_writing(tier: DiskTier) -> bool:
+    return len(tier._free_rows) < tier.most_storing or len(tier._free_state_rows) < tier.most_storing_states

@@ -83,7 +83,9 @@ Lane to_lane(int64_t value) {
 }
 
 using Tiers = std::vector<std::pair<int64_t, int64_t>>;  // blocks, most in transfer
-using Costs = std::vector<std::pair<int64_t, double>>;   // tokens, seconds
+// Of each tier: states, most in transfer, whether those at rest only, blocks that take as long.
+using StateTiers = std::vector<std::tuple<int64_t, int64_t, bool, int64_t>>;
+using Costs = std::vector<std::pair<int64_t, double>>;  // tokens, seconds
 
 Costs to_costs(const CostCurve& curve) {
   Costs costs;
@@ -103,7 +105,8 @@ SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t ma
                             std::optional<int64_t> prefill_lane_tokens,
                             std::optional<std::pair<int64_t, int64_t>> joint_tokens,
                             std::optional<double> max_stall_s, const Tiers& tiers,
-                            std::optional<std::pair<int64_t, int64_t>> window, int64_t state_slots) {
+                            std::optional<std::pair<int64_t, int64_t>> window, int64_t state_slots,
+                            const StateTiers& state_tiers) {
   std::optional<int32_t> from;
   std::optional<std::pair<int32_t, int32_t>> joint;
   if (prefill_lane_tokens) from = to_int32("prefill_lane_tokens", *prefill_lane_tokens);
@@ -125,6 +128,18 @@ SchedulerConfig make_config(int64_t num_blocks, int64_t block_tokens, int64_t ma
                          {}};
   for (const auto& [blocks, storing] : tiers) {
     config.tiers.push_back({to_int32("tiers", blocks), to_int32("tiers", storing)});
+  }
+  if (!state_tiers.empty() && state_tiers.size() != tiers.size()) {
+    throw std::invalid_argument("state_tiers: " + std::to_string(state_tiers.size()) + " entries for " +
+                                std::to_string(tiers.size()) + " tiers; expected one for each, or none");
+  }
+  for (size_t t = 0; t < state_tiers.size(); ++t) {
+    const auto& [states, storing, at_rest, blocks_per_state] = state_tiers[t];
+    TierConfig& tier = config.tiers[t];
+    tier.num_states = to_int32("state_tiers", states);
+    tier.most_storing_states = to_int32("state_tiers", storing);
+    tier.takes_rested_states = at_rest;
+    tier.blocks_per_state = to_int32("state_tiers", blocks_per_state);
   }
   if (window) config.window = {to_int32("window", window->first), to_int32("window blocks", window->second)};
   config.states.num_slots = to_int32("state_slots", state_slots);
@@ -195,7 +210,8 @@ void bind_sched(py::module_ m) {
            py::arg("prefix_cache") = true, py::arg("decode_costs") = Costs{},
            py::arg("prefill_costs") = Costs{}, py::arg("prefill_lane_tokens") = py::none(),
            py::arg("joint_tokens") = py::none(), py::arg("max_stall_s") = py::none(),
-           py::arg("tiers") = Tiers{}, py::arg("window") = py::none(), py::arg("state_slots") = 0)
+           py::arg("tiers") = Tiers{}, py::arg("window") = py::none(), py::arg("state_slots") = 0,
+           py::arg("state_tiers") = StateTiers{})
       .def_readonly("num_blocks", &SchedulerConfig::num_blocks)
       .def_readonly("block_tokens", &SchedulerConfig::block_tokens)
       .def_readonly("max_batch_size", &SchedulerConfig::max_batch_size)
@@ -216,6 +232,15 @@ void bind_sched(py::module_ m) {
                                return {{self.window.tokens, self.window.num_blocks}};
                              })
       .def_property_readonly("state_slots", [](const SchedulerConfig& self) { return self.states.num_slots; })
+      .def_property_readonly("state_tiers",
+                             [](const SchedulerConfig& self) {
+                               StateTiers tiers;
+                               for (const TierConfig& each : self.tiers) {
+                                 tiers.emplace_back(each.num_states, each.most_storing_states,
+                                                    each.takes_rested_states, each.blocks_per_state);
+                               }
+                               return tiers;
+                             })
       .def_property_readonly("tiers", [](const SchedulerConfig& self) {
         Tiers tiers;
         for (const TierConfig& each : self.tiers) {
@@ -266,6 +291,7 @@ void bind_sched(py::module_ m) {
   moves.attr("STORE") = static_cast<int>(Move::kStore);
   moves.attr("DROP") = static_cast<int>(Move::kDrop);
   moves.attr("FETCH") = static_cast<int>(Move::kFetch);
+  moves.attr("STORE_STATE") = static_cast<int>(Move::kStoreState);
 
   py::class_<Transfer>(m, "Transfer")
       .def_property_readonly("move", [](const Transfer& self) { return static_cast<int>(self.move); })
@@ -276,6 +302,9 @@ void bind_sched(py::module_ m) {
       .def_property_readonly("window_block",
                              [](const Transfer& self) { return static_cast<int32_t>(self.window_block); })
       .def_property_readonly("parent", [](const Transfer& self) { return static_cast<int32_t>(self.parent); })
+      .def_property_readonly("tier_state",
+                             [](const Transfer& self) { return static_cast<int32_t>(self.tier_state); })
+      .def_property_readonly("state", [](const Transfer& self) { return static_cast<int32_t>(self.state); })
       .def_property_readonly("seq", [](const Transfer& self) { return static_cast<int64_t>(self.seq); })
       .def_property_readonly("tokens", view_of(&Transfer::tokens))
       .def_property_readonly("salt",
@@ -285,7 +314,8 @@ void bind_sched(py::module_ m) {
       .def_readonly("capacity_tokens", &TierStats::capacity_tokens)
       .def_readonly("cached_tokens", &TierStats::cached_tokens)
       .def_readonly("fetched_tokens", &TierStats::fetched_tokens)
-      .def_readonly("dropped_tokens", &TierStats::dropped_tokens);
+      .def_readonly("dropped_tokens", &TierStats::dropped_tokens)
+      .def_readonly("states", &TierStats::states);
 
   py::class_<Stats>(m, "Stats")
       .def_readonly("waiting", &Stats::waiting)
@@ -300,6 +330,8 @@ void bind_sched(py::module_ m) {
       .def_readonly("prefix_hit_tokens", &Stats::prefix_hit_tokens)
       .def_readonly("prefix_cut_tokens", &Stats::prefix_cut_tokens)
       .def_readonly("snapshots", &Stats::snapshots)
+      .def_readonly("snapshot_hits", &Stats::snapshot_hits)
+      .def_readonly("state_slots_used", &Stats::state_slots_used)
       .def_readonly("fetching", &Stats::fetching)
       .def_readonly("unsent", &Stats::unsent)
       .def_readonly("tiers", &Stats::tiers);
@@ -329,7 +361,8 @@ void bind_sched(py::module_ m) {
           "add",
           [](Scheduler& self, int64_t seq, const Tokens& prompt, int64_t max_tokens,
              const Tokens& stop_tokens, int64_t min_tokens, int64_t priority, std::optional<int64_t> leader,
-             bool scores_prompt, int64_t client, std::pair<uint64_t, uint64_t> salt) {
+             bool scores_prompt, int64_t client, std::pair<uint64_t, uint64_t> salt,
+             std::vector<int32_t> snapshots_at, std::vector<int32_t> snapshot_before) {
             auto prompt_ids = to_vector(prompt, "prompt");
             auto stop_ids = to_vector(stop_tokens, "stop_tokens");
             AddOptions options;
@@ -338,6 +371,8 @@ void bind_sched(py::module_ m) {
             options.scores_prompt = scores_prompt;
             options.client = client;
             options.salt = {salt.first, salt.second};
+            options.snapshots_at = std::move(snapshots_at);
+            options.snapshot_before = std::move(snapshot_before);
             if (leader) options.leader = SeqId{*leader};
             const py::gil_scoped_release no_gil;
             self.add(SeqId{seq}, std::move(prompt_ids), max_tokens, std::move(stop_ids), options);
@@ -345,7 +380,9 @@ void bind_sched(py::module_ m) {
           py::arg("seq"), py::arg("prompt").noconvert(), py::arg("max_tokens"),
           py::arg("stop_tokens").noconvert(), py::arg("min_tokens") = 0, py::kw_only(),
           py::arg("priority") = 0, py::arg("leader") = py::none(), py::arg("scores_prompt") = false,
-          py::arg("client") = 0, py::arg("salt") = std::pair<uint64_t, uint64_t>{})
+          py::arg("client") = 0, py::arg("salt") = std::pair<uint64_t, uint64_t>{},
+          py::arg("snapshots_at") = std::vector<int32_t>{},
+          py::arg("snapshot_before") = std::vector<int32_t>{})
       .def(
           "abort", [](Scheduler& self, int64_t seq) { return self.abort(SeqId{seq}); }, py::arg("seq"))
       .def(
@@ -404,19 +441,34 @@ void bind_sched(py::module_ m) {
           [](Scheduler& self, int64_t tier, bool is_whole) { self.stored(to_int32("tier", tier), is_whole); },
           py::arg("tier"), py::kw_only(), py::arg("is_whole"))
       .def(
+          "stored_state",
+          [](Scheduler& self, int64_t tier, bool is_whole) {
+            self.stored_state(to_int32("tier", tier), is_whole);
+          },
+          py::arg("tier"), py::kw_only(), py::arg("is_whole"))
+      .def("rest", &Scheduler::rest)
+      .def(
           "restore",
           [](Scheduler& self, int64_t tier, const Tokens& blocks, const Tokens& parents, const Tokens& tokens,
-             const Words& salts, const std::vector<bool>& have_windows) {
+             const Words& salts, const std::vector<bool>& have_windows, const std::vector<int32_t>& states) {
+            std::vector<StateSlot> slots;
+            for (const int32_t state : states) slots.push_back(StateSlot{state});
             self.restore(to_int32("tier", tier), to_blocks(blocks, "blocks"), to_blocks(parents, "parents"),
-                         to_vector(tokens, "tokens"), to_salts(salts), have_windows);
+                         to_vector(tokens, "tokens"), to_salts(salts), have_windows, slots);
           },
           py::arg("tier"), py::arg("blocks").noconvert(), py::arg("parents").noconvert(),
           py::arg("tokens").noconvert(), py::arg("salts").noconvert(),
-          py::arg("have_windows") = std::vector<bool>{})
+          py::arg("have_windows") = std::vector<bool>{}, py::arg("states") = std::vector<int32_t>{})
       .def(
           "cached_tokens", [](const Scheduler& self, int64_t seq) { return self.cached_tokens(SeqId{seq}); },
           py::arg("seq"))
       .def("stats", &Scheduler::stats)
+      .def(
+          "snapshot_positions",
+          [](const Scheduler& self, int64_t most) {
+            return self.snapshot_positions(static_cast<size_t>(to_int32("most", most)));
+          },
+          py::arg("most"))
       .def("next_prompt_step_s", &Scheduler::next_prompt_step_s)
       .def("costs", &costs_of)
       .def("queue_state", &queue_state, py::kw_only(), py::arg("mean_reply_tokens") = py::none(),

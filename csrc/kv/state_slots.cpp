@@ -70,23 +70,54 @@ bool StateSlots::is_own(StateSlot id) const {
   return id != kNullSlot && slot(id).num_holders == 1 && slot(id).block == kNullBlock;
 }
 
-void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid) {
-  const StateSlot known = of(block);
-  if (known != kNullSlot) {
-    // It counts as used now, and leaves the grid if it is more than that.
-    Slot& used = slot(known);
-    if (used.num_holders == 0) line_.erase(place(used));
-    used.is_on_grid &= is_on_grid;
-    used.number = ++num_released_;
-    if (used.num_holders == 0) line_.emplace(place(used), known);
+void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid, int32_t num_tokens) {
+  if (of(block) != kNullSlot) {
+    use(of(block), is_on_grid);
     return;
   }
   Slot& attached = slot(id);
   BALLAST_CHECK(attached.num_holders > 0 && attached.block == kNullBlock);
   attached.block = block;
   attached.is_on_grid = is_on_grid;
+  attached.num_tokens = num_tokens;
   snapshots_[index_of(block)] = id;
   ++num_snapshots_;
+}
+
+std::vector<int32_t> StateSlots::positions(size_t most) const {
+  std::vector<std::pair<int64_t, int32_t>> found;
+  for (const Slot& each : slots_) {
+    if (each.block != kNullBlock) found.emplace_back(-each.number, each.num_tokens);
+  }
+  std::sort(found.begin(), found.end());
+  found.resize(std::min(found.size(), most));
+  std::vector<int32_t> positions;
+  for (const auto& [number, num_tokens] : found) positions.push_back(num_tokens);
+  return positions;
+}
+
+void StateSlots::restore(BlockId block, StateSlot id) {
+  const auto found = std::find(free_.begin(), free_.end(), id);
+  BALLAST_CHECK(found != free_.end() && of(block) == kNullSlot);
+  free_.erase(found);
+  slot(id).block = block;
+  slot(id).number = ++num_released_;
+  snapshots_[index_of(block)] = id;
+  line_.emplace(place(slot(id)), id);
+  ++num_snapshots_;
+}
+
+void StateSlots::touch(BlockId block) {
+  if (of(block) != kNullSlot) use(of(block), slot(of(block)).is_on_grid);
+}
+
+// It counts as used now, and leaves the grid if it is more than that.
+void StateSlots::use(StateSlot id, bool is_on_grid) {
+  Slot& used = slot(id);
+  if (used.num_holders == 0) line_.erase(place(used));
+  used.is_on_grid &= is_on_grid;
+  used.number = ++num_released_;
+  if (used.num_holders == 0) line_.emplace(place(used), id);
 }
 
 void StateSlots::detach(StateSlot id) {

@@ -61,8 +61,14 @@ class StateSlots {
   bool is_snapshot(StateSlot slot) const {
     return slot != kNullSlot && slots_[index_of(slot)].block != kNullBlock;
   }
-  // A held slot becomes the snapshot of a block, unless the block has one.
-  void attach(BlockId block, StateSlot slot, bool is_on_grid);
+  // A held slot becomes the snapshot of a block, unless the block has one. `num_tokens`: that precede it.
+  void attach(BlockId block, StateSlot slot, bool is_on_grid, int32_t num_tokens = 0);
+  // The numbers of tokens before at most `most` snapshots, those used last first.
+  std::vector<int32_t> positions(size_t most) const;
+  // The snapshot of a block counts as used now, if there is one.
+  void touch(BlockId block);
+  // A free slot becomes the snapshot of a block that has none.
+  void restore(BlockId block, StateSlot slot);
   // A block of the cache is freed.
   void drop(BlockId block);
 
@@ -74,6 +80,7 @@ class StateSlots {
     int32_t num_holders = 0;
     BlockId block = kNullBlock;  // whose snapshot it is
     bool is_on_grid = false;
+    int32_t num_tokens = 0;
     int64_t number = 0;  // in the line
   };
   using Place = std::pair<bool, int64_t>;  // whether not on the grid, and the number
@@ -81,6 +88,7 @@ class StateSlots {
   Slot& slot(StateSlot id) { return slots_[index_of(id)]; }
   const Slot& slot(StateSlot id) const { return slots_[index_of(id)]; }
   static Place place(const Slot& slot) { return {!slot.is_on_grid, slot.number}; }
+  void use(StateSlot id, bool is_on_grid);
   void detach(StateSlot id);
 
   StateConfig config_;

@@ -1,5 +1,6 @@
 #include "kv/tier.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -10,7 +11,7 @@ namespace ballast {
 Tier::Tier(const TierConfig& config, int32_t block_tokens)
     : config_(config),
       block_tokens_(static_cast<size_t>(block_tokens)),
-      blocks_(config.num_blocks, block_tokens, true),
+      blocks_(config.num_blocks, block_tokens, true, {}, {config.num_states}),
       is_stored_(static_cast<size_t>(config.num_blocks) + 1, false),
       has_window_(is_stored_.size(), false) {}
 
@@ -46,6 +47,31 @@ void Tier::arrive(bool is_whole) {
     hide(sent.block);
 }
 
+bool Tier::has_or_gets_state(BlockId block) const {
+  return state_of(block) != kNullSlot ||
+         std::any_of(storing_states_.begin(), storing_states_.end(), [&](const SentState& sent) {
+           return sent.of.block == block && sent.of.stamp == blocks_.stamp(block);
+         });
+}
+
+StateSlot Tier::send_state(BlockId block) {
+  const bool has_room = blocks_.states().num_held() < config_.num_states;
+  if (!takes_more_ || is_busy_with_states() || !has_room) return kNullSlot;
+  const StateSlot state = blocks_.states().take();
+  storing_states_.push_back({state, {block, blocks_.stamp(block)}});
+  return state;
+}
+
+void Tier::state_arrives(bool is_whole) {
+  BALLAST_CHECK(!storing_states_.empty());
+  const SentState sent = storing_states_.front();
+  storing_states_.pop_front();
+  takes_more_ = takes_more_ && is_whole;
+  const bool is_known = blocks_.is_known(sent.of.block) && blocks_.stamp(sent.of.block) == sent.of.stamp;
+  if (is_whole && is_known) blocks_.states().attach(sent.of.block, sent.state, false);
+  blocks_.states().release(sent.state);
+}
+
 BlockId Tier::first(const std::vector<int32_t>& tokens, const Salt& salt) const {
   return tokens.size() < block_tokens_ ? kNullBlock : blocks_.find(kNullBlock, tokens.data(), salt);
 }
@@ -72,13 +98,16 @@ void Tier::release_from(std::vector<BlockId>& table, size_t begin) {
 
 void Tier::restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
                    const std::vector<int32_t>& tokens, const std::vector<Salt>& salts,
-                   const std::vector<bool>& have_windows) {
+                   const std::vector<bool>& have_windows, const std::vector<StateSlot>& states) {
   if (num_known() != 0) throw std::invalid_argument("a tier that knows blocks already is restored");
   if (parents.size() != blocks.size() || tokens.size() != blocks.size() * block_tokens_ ||
-      salts.size() != blocks.size() || (!have_windows.empty() && have_windows.size() != blocks.size())) {
+      salts.size() != blocks.size() || (!have_windows.empty() && have_windows.size() != blocks.size()) ||
+      (!states.empty() && states.size() != blocks.size())) {
     throw std::invalid_argument(
-        "restored blocks, their parents, their tokens, their salts and their windows differ in number");
+        "restored blocks, their parents, their tokens, their salts, their windows and their states differ in "
+        "number");
   }
+  check_restored_states(blocks, states);
   std::vector<bool> is_known(is_stored_.size(), false);
   is_known[index_of(kNullBlock)] = true;
   std::vector<Salt> salt_of(is_known.size());
@@ -101,6 +130,31 @@ void Tier::restore(const std::vector<BlockId>& blocks, const std::vector<BlockId
     note_window(blocks[i], !have_windows.empty() && have_windows[i]);
   }
   for (const BlockId block : blocks_.restore(blocks, parents, tokens, salts)) set_stored(block, true);
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i] != kNullSlot && is_stored(blocks[i])) blocks_.states().restore(blocks[i], states[i]);
+  }
+}
+
+void Tier::check_restored_states(const std::vector<BlockId>& blocks,
+                                 const std::vector<StateSlot>& states) const {
+  std::vector<bool> is_known(static_cast<size_t>(config_.num_states) + 1, false);
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i] == kNullSlot) continue;
+    const int32_t id = static_cast<int32_t>(states[i]);
+    if (id < 0 || id > config_.num_states || is_known[index_of(states[i])]) {
+      throw std::invalid_argument("restored block " + std::to_string(static_cast<int32_t>(blocks[i])) +
+                                  ": its state " + std::to_string(id) +
+                                  "; ids are unique and run from 1 to " + std::to_string(config_.num_states));
+    }
+    is_known[index_of(states[i])] = true;
+  }
+}
+
+void Tier::check(const std::vector<int32_t>& owners, std::vector<int32_t> holders) const {
+  blocks_.check(owners);
+  holders.resize(static_cast<size_t>(config_.num_states) + 1);
+  for (const SentState& sent : storing_states_) ++holders[index_of(sent.state)];
+  blocks_.states().check(holders);
 }
 
 }  // namespace ballast

@@ -13,6 +13,12 @@ namespace ballast {
 struct TierConfig {
   int32_t num_blocks;    // usable blocks; ids run 1…num_blocks
   int32_t most_storing;  // maximum number of blocks in transfer to it
+  // The same of recurrent states, which are stored with blocks.
+  int32_t num_states = 0;
+  int32_t most_storing_states = 0;
+  // Whether it takes the states of conversations that nothing continues for a while, instead of all.
+  bool takes_rested_states = false;
+  int32_t blocks_per_state = 0;  // blocks that take as long to bring back as a state
 };
 
 // Does only the bookkeeping: the caller moves the content and reports when it has arrived. Until then, a
@@ -34,6 +40,27 @@ class Tier {
   bool has_window(BlockId block) const { return has_window_[index_of(block)]; }
   void note_window(BlockId block, bool has_window) { has_window_[index_of(block)] = has_window; }
 
+  // The state that a block holds, or the null slot. As for blocks, it is known only when it has arrived.
+  StateSlot state_of(BlockId block) const { return blocks_.states().of(block); }
+  bool takes_states() const { return config_.num_states > 0; }
+  bool takes_rested_states() const { return config_.takes_rested_states; }
+  bool is_busy_with_states() const {
+    return takes_more_ && static_cast<int32_t>(storing_states_.size()) == config_.most_storing_states;
+  }
+  bool is_storing_states() const { return !storing_states_.empty(); }
+  // Whether a state is there or on its way.
+  bool has_or_gets_state(BlockId block) const;
+  // A place for the state of a known block, which may take that of another block; the null slot if the tier
+  // cannot take one now. Otherwise the caller must copy its content.
+  StateSlot send_state(BlockId block);
+  // Completes the oldest pending store of a state.
+  void state_arrives(bool is_whole);
+  // A state that is being fetched is not given up.
+  void hold_state(StateSlot state) { blocks_.states().hold(state); }
+  void release_state(StateSlot state) { blocks_.states().release(state); }
+  // See PrefixIndex; 0 for a block that is not known.
+  uint64_t stamp(BlockId block) const { return is_hidden(block) ? 0 : blocks_.stamp(block); }
+
   // Adds the block of `tokens` that follows the blocks in `table`. Returns false if the tier cannot take one.
   // Sets `is_sent` if the block is new: the caller must then copy its content.
   bool extend(std::vector<BlockId>& table, const std::vector<int32_t>& tokens, const Salt& salt,
@@ -54,20 +81,21 @@ class Tier {
   BlockId first(const std::vector<int32_t>& tokens, const Salt& salt) const;
 
   // Adopts blocks that an earlier process has stored, in the order of eviction; children come before their
-  // parents. The tier must be empty. `tokens` [blocks, block_tokens], `salts` and `have_windows` [blocks], or
-  // none if no block has one; see has_window. Throws std::invalid_argument where ids repeat, parents are
-  // missing or have another salt.
+  // parents. The tier must be empty. `tokens` [blocks, block_tokens], `salts`, `have_windows` and `states`
+  // [blocks], each of the last two empty if no block has one; see has_window and state_of. Throws
+  // std::invalid_argument where ids repeat, parents are missing or have another salt.
   void restore(const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
                const std::vector<int32_t>& tokens, const std::vector<Salt>& salts,
-               const std::vector<bool>& have_windows = {});
+               const std::vector<bool>& have_windows = {}, const std::vector<StateSlot>& states = {});
 
   int32_t num_blocks() const { return config_.num_blocks; }
   int32_t num_known() const { return config_.num_blocks - blocks_.num_free(); }
   int32_t num_stored() const { return num_stored_; }
+  int32_t num_states() const { return blocks_.states().num_snapshots(); }
   int32_t num_storing() const { return static_cast<int32_t>(storing_.size()); }
 
-  // `owners`: for each block id, how many tables hold it.
-  void check(const std::vector<int32_t>& owners) const { blocks_.check(owners); }
+  // `owners`: for each block id, how many tables hold it. `holders`: for each state, how many fetches do.
+  void check(const std::vector<int32_t>& owners, std::vector<int32_t> holders = {}) const;
   void check_table(const std::vector<BlockId>& table, const std::vector<int32_t>& tokens,
                    const Salt& salt) const {
     blocks_.check_published(table, table.size(), tokens, salt);
@@ -79,6 +107,12 @@ class Tier {
     uint64_t stamp;  // see PrefixIndex: whether it is still what was sent
   };
 
+  struct SentState {
+    StateSlot state;
+    Sent of;
+  };
+
+  void check_restored_states(const std::vector<BlockId>& blocks, const std::vector<StateSlot>& states) const;
   bool can_send() const {
     return takes_more_ && num_storing() < config_.most_storing && blocks_.num_available() > 0;
   }
@@ -91,6 +125,7 @@ class Tier {
   std::vector<bool> has_window_;  // by block id
   int32_t num_stored_ = 0;        // of those
   std::deque<Sent> storing_;      // on their way, first sent first
+  std::deque<SentState> storing_states_;
   bool takes_more_ = true;
 };
 

@@ -72,6 +72,7 @@ void Admission::start(Request& request, StepDraft& draft) {
   state_.running.insert(&request);
   state_.request_blocks.acquire(request, request.num_uncomputed());
   if (!request.found.empty()) {
+    state_.request_states.begin_fetch(request);
     state_.request_blocks.acquire_fetched_windows(
         request, request.num_published + static_cast<int32_t>(request.found.size()));
   }
@@ -99,7 +100,8 @@ bool Admission::leader_has_no_slot(const Request& request) const {
 // Whether a request whose prefix continues in tiers waits until fewer others fetch: they hold blocks that
 // decoding may need.
 bool Admission::waits_to_fetch(const Request& request) const {
-  return !request.found.empty() && !state_.running.may_fetch_more();
+  return !request.found.empty() && !(state_.running.may_fetch_more() &&
+                                     state_.request_states.may_fetch(state_.running.num_without_slot()));
 }
 
 }  // namespace ballast

@@ -1,20 +1,50 @@
 #include "sched/request_states.h"
 
+#include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "base/check.h"
 
 namespace ballast {
 
-RequestStates::RequestStates(int32_t block_tokens, int32_t max_batch_size, BlockManager& blocks)
+RequestStates::RequestStates(int32_t block_tokens, int32_t max_batch_size, BlockManager& blocks,
+                             TierMirror& tiers)
     : block_tokens_(block_tokens),
       most_saves_(blocks.states().num_slots() - least_state_slots(max_batch_size)),
-      blocks_(blocks) {}
+      blocks_(blocks),
+      tiers_(tiers) {}
+
+void RequestStates::check_wanted(const std::string& name, const std::vector<int32_t>& snapshots_at,
+                                 int64_t prompt_tokens) {
+  int32_t last = 0;
+  for (const int32_t num_tokens : snapshots_at) {
+    if (num_tokens < last || num_tokens > prompt_tokens) {
+      throw std::invalid_argument(name + " wants a snapshot after " + std::to_string(num_tokens) + " of " +
+                                  std::to_string(prompt_tokens) +
+                                  " prompt tokens; expected ascending numbers of its prompt's tokens");
+    }
+    last = num_tokens;
+  }
+}
+
+void RequestStates::set_wanted(Request& request, const std::vector<int32_t>& snapshots_at,
+                               const std::vector<int32_t>& snapshot_before) const {
+  if (!slots().is_used()) return;
+  for (const int32_t num_tokens : snapshots_at) request.snapshots_at.push_back(last_block_end(num_tokens));
+  request.snapshot_before = snapshot_before;
+}
 
 void RequestStates::begin(Request& request) {
   if (!slots().is_used() || request.blocks.empty()) return;
+  for (const int32_t num_tokens : request.snapshots_at) {
+    if (num_tokens > request.num_computed || num_tokens == 0) continue;
+    slots().touch(request.blocks[static_cast<size_t>(num_tokens / block_tokens_ - 1)]);
+  }
+  tiers_.states().note_begin(request.blocks.back());
   const StateSlot snapshot = slots().of(request.blocks.back());
   BALLAST_CHECK(snapshot != kNullSlot);
+  ++num_hits_;
   RequestState& state = request.state;
   state.live = state.kept = snapshot;
   state.num_kept = request.num_computed;
@@ -36,8 +66,12 @@ void RequestStates::plan(Request& request) {
 // Besides the last one, which becomes the kept state.
 bool RequestStates::is_wanted(const Request& request, int32_t num_tokens) const {
   if (num_tokens > request.prompt_tokens) return false;
-  return num_tokens == last_block_end(request.prompt_tokens - 1) ||
+  return num_tokens == last_block_end(request.prompt_tokens - 1) || is_requested(request, num_tokens) ||
          num_tokens == request.num_known * block_tokens_ || is_on_grid(request, num_tokens);
+}
+
+bool RequestStates::is_requested(const Request& request, int32_t num_tokens) const {
+  return std::binary_search(request.snapshots_at.begin(), request.snapshots_at.end(), num_tokens);
 }
 
 bool RequestStates::is_on_grid(const Request& request, int32_t num_tokens) const {
@@ -45,14 +79,14 @@ bool RequestStates::is_on_grid(const Request& request, int32_t num_tokens) const
          num_tokens >= kSnapshotDistance;
 }
 
-void RequestStates::plan_saves(Request& request) {
+void RequestStates::plan_saves(Request& request, int32_t num_without_slot) {
   if (!slots().is_used() || !blocks_.has_prefix_cache()) return;
   const int32_t end = request.num_computed + request.num_planned;
   const int32_t last = last_block_end(end);
   for (int32_t at = last_block_end(request.num_computed) + block_tokens_; at <= last && at < end;
        at += block_tokens_) {
     if (at != last && !is_wanted(request, at)) continue;
-    if (num_saves_ == most_saves_) return;
+    if (num_saves_ + 2 * num_without_slot >= most_saves_) return;
     ++num_saves_;
     request.state.saves.push_back({at, slots().take()});
   }
@@ -64,7 +98,10 @@ void RequestStates::attach(Request& request, int32_t num_tokens, StateSlot slot)
   const BlockId block = request.blocks[static_cast<size_t>(index)];
   if (!blocks_.is_known(block)) return;
   const bool ends_prompt = num_tokens == last_block_end(request.prompt_tokens - 1);
-  slots().attach(block, slot, is_on_grid(request, num_tokens) && !ends_prompt);
+  const bool is_only_on_grid =
+      is_on_grid(request, num_tokens) && !ends_prompt && !is_requested(request, num_tokens);
+  slots().attach(block, slot, is_only_on_grid, num_tokens);
+  tiers_.states().note_snapshot(block);
 }
 
 void RequestStates::commit(Request& request) {
@@ -87,18 +124,68 @@ void RequestStates::commit(Request& request) {
   state.saves.clear();
   slots().release(std::exchange(state.live, std::exchange(state.next, kNullSlot)));
   if (request.num_computed % block_tokens_ == 0) keep(request.num_computed, state.live);
+  if (is_kept) keep_before_opener(request);
+}
+
+// The step's token is the first one of the reply that is to have a snapshot before it.
+void RequestStates::keep_before_opener(Request& request) {
+  const std::vector<int32_t>& openers = request.snapshot_before;
+  if (request.num_generated() == 0 || request.num_uncomputed() != 1) return;
+  if (std::find(openers.begin(), openers.end(), request.tokens.back()) == openers.end()) return;
+  request.snapshot_before.clear();
+  keep_as_snapshot(request);
+}
+
+// The kept state becomes a snapshot, unless it is one.
+void RequestStates::keep_as_snapshot(Request& request) {
+  const RequestState& state = request.state;
+  if (state.kept != kNullSlot && !slots().is_snapshot(state.kept))
+    attach(request, state.num_kept, state.kept);
 }
 
 void RequestStates::release(Request& request, bool keeps) {
   if (!slots().is_used()) return;
   RequestState& state = request.state;
   BALLAST_CHECK(state.next == kNullSlot && state.saves.empty());
-  if (keeps && state.kept != kNullSlot && !slots().is_snapshot(state.kept)) {
-    attach(request, state.num_kept, state.kept);
-  }
+  if (keeps) keep_as_snapshot(request);
   slots().release(state.live);
   slots().release(state.kept);
+  slots().release(state.fetched);
   state = {};
+}
+
+void RequestStates::finish(Request& request) {
+  std::vector<int32_t> ends = request.snapshots_at;
+  ends.push_back(request.state.num_kept);
+  release(request, /*keeps=*/true);
+  std::vector<BlockId> blocks;
+  for (const int32_t num_tokens : ends) {
+    const int32_t index = num_tokens / block_tokens_ - 1;
+    if (index < 0 || index >= request.num_published) continue;
+    const BlockId block = request.blocks[static_cast<size_t>(index)];
+    if (slots().is_used() && slots().of(block) != kNullSlot) blocks.push_back(block);
+  }
+  tiers_.states().note_end(blocks);
+}
+
+void RequestStates::begin_fetch(Request& request) {
+  if (slots().is_used()) request.state.fetched = slots().take();
+}
+
+void RequestStates::end_fetch(Request& request, bool is_complete) {
+  if (!slots().is_used()) return;
+  RequestState& state = request.state;
+  const StateSlot fetched = std::exchange(state.fetched, kNullSlot);
+  if (!is_complete) {
+    slots().release(fetched);
+    return;
+  }
+  num_hits_ += state.live == kNullSlot;  // otherwise it counts already
+  slots().hold(fetched);
+  slots().release(std::exchange(state.live, fetched));
+  slots().release(std::exchange(state.kept, fetched));
+  state.num_kept = request.num_computed;
+  attach(request, state.num_kept, fetched);
 }
 
 }  // namespace ballast

@@ -29,6 +29,7 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
                                 " need more than the " + std::to_string(capacity) + " tokens of KV cache");
   }
   if (options.leader) check_leader(name, options);
+  RequestStates::check_wanted(name, options.snapshots_at, prompt_tokens);
 
   auto request = std::make_unique<Request>();
   request->seq = seq;
@@ -43,6 +44,7 @@ void Scheduler::add(SeqId seq, std::vector<int32_t> prompt, int64_t max_tokens,
   request->scores_prompt = options.scores_prompt;
   request->salt = options.salt;
   request->stop_tokens = std::move(stop_tokens);
+  state_.request_states.set_wanted(*request, options.snapshots_at, options.snapshot_before);
   request->tiers.resize(state_.tiers.size());
   state_.queue.enter(request.get());
   state_.requests.emplace(seq, std::move(request));
@@ -266,7 +268,8 @@ void Scheduler::plan_states(Lane lane) {
     }
   };
   for_rows([&](Request& request) { state_.request_states.plan(request); });
-  for_rows([&](Request& request) { state_.request_states.plan_saves(request); });
+  const int32_t num_without_slot = state_.running.num_without_slot();
+  for_rows([&](Request& request) { state_.request_states.plan_saves(request, num_without_slot); });
 }
 
 std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled, Lane lane,
@@ -299,7 +302,10 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
       state_.request_blocks.release_after(*request, request->num_tokens());
     }
     if (finish != Finish::kNone || request->aborted) {
-      state_.request_states.release(*request, /*keeps=*/!request->aborted);
+      if (request->aborted)
+        state_.request_states.release(*request, /*keeps=*/false);
+      else
+        state_.request_states.finish(*request);
       if (request->forget)
         state_.request_blocks.forget(*request);
       else
@@ -311,6 +317,7 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
     state_.running.remove(request);
     end(*request);
   }
+  state_.tiers.send_states();
   if (now_s) slot_releases_.note(static_cast<int32_t>(done.size()), *now_s);
   if (state_.running.empty()) slot_releases_.pause();
   return committed;
@@ -363,12 +370,14 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
   Request& request = fetching(seq);
   const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
   int32_t num_found = state_.tiers.end_fetch(request, num_blocks, is_damaged);
-  // Layers with a window have what follows the last block that was asked for alone.
-  if (state_.blocks.windows().is_used() && num_found < num_asked) num_found = 0;
+  // Layers with a window or recurrent state have what follows the last block that was asked for alone.
+  const bool needs_all = state_.blocks.windows().is_used() || state_.blocks.states().is_used();
+  if (needs_all && num_found < num_asked) num_found = 0;
   state_.request_blocks.end_fetch(request, num_found > 0);
   const int32_t num_tokens = num_found * state_.config.block_tokens;
   if (request.aborted) {
     state_.running.remove(&request);
+    state_.request_states.release(request, /*keeps=*/false);
     state_.request_blocks.release(request);
     end(request);
     return;
@@ -379,16 +388,24 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
     state_.prefix_hit_tokens += num_tokens;
   }
   state_.request_blocks.publish(request);
+  state_.request_states.end_fetch(request, num_found > 0);
 }
 
 void Scheduler::stored(int32_t tier, bool is_whole) {
   state_.tiers.stored(tier, is_whole, state_.running.requests());
 }
 
+void Scheduler::stored_state(int32_t tier, bool is_whole) { state_.tiers.stored_state(tier, is_whole); }
+
+void Scheduler::rest() {
+  state_.tiers.states().rest();
+  state_.tiers.send_states();
+}
+
 void Scheduler::restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
                         const std::vector<int32_t>& tokens, const std::vector<Salt>& salts,
-                        const std::vector<bool>& have_windows) {
-  state_.tiers.restore(tier, blocks, parents, tokens, salts, have_windows);
+                        const std::vector<bool>& have_windows, const std::vector<StateSlot>& states) {
+  state_.tiers.restore(tier, blocks, parents, tokens, salts, have_windows, states);
 }
 
 int32_t Scheduler::cached_tokens(SeqId seq) const {
@@ -413,6 +430,8 @@ Stats Scheduler::stats() const {
   stats.prefix_hit_tokens = state_.prefix_hit_tokens;
   stats.prefix_cut_tokens = state_.prefix_cut_tokens;
   stats.snapshots = state_.blocks.states().num_snapshots();
+  stats.snapshot_hits = state_.request_states.num_hits();
+  stats.state_slots_used = state_.blocks.states().num_held();
   stats.fetching =
       std::count_if(state_.running.begin(), state_.running.end(), [](auto* r) { return r->is_fetching(); });
   stats.unsent = state_.tiers.num_unsent();

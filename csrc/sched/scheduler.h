@@ -35,6 +35,12 @@ struct AddOptions {
   // read.
   bool scores_prompt = false;
   Salt salt;  // blocks are shared only among sequences with the same salt
+  // Numbers of prompt tokens that later prompts are likely to repeat, ascending: there, snapshots of
+  // recurrent state are wanted, each at the end of the last full block.
+  std::vector<int32_t> snapshots_at;
+  // Tokens that later prompts may not repeat, nor what follows them: a snapshot is wanted before the first
+  // one in the reply.
+  std::vector<int32_t> snapshot_before;
 };
 
 // Owns the requests, their blocks and the outstanding steps. Not thread-safe. A step is plan(), then commit()
@@ -94,14 +100,21 @@ class Scheduler {
   bool is_worth_fetching(SeqId seq) const;
   // See TierMirror.
   void stored(int32_t tier, bool is_whole);
+  void stored_state(int32_t tier, bool is_whole);
+  // Nothing has run for a while, so that all conversations are at rest, see TierStates.
+  void rest();
   // Registers blocks that an earlier process left in a tier, see Tier::restore; call it before the first
   // step.
   void restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
                const std::vector<int32_t>& tokens, const std::vector<Salt>& salts,
-               const std::vector<bool>& have_windows);
+               const std::vector<bool>& have_windows, const std::vector<StateSlot>& states = {});
 
   int32_t cached_tokens(SeqId seq) const;
   Stats stats() const;
+  // See StateSlots.
+  std::vector<int32_t> snapshot_positions(size_t most) const {
+    return state_.blocks.states().positions(most);
+  }
   const StepCosts& costs() const { return state_.planner.costs(); }
   // Seconds of the next step over all waiting prompts; 0 if none waits or no costs are known.
   double next_prompt_step_s();

@@ -34,6 +34,7 @@ void Scheduler::check_running(const Request& request) const {
     BALLAST_CHECK((state.live == kNullSlot) == (request.num_computed == 0));
     BALLAST_CHECK((state.next == kNullSlot) == !request.is_planned());
     BALLAST_CHECK(request.is_planned() || state.saves.empty());
+    BALLAST_CHECK((state.fetched == kNullSlot) == !request.is_fetching());
     BALLAST_CHECK((state.kept == kNullSlot) == (state.num_kept == 0));
     BALLAST_CHECK(state.num_kept % state_.config.block_tokens == 0);
     BALLAST_CHECK(state.num_kept <= request.num_computed);
@@ -74,6 +75,7 @@ void Scheduler::check() const {
     count_holder(request->state.live);
     count_holder(request->state.kept);
     count_holder(request->state.next);
+    count_holder(request->state.fetched);
     for (const StateSave& save : request->state.saves) count_holder(save.slot);
     check_running(*request);
     for (const BlockId block : request->blocks) ++owners[index_of(block)];

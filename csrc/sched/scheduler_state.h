@@ -26,7 +26,7 @@ struct SchedulerState {
         blocks(config.num_blocks, config.block_tokens, config.prefix_cache, config.window, config.states),
         tiers(config, blocks),
         request_blocks(config.block_tokens, blocks, tiers),
-        request_states(config.block_tokens, config.max_batch_size, blocks),
+        request_states(config.block_tokens, config.max_batch_size, blocks, tiers),
         running(config.max_batch_size) {}
   SchedulerState(const SchedulerState&) = delete;  // its members refer to each other
   SchedulerState& operator=(const SchedulerState&) = delete;

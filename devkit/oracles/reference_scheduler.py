@@ -15,6 +15,8 @@ from ballast._core import sched
 NULL_BLOCK = 0
 MAX_IDLE_TOKENS = 1024
 """Most tokens of a decode-lane step in which nothing decodes, if chunk_size allows no more and there are two lanes."""
+SNAPSHOT_DISTANCE = 8192
+"""Of snapshots within long prompts, in tokens. Block sizes of the tests divide it."""
 WRONG = -1
 """The prefix hash of what a failed step has written."""
 
@@ -53,6 +55,10 @@ class Expected:
     is_fetching: bool = False
     fetches_first: bool = False
     """Whether what it fetches counts among `cached_tokens`."""
+    snapshots_at: tuple[int, ...] = ()
+    snapshot_before: frozenset[int] = frozenset()
+    num_known: int = 0
+    """Tokens that earlier requests had in common with it when it started, in full blocks."""
 
     @property
     def num_generated(self) -> int:
@@ -188,6 +194,12 @@ class Tier:
     """On their way: which block, the number of the store, and what the block will hold."""
     records: dict[int, Record] = field(default_factory=dict)
     """By block: what a file would keep in addition to the content. In the order of the stores: parents come first."""
+    states: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    """[states + 1] the prefix hash of the last token before each recurrent state, or WRONG."""
+    storing_states: list[tuple[int, tuple[int, int], int]] = field(default_factory=list)
+    """On their way: which state, its block and the number of that block's store, and what it will hold."""
+    blocks_of_states: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By state: its block, and the number of that block's store. In the order of arrival."""
     _num_whole: int | None = None
     """None after a change."""
 
@@ -205,6 +217,18 @@ class Tier:
         record = self.records[block]
         record.is_dropped |= not is_whole and record.store == store
         self._num_whole = None
+
+    def begin_state_store(self, state: int, block: int, content: int) -> None:
+        """A state is on its way, after which there is no other in its place."""
+        self.blocks_of_states.pop(state, None)
+        self.storing_states.append((state, (block, self.records[block].store), content))
+
+    def end_state_store(self, *, is_whole: bool) -> None:
+        """The oldest state on its way has arrived, or is lost."""
+        state, of_block, content = self.storing_states.pop(0)
+        self.states[state] = content if is_whole else WRONG
+        if is_whole:
+            self.blocks_of_states[state] = of_block
 
     def drop(self, block: int) -> None:
         """The scheduler has no use for a block."""
@@ -245,6 +269,8 @@ class Totals:
     """Decode rows that had to wait for blocks of the prefill lane, or of requests that fetch."""
     fetched_blocks: int = 0
     stored_blocks: int = 0
+    stored_states: int = 0
+    fetched_states: int = 0
     damaged_blocks: int = 0
     lost_blocks: int = 0
     restored_blocks: int = 0
@@ -264,6 +290,9 @@ class ReferenceScheduler:
     live: dict[int, Expected] = field(default_factory=dict)
     """By sequence id; by priority, turn and arrival."""
     totals: Totals = field(default_factory=Totals)
+    finds_snapshots: bool = False
+    """Whether requests must begin at the deepest snapshot that was wanted. For caches and slots from which nothing is
+    given up, without tiers and rows that fail."""
     now_s: float | None = None
     """The time that plans and commits get; None: they get none, and costs stay as they are."""
 
@@ -289,8 +318,15 @@ class ReferenceScheduler:
         self._window_blocks = self._window_kv.reshape(-1, self.config.block_tokens)
         # The same of recurrent state: each slot holds the prefix hash of the last token before it.
         self._states = np.full(self.config.state_slots + 1, WRONG, dtype=np.int64)
+        # Prefix hashes of the last tokens of blocks that were computed, and of those with a snapshot.
+        self._known: set[int] = set()
+        self._snapshots: set[int] = set()
         self.tiers = [
-            Tier(np.zeros((blocks + 1, 2, self.config.block_tokens), np.int64)) for blocks, _ in self.config.tiers
+            Tier(
+                np.zeros((blocks + 1, 2, self.config.block_tokens), np.int64),
+                states=np.full(num_states + 1, WRONG, np.int64),
+            )
+            for (blocks, _), (num_states, *_) in zip(self.config.tiers, self.config.state_tiers, strict=True)
         ]
         self.fetches: dict[int, Fetch] = {}
         """By sequence id, in the order in which they were asked for."""
@@ -310,6 +346,8 @@ class ReferenceScheduler:
         scores_prompt: bool = False,
         client: int = 0,
         salt: tuple[int, int] = NO_SALT,
+        snapshots_at: Sequence[int] = (),
+        snapshot_before: Collection[int] = (),
     ) -> bool:
         """Queue a request. False if the scheduler must refuse it: it can never fit, or it would overtake its
         leader."""
@@ -327,6 +365,8 @@ class ReferenceScheduler:
                 scores_prompt=scores_prompt,
                 client=client,
                 salt=salt,
+                snapshots_at=snapshots_at,
+                snapshot_before=sorted(snapshot_before),
             )
         except ValueError:
             assert not (fits and follows)
@@ -347,6 +387,8 @@ class ReferenceScheduler:
             client,
             salt,
             self._turn(client, priority),
+            snapshots_at=tuple(snapshots_at),
+            snapshot_before=frozenset(snapshot_before),
         )
         self._num_added += 1
         self._sort()
@@ -479,6 +521,8 @@ class ReferenceScheduler:
         ]
         self._begin_transfers()
         self._note_published(rows, failed)
+        if self.finds_snapshots:
+            self._note_snapshots(rows, aborted)
         self._check_committed(rows, added, aborted, committed)
         self.totals.steps += 1
         self.totals.prefill_steps += lane == sched.Lane.PREFILL
@@ -500,6 +544,7 @@ class ReferenceScheduler:
                 self.end_fetch()
                 ran = True
             self.end_stores(2)
+            self.end_state_stores(1)
             assert ran or self._one_lane_can_run(), "something can always run"
         assert not self.live, f"{len(self.live)} requests are still live after {max_steps} steps"
         assert not self.fetches
@@ -533,6 +578,11 @@ class ReferenceScheduler:
                     each.parent, tuple(each.tokens.tolist()), each.salt, self._num_stores, parent_store, has_window
                 )
                 tier.begin_store(each.tier_block, record, content)
+            elif each.move == sched.Move.STORE_STATE:
+                assert each.tier_state >= 1
+                content_of_state = int(self._states[each.state])
+                assert content_of_state == _hash_of_last(each.tier_block, tier), "a state is stored with another block"
+                tier.begin_state_store(each.tier_state, each.tier_block, content_of_state)
             elif each.move == sched.Move.DROP:
                 tier.drop(each.tier_block)
             else:
@@ -553,10 +603,17 @@ class ReferenceScheduler:
                     assert own.tolist() == request.prefix_hashes[end - size : end], (
                         "what is fetched is not there, or something else"
                     )
+                if each.tier_state:
+                    assert tier.states[each.tier_state] == request.prefix_hashes[end - 1], "another state is fetched"
         for seq, num_blocks in kept.items():
+            *others, last = self.fetches[seq].transfers
+            assert (last.state > 0) == (last.tier_state > 0) == (self.config.state_slots > 0)
+            assert not any(each.state or each.tier_state for each in others)
             num_found = self.live[seq].num_computed // self.config.block_tokens + len(self.fetches[seq].transfers)
             # Of layers with a window, tiers may lack what a longer prefix needs.
-            is_less_allowed = (self._is_measured or self._window > 0) and num_found < num_blocks
+            # Or there is no state after it.
+            needs_more = self._window > 0 or self.config.state_slots > 0
+            is_less_allowed = (self._is_measured or needs_more) and num_found < num_blocks
             assert is_less_allowed or num_found == num_blocks, "tiers have more of a prefix than is fetched, or less"
 
     def _num_kept(self, request: Expected) -> int:
@@ -593,6 +650,10 @@ class ReferenceScheduler:
             self._blocks[each.block] = whole if index < num_blocks else WRONG
             if each.window_block:
                 self._window_blocks[each.window_block] = in_window if index < num_blocks else WRONG
+            if each.state:
+                state = self.tiers[each.tier].states[each.tier_state]
+                assert state == request.prefix_hashes[begin + size - 1], "a state was lost on its way"
+                self._states[each.state] = state if index < num_blocks else WRONG
         is_damaged = is_damaged and num_blocks < len(fetch.transfers)
         self.scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
         self.totals.damaged_blocks += is_damaged
@@ -606,11 +667,12 @@ class ReferenceScheduler:
             (computed,) = (line[3] for line in self.scheduler.describe() if line[0] == seq)
             num_tokens = computed - request.num_computed
             # It is computed instead where it may be wrong.
-            is_useless = self._window > 0 and num_blocks < len(fetch.transfers)
+            is_useless = (self._window > 0 or self.config.state_slots > 0) and num_blocks < len(fetch.transfers)
             allowed = {0} if fetch.is_forgotten or is_useless else {num_blocks * size}
             assert num_tokens in (allowed | {0} if self.totals.damaged_blocks else allowed)
             request.num_computed = computed
             self.totals.fetched_blocks += num_tokens // size
+            self.totals.fetched_states += num_tokens > 0 and self.config.state_slots > 0
             if request.fetches_first:
                 request.cached_tokens += num_tokens
                 self.totals.prefix_hit_tokens += num_tokens
@@ -640,17 +702,38 @@ class ReferenceScheduler:
             self._begin_transfers()
             self._check_between_steps()
 
+    def end_state_stores(self, count: int, tier: int = 0, *, is_whole: bool = True) -> None:
+        """As `end_stores`, of recurrent states, which follow the blocks sent before."""
+        for _ in range(count):
+            if tier >= len(self.tiers) or not self.tiers[tier].storing_states:
+                return
+            _, of_block, _ = self.tiers[tier].storing_states[0]
+            while of_block[1] in (store for _, store, _ in self.tiers[tier].storing):
+                self.end_stores(1, tier)
+            self.tiers[tier].end_state_store(is_whole=is_whole)
+            self.totals.stored_states += is_whole
+            self.scheduler.stored_state(tier, is_whole=is_whole)
+            self._begin_transfers()
+            self._check_between_steps()
+
+    def rest(self) -> None:
+        """Nothing has run for a while."""
+        self.scheduler.rest()
+        self._begin_transfers()
+        self._check_between_steps()
+
     def restart(self) -> None:
         """Another scheduler, for which the last tier is restored; nothing may be live."""
         assert not self.live
         kept = self.tiers[-1]
-        while kept.storing:
+        while kept.storing or kept.storing_states:
             self.end_stores(1, len(self.tiers) - 1)
+            self.end_state_stores(1, len(self.tiers) - 1)
         published, num_stores = self._published, self._num_stores
         self.totals = Totals()
         self.__post_init__()
         self._num_stores = num_stores
-        tier = self.tiers[-1] = Tier(kept.kv)
+        tier = self.tiers[-1] = Tier(kept.kv, states=kept.states)
         self._published = published
         order: list[int] = []
         for block, record in kept.records.items():
@@ -660,6 +743,11 @@ class ReferenceScheduler:
             ):
                 tier.records[block] = record
                 order.insert(0, block)
+        states_of_blocks = {of_block: state for state, of_block in kept.blocks_of_states.items()}
+        states = [states_of_blocks.get((block, kept.records[block].store), 0) for block in order]
+        tier.blocks_of_states = {
+            state: (block, kept.records[block].store) for block, state in zip(order, states, strict=True) if state
+        }
         self.scheduler.restore(
             len(self.tiers) - 1,
             np.array(order, np.int32),
@@ -667,6 +755,7 @@ class ReferenceScheduler:
             np.array([kept.records[block].tokens for block in order], np.int32).reshape(-1),
             np.array([kept.records[block].salt for block in order], np.uint64).reshape(-1, 2),
             [kept.records[block].has_window for block in order],
+            states,
         )
         self.totals.restored_blocks = len(order)
         self._check_between_steps()
@@ -708,6 +797,38 @@ class ReferenceScheduler:
                 for other in self.live.values():
                     shares = num_computed[other.seq] >= size and other.prefix_hashes[size - 1 : size] == first_block
                     other.is_forgotten |= shares
+
+    def _note_snapshots(self, rows: list[Row], aborted: Collection[int]) -> None:
+        """The snapshots that a step takes of rows without draft tokens."""
+        size = self.config.block_tokens
+        for row in rows:
+            request, hashes = row.request, row.request.prefix_hashes
+            ends = range((row.begin // size + 1) * size, row.computed + 1, size)
+            self._known.update(hashes[end - 1] for end in ends)
+            if request.seq in aborted:
+                continue
+            wanted = {count // size * size for count in (*request.snapshots_at, request.prompt_tokens - 1)}
+            wanted |= {request.num_known, *range(SNAPSHOT_DISTANCE, request.prompt_tokens + 1, SNAPSHOT_DISTANCE)}
+            taken = {end for end in wanted.intersection(ends) if end <= request.prompt_tokens}
+            is_finished = row.samples > 0 and (
+                request.num_generated == request.max_tokens
+                or (request.tokens[-1] in request.stop_tokens and request.num_generated >= request.min_tokens)
+            )
+            opens = row.samples > 0 and request.tokens[-1] in request.snapshot_before
+            if is_finished or opens:
+                taken.add(row.computed // size * size)
+            if opens:
+                request.snapshot_before = frozenset()
+            self._snapshots.update(hashes[end - 1] for end in taken - {0})
+
+    def _begins_at(self, request: Expected) -> int:
+        """Tokens of the request that precede the deepest snapshot."""
+        ends = range(self.config.block_tokens, len(request.tokens), self.config.block_tokens)
+        hashes = request.prefix_hashes
+        missing = (end for end in ends if request.scores_prompt or hashes[end - 1] not in self._known)
+        request.num_known = next(missing, ends[-1] + self.config.block_tokens if ends else self.config.block_tokens)
+        request.num_known -= self.config.block_tokens
+        return max((end for end in ends if end <= request.num_known and hashes[end - 1] in self._snapshots), default=0)
 
     def _assign_slots(self) -> None:
         """Requests that have fetched their blocks get slots before waiting requests."""
@@ -801,6 +922,8 @@ class ReferenceScheduler:
         if num_cached:
             first_block = request.prefix_hashes[self.config.block_tokens - 1]
             assert first_block in self._published, "this request uses unpublished blocks"
+        if self.finds_snapshots:
+            assert num_cached == self._begins_at(request), "a request begins at the deepest snapshot"
         request.running, request.num_computed, request.is_forgotten = True, num_cached, False
         request.fetches_first = not request.admitted_before
         if not request.admitted_before:
@@ -873,7 +996,8 @@ class ReferenceScheduler:
         left = [len(row.request.tokens) - row.begin for row in rows if row.is_part_way]
         for request in passed:
             follows = request.leader in self.live and self.live[request.leader].num_generated == 0
-            assert follows or left or self.config.has_prefill_lane or self._as_many_fetch_as_may(), (
+            lacks_slots = self.config.state_slots > 0 and bool(self.tiers)  # to fetch a state
+            assert follows or left or lacks_slots or self.config.has_prefill_lane or self._as_many_fetch_as_may(), (
                 "a request that waits for room is passed"
             )
         if self.config.has_prefill_lane and not self.tiers:
@@ -954,6 +1078,8 @@ class ReferenceScheduler:
             others = {slot for of_row in _states_left(other.plan) for slot, _ in of_row}
             assert others.isdisjoint([*read, *written]), "the other lane's step writes what this one uses"
             assert set(other.plan.states_in.tolist()).isdisjoint(written), "the other lane's step reads it"
+        fetched = {each.state for fetch in self.fetches.values() for each in fetch.transfers if each.state}
+        assert fetched.isdisjoint([*read, *written]), "a step uses a slot that a fetch writes"
         for index, (row, slot) in enumerate(zip(rows, read, strict=True)):
             before = row.request.prefix_hashes[row.begin - 1] if row.begin else None
             assert (self._states[slot] if slot else None) == before, "a row reads another sequence's state"
@@ -1046,6 +1172,17 @@ def _hash_of_first(store: sched.Transfer, tier: Tier) -> int:
         parent = tier.records[parent].parent
     before = [token for tokens in chain for token in tokens]
     return prefix_hashes([*before, int(store.tokens[0])], store.salt)[-1]
+
+
+def _hash_of_last(block: int, tier: Tier) -> int:
+    """The prefix hash of the last token of a tier's block."""
+    chain: list[tuple[int, ...]] = []
+    salt = tier.records[block].salt
+    while block:
+        assert not tier.records[block].is_dropped
+        chain.insert(0, tier.records[block].tokens)
+        block = tier.records[block].parent
+    return prefix_hashes([token for tokens in chain for token in tokens], salt)[-1]
 
 
 def _states_left(plan: sched.Plan) -> list[list[tuple[int, int]]]:

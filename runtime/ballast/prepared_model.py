@@ -42,6 +42,8 @@ class PreparedModel:
     """Bytes that the plan needs: in `host` memory, and on a `device` if there is one; empty without a plan."""
     facts: ModelFacts = field(default_factory=ModelFacts)
     """Facts about the file that clients may see."""
+    has_states: bool = False
+    """Whether it has layers with recurrent state."""
 
 
 def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None] = lambda *_: None) -> PreparedModel:
@@ -84,7 +86,17 @@ def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None]
         return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, on_placed)
 
     num_bytes = sum(gguf.tensors[name].num_bytes for name in expected_tensors(spec))
-    return PreparedModel(config, text, load, spec.name, spec.context_length, num_bytes, sums(plan), facts_of(gguf))
+    return PreparedModel(
+        config,
+        text,
+        load,
+        spec.name,
+        spec.context_length,
+        num_bytes,
+        sums(plan),
+        facts_of(gguf),
+        has_states=spec.state_numbers > 0,
+    )
 
 
 def _log_quota(num_threads: int | None) -> None:

@@ -41,8 +41,9 @@ std::vector<int32_t> tokens(int32_t count, int32_t first = 0) {
 }
 
 // Serves a request alone; the tokens of its prompt that were cached.
-int32_t serve(Scheduler& scheduler, int64_t seq, const std::vector<int32_t>& prompt, int32_t max_tokens = 2) {
-  scheduler.add(SeqId{seq}, prompt, max_tokens, {});
+int32_t serve(Scheduler& scheduler, int64_t seq, const std::vector<int32_t>& prompt, int32_t max_tokens = 2,
+              const AddOptions& options = {}) {
+  scheduler.add(SeqId{seq}, prompt, max_tokens, {}, options);
   int32_t num_cached = 0;
   for (;;) {
     const auto plan = scheduler.plan();
@@ -147,6 +148,64 @@ TEST(where_prompts_part_a_third_one_begins) {
   EXPECT(scheduler.stats().prefix_cut_tokens == 16);
 }
 
+TEST(where_a_request_wants_it_a_later_one_begins) {
+  Scheduler scheduler(config_of(12));
+  AddOptions options;
+  options.snapshots_at = {6, 14};
+  EXPECT(serve(scheduler, 1, tokens(30), 2, options) == 0);
+  for (const auto& [num_common, num_cached] : {std::pair{15, 12}, {11, 4}, {3, 0}}) {
+    std::vector<int32_t> prompt = tokens(num_common);
+    prompt.push_back(500 + num_common);
+    EXPECT(serve(scheduler, 100 + num_common, prompt) == num_cached);
+  }
+  for (const std::vector<int32_t>& wrong : {std::vector<int32_t>{8, 4}, {31}, {-1}}) {
+    options.snapshots_at = wrong;
+    EXPECT_THROWS(scheduler.add(SeqId{9}, tokens(30), 2, {}, options), std::invalid_argument);
+  }
+}
+
+TEST(snapshots_that_a_request_wants_are_kept_longer) {
+  // Of five slots, a request uses two; three snapshots stay.
+  for (const bool wants : {false, true}) {
+    SchedulerConfig config{40, 4, 1, 32, 32, true};
+    config.states.num_slots = 5;
+    Scheduler scheduler(config);
+    AddOptions options;
+    options.snapshots_at = {8};
+    serve(scheduler, 1, tokens(9), 1, options);
+    for (int32_t length = 14; length < 40; length += 5) {
+      if (!wants) options.snapshots_at = {};
+      serve(scheduler, 100 + length, tokens(length), 1, options);
+    }
+    std::vector<int32_t> prompt = tokens(9);
+    prompt.push_back(500);
+    EXPECT(serve(scheduler, 2, prompt) == (wants ? 8 : 0));
+  }
+}
+
+TEST(a_reply_leaves_a_snapshot_before_its_first_opener) {
+  for (const bool opens : {false, true}) {
+    Scheduler scheduler(config_of(12));
+    AddOptions options;
+    if (opens) options.snapshot_before = {900, 901};
+    scheduler.add(SeqId{1}, tokens(9), 30, {}, options);
+    std::vector<int32_t> said = tokens(9);
+    for (int32_t position = 9; position < 39; ++position) {
+      const auto plan = scheduler.plan();
+      EXPECT(plan->num_requests() == 1);
+      said.push_back(position == 22 ? 901 : position == 30 ? 900 : 300 + position);
+      scheduler.commit({said.back()});
+      scheduler.check();
+    }
+    for (const auto& [num_common, num_cached] : {std::pair{31, 20}, {22, 20}, {19, 8}}) {
+      std::vector<int32_t> prompt(said.begin(), said.begin() + num_common);
+      prompt.push_back(500 + num_common);
+      EXPECT(serve(scheduler, 100 + num_common, prompt, 1) == (opens ? num_cached : 8));
+      if (!opens) break;  // it leaves one where they part
+    }
+  }
+}
+
 TEST(steps_are_out_of_place_where_the_old_state_stays) {
   Scheduler scheduler(config_of(8));
   scheduler.add(SeqId{1}, tokens(9), 12, {});
@@ -170,9 +229,11 @@ TEST(as_few_slots_as_work_never_run_out) {
   EXPECT(serve(scheduler, 2, tokens(60), 20) == 0);
   SchedulerConfig config = config_of(3);
   EXPECT_THROWS(config.validate(), std::invalid_argument);
-  config = config_of(8);
-  config.tiers = {{5, 5}};
+  config = config_of(5);
+  config.tiers = {{5, 5, 2, 1}};
   EXPECT_THROWS(config.validate(), std::invalid_argument);
+  config.states.num_slots = 6;
+  config.validate();
 }
 
 // In any order of arrivals, aborts, failures and preemptions every row reads the state of exactly its tokens.

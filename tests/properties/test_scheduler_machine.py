@@ -50,7 +50,10 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
     }
     has_window, has_states = draw(st.sampled_from([(False, False), (True, False), (False, True)]))
     has_lanes = draw(st.booleans())
-    of_tiers = draw(tiers) if prefix_cache and not has_states else []
+    of_tiers = draw(tiers) if prefix_cache else []
+    of_state = st.tuples(st.integers(0, 5), st.integers(1, 2), st.booleans(), st.integers(0, 3))
+    state_tiers = [draw(of_state) for _ in of_tiers] if has_states else []
+    least_slots = 2 * max_batch_size + 2 * any(num_states for num_states, *_ in state_tiers)
     return sched.SchedulerConfig(
         **sizes,
         prefix_cache=prefix_cache,
@@ -61,7 +64,8 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
         joint_tokens=draw(st.none() | st.tuples(st.integers(1, 4), st.integers(4, 12))),
         tiers=of_tiers,
         window=draw(windows(sizes, has_lanes, bool(of_tiers))) if has_window else None,
-        state_slots=2 * max_batch_size + draw(st.integers(0, 6)) if has_states else 0,
+        state_slots=least_slots + draw(st.integers(0, 6)) if has_states else 0,
+        state_tiers=state_tiers,
     )
 
 
@@ -83,11 +87,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             min_size=1,
             max_size=4,
         ),
-        options=st.fixed_dictionaries({"scores_prompt": st.booleans(), "client": CLIENTS, "salt": SALTS}),
+        options=st.fixed_dictionaries(
+            {"scores_prompt": st.booleans(), "client": CLIENTS, "salt": SALTS, "snapshot_before": st.sets(TOKENS)}
+        ),
+        snapshots_at=st.lists(st.floats(0, 1), max_size=3).map(sorted),
     )
-    def add(self, requests: list[tuple[list[int], int, int, int]], options: dict[str, Any]) -> None:
+    def add(
+        self,
+        requests: list[tuple[list[int], int, int, int]],
+        options: dict[str, Any],
+        snapshots_at: list[float],
+    ) -> None:
+        """`snapshots_at`: shares of each prompt."""
         for prompt, max_tokens, min_tokens, priority in requests:
-            self._add(prompt, max_tokens, min_tokens, priority=priority, **options)
+            at = [int(share * len(prompt)) for share in snapshots_at]
+            self._add(prompt, max_tokens, min_tokens, priority=priority, snapshots_at=at, **options)
 
     @rule(
         prompt=st.lists(TOKENS, min_size=1, max_size=20),
@@ -196,6 +210,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8), tier=st.integers(0, 1))
     def end_stores(self, count: int, tier: int) -> None:
         self.reference.end_stores(count, tier)
+
+    @precondition(lambda self: self.reference.tiers and self.reference.config.state_slots)
+    @rule(count=st.integers(1, 3), tier=st.integers(0, 1), is_whole=st.sampled_from((True, True, True, False)))
+    def end_stores_of_states(self, count: int, tier: int, is_whole: bool) -> None:
+        self.reference.end_state_stores(count, tier, is_whole=is_whole)
+
+    @precondition(lambda self: self.reference.tiers and self.reference.config.state_slots)
+    @rule()
+    def rest(self) -> None:
+        self.reference.rest()
 
     @precondition(lambda self: self.reference.tiers)
     @rule(tier=st.integers(0, 1))

@@ -79,6 +79,10 @@ class Simulation:
         """Copies last for several steps; a few are lost, or find damage."""
         for tier in range(len(self.reference.tiers)):
             self.reference.end_stores(self.random.randrange(5), tier)
+            if self.reference.config.state_slots:
+                self.reference.end_state_stores(self.random.randrange(2), tier)
+                if self.random.random() < 0.05:
+                    self.reference.rest()
         if self.reference.fetches and self.random.random() < 0.3:
             self.reference.end_fetch(
                 self.random.choice(list(self.reference.fetches)),
@@ -365,6 +369,31 @@ def test_states_leave_no_slot_behind_and_are_found_again() -> None:
         assert num_blocks > 48 or totals.preemptions > 50
     assert hits[2] < hits[3] < hits[4]
     assert hits[4] > 1_000
+
+
+def test_tiers_bring_states_back() -> None:
+    least = 2 * CONFIG["max_batch_size"] + 2
+    simulation = Simulation(
+        seed=53,
+        num_requests=1_200,
+        num_salts=2,
+        tiers=[(120, 8), (400, 16)],
+        state_slots=least + 6,
+        state_tiers=[(30, 2, False, 2), (60, 1, True, 2)],
+    )
+    simulation.run()
+    reference = simulation.reference
+    totals = reference.totals
+    assert reference.scheduler.stats().used_tokens == 0
+    assert totals.stored_states > 300
+    assert totals.fetched_states > 30
+    assert totals.damaged_blocks > 0
+    assert totals.preemptions > 20
+    reference.restart()
+    assert reference.tiers[-1].blocks_of_states
+    simulation.num_requests += 300
+    simulation.run()
+    assert reference.totals.fetched_states > 0
 
 
 def test_requests_with_different_salts_never_share_a_block() -> None:

@@ -12,11 +12,17 @@ namespace ballast {
 TierMirror::TierMirror(const SchedulerConfig& config, BlockManager& blocks)
     : config_(config),
       blocks_(blocks),
+      tiers_(make_tiers(config)),
       speeds_(config.tiers.size()),
       fetched_tokens_(config.tiers.size(), 0),
       dropped_tokens_(config.tiers.size(), 0),
-      sent_(config.tiers.size(), std::vector<uint64_t>(static_cast<size_t>(config.num_blocks) + 1, 0)) {
-  for (const TierConfig& tier : config.tiers) tiers_.emplace_back(tier, config.block_tokens);
+      sent_(config.tiers.size(), std::vector<SentBlock>(static_cast<size_t>(config.num_blocks) + 1)),
+      states_(tiers_, sent_, blocks) {}
+
+std::vector<Tier> TierMirror::make_tiers(const SchedulerConfig& config) {
+  std::vector<Tier> tiers;
+  for (const TierConfig& tier : config.tiers) tiers.emplace_back(tier, config.block_tokens);
+  return tiers;
 }
 
 std::vector<Transfer> TierMirror::take_transfers() { return std::exchange(transfers_, {}); }
@@ -41,12 +47,20 @@ void TierMirror::match(Request& request, const StepPlanner& planner, int32_t num
   keep_usable(request);
   if (request.found.empty()) return;
   const int32_t num_matched = static_cast<int32_t>(request.match.num_usable) * config_.block_tokens;
-  request.found.resize(num_worth_fetching(planner, config_.block_tokens, speeds_, request.found,
+  request.found.resize(num_worth_fetching(planner, config_.block_tokens, with_states(speeds_), request.found,
                                           request.num_tokens() - num_matched, num_decode));
   keep_usable(request);
 }
 
-// Reduces what was found to blocks after which the request can begin: layers with a window have what it sees.
+// A state is brought back with the last block.
+std::vector<FetchSpeed> TierMirror::with_states(std::vector<FetchSpeed> speeds) const {
+  if (!blocks_.states().is_used()) return speeds;
+  for (size_t t = 0; t < speeds.size(); ++t) speeds[t].num_ahead += config_.tiers[t].blocks_per_state;
+  return speeds;
+}
+
+// Reduces what was found to blocks after which the request can begin: layers with a window have what it sees,
+// and a tier has the recurrent state after the last block.
 void TierMirror::keep_usable(Request& request) const {
   const size_t begin = request.match.num_usable;
   const auto is_there = [&](size_t index) {
@@ -56,6 +70,21 @@ void TierMirror::keep_usable(Request& request) const {
   };
   const size_t end = blocks_.windows().num_usable(begin + request.found.size(), is_there);
   request.found.resize(std::max(begin, end) - begin);
+  if (!blocks_.states().is_used()) return;
+  while (!request.found.empty() && !takes_state_from(request)) request.found.pop_back();
+}
+
+// Whether a tier has the state after the last block that was found. If so, it brings that block.
+bool TierMirror::takes_state_from(Request& request) const {
+  const size_t last = request.match.num_usable + request.found.size() - 1;
+  for (size_t t = static_cast<size_t>(request.found.back()); t < tiers_.size(); ++t) {
+    const std::vector<BlockId>& blocks = request.tiers[t].match.blocks;
+    const bool is_there = last < blocks.size() && tiers_[t].is_stored(blocks[last]);
+    if (!is_there || tiers_[t].state_of(blocks[last]) == kNullSlot) continue;
+    request.found.back() = static_cast<int32_t>(t);
+    return true;
+  }
+  return false;
 }
 
 void TierMirror::begin_fetch(Request& request) {
@@ -77,6 +106,12 @@ void TierMirror::begin_fetch(Request& request) {
       fetch.window_block = blocks_.windows().of(fetch.block);
     }
     fetch.seq = request.seq;
+    if (position + 1 == static_cast<size_t>(request.num_published) + request.fetches.size() &&
+        request.state.fetched != kNullSlot) {
+      fetch.state = request.state.fetched;
+      fetch.tier_state = table.fetched = tiers_[static_cast<size_t>(tier)].state_of(fetch.tier_block);
+      tiers_[static_cast<size_t>(tier)].hold_state(table.fetched);
+    }
     transfers_.push_back(std::move(fetch));
     ++position;
     ++table.num_coming;
@@ -108,6 +143,7 @@ bool TierMirror::is_worth_fetching(const Request& request, const std::vector<Req
     if (!other->is_fetching() || other->fetch_number >= request.fetch_number) continue;
     for (size_t t = 0; t < tiers_.size(); ++t) speeds[t].num_ahead += other->tiers[t].num_coming;
   }
+  speeds = with_states(std::move(speeds));
   return num_worth_fetching(planner, config_.block_tokens, speeds, request.fetches, request.num_uncomputed(),
                             num_decode) == request.fetches.size();
 }
@@ -123,6 +159,7 @@ int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_dama
   const std::vector<int32_t> from = std::exchange(request.fetches, {});
   for (size_t t = 0; t < tiers_.size(); ++t) {
     speeds_[t].num_ahead -= std::exchange(request.tiers[t].num_coming, 0);
+    tiers_[t].release_state(std::exchange(request.tiers[t].fetched, kNullSlot));
   }
   const auto table_of = [&](int32_t tier) -> std::vector<BlockId>& {
     return request.tiers[static_cast<size_t>(tier)].blocks;
@@ -177,14 +214,16 @@ void TierMirror::send(size_t tier, TierTable& to, const std::vector<int32_t>& to
   }
   for (; to.num_noted < std::min(table.size(), num_blocks); ++to.num_noted) {
     const BlockId block = blocks[to.num_noted];
-    sent_[tier][index_of(block)] = blocks_.stamp(block);
+    sent_[tier][index_of(block)] = {blocks_.stamp(block), table[to.num_noted],
+                                    tiers_[tier].stamp(table[to.num_noted])};
   }
 }
 
 void TierMirror::note_evicted(BlockId evicted) {
   if (evicted == kNullBlock) return;
   for (size_t t = 0; t < tiers_.size(); ++t) {
-    if (sent_[t][index_of(evicted)] != blocks_.stamp(evicted)) dropped_tokens_[t] += config_.block_tokens;
+    if (sent_[t][index_of(evicted)].stamp != blocks_.stamp(evicted))
+      dropped_tokens_[t] += config_.block_tokens;
   }
 }
 
@@ -248,12 +287,24 @@ void TierMirror::stored(int32_t tier, bool is_whole, const std::vector<Request*>
   at.arrive(is_whole);
   send_unsent();
   for (Request* request : running) mirror(*request);
+  send_states();
+}
+
+void TierMirror::stored_state(int32_t tier, bool is_whole) {
+  Tier& at = tiers_[checked(tier)];
+  if (!at.is_storing_states()) {
+    throw std::logic_error("stored_state() came for tier " + std::to_string(tier) +
+                           ", which has no pending store of a state");
+  }
+  at.state_arrives(is_whole);
+  send_states();
 }
 
 void TierMirror::restore(int32_t tier, const std::vector<BlockId>& blocks,
                          const std::vector<BlockId>& parents, const std::vector<int32_t>& tokens,
-                         const std::vector<Salt>& salts, const std::vector<bool>& have_windows) {
-  tiers_[checked(tier)].restore(blocks, parents, tokens, salts, have_windows);
+                         const std::vector<Salt>& salts, const std::vector<bool>& have_windows,
+                         const std::vector<StateSlot>& states) {
+  tiers_[checked(tier)].restore(blocks, parents, tokens, salts, have_windows, states);
 }
 
 void TierMirror::release(Request& request) {
@@ -277,7 +328,7 @@ std::vector<TierStats> TierMirror::stats() const {
   const int64_t num_tokens = config_.block_tokens;
   for (size_t t = 0; t < tiers_.size(); ++t) {
     stats.push_back({tiers_[t].num_blocks() * num_tokens, tiers_[t].num_stored() * num_tokens,
-                     fetched_tokens_[t], dropped_tokens_[t]});
+                     fetched_tokens_[t], dropped_tokens_[t], tiers_[t].num_states()});
   }
   return stats;
 }
@@ -291,7 +342,10 @@ void TierMirror::check(const std::vector<Request*>& running) const {
       for (const BlockId block : table.blocks) ++owners[index_of(block)];
     };
     int32_t num_ahead = 0;
+    std::vector<int32_t> holders(static_cast<size_t>(config_.tiers[t].num_states) + 1);
     for (const Request* request : running) {
+      const StateSlot fetched = request->tiers[t].fetched;
+      if (fetched != kNullSlot) ++holders[index_of(fetched)];
       const auto is_of = [&](int32_t tier) { return static_cast<size_t>(tier) == t; };
       BALLAST_CHECK(request->tiers[t].num_coming <=
                     std::count_if(request->fetches.begin(), request->fetches.end(), is_of));
@@ -300,7 +354,7 @@ void TierMirror::check(const std::vector<Request*>& running) const {
     }
     BALLAST_CHECK(num_ahead == speeds_[t].num_ahead);
     for (const Unsent& unsent : unsent_) own(unsent.tiers[t], unsent.tokens, unsent.salt);
-    tiers_[t].check(owners);
+    tiers_[t].check(owners, std::move(holders));
   }
 }
 

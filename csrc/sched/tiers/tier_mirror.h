@@ -9,6 +9,7 @@
 #include "kv/block_manager.h"
 #include "kv/tier.h"
 #include "sched/tiers/fetching.h"
+#include "sched/tiers/tier_states.h"
 #include "sched/types/config.h"
 #include "sched/types/plan.h"
 #include "sched/types/request.h"
@@ -48,7 +49,12 @@ class TierMirror {
   void stored(int32_t tier, bool is_whole, const std::vector<Request*>& running);
   void restore(int32_t tier, const std::vector<BlockId>& blocks, const std::vector<BlockId>& parents,
                const std::vector<int32_t>& tokens, const std::vector<Salt>& salts,
-               const std::vector<bool>& have_windows);
+               const std::vector<bool>& have_windows, const std::vector<StateSlot>& states);
+  // The same of a state.
+  void stored_state(int32_t tier, bool is_whole);
+  // Sends the snapshots for which tiers have room.
+  void send_states() { states_.send(transfers_); }
+  TierStates& states() { return states_; }
   // The cache is about to evict a block: counts its tokens as dropped if no tier has them.
   void note_evicted(BlockId evicted);
 
@@ -58,7 +64,7 @@ class TierMirror {
   void forget(Request& request, bool is_published);
 
   std::vector<TierStats> stats() const;
-  int64_t num_unsent() const { return static_cast<int64_t>(unsent_.size()); }
+  int64_t num_unsent() const { return static_cast<int64_t>(unsent_.size()) + states_.num_unsent(); }
   void check(const std::vector<Request*>& running) const;
 
  private:
@@ -72,7 +78,10 @@ class TierMirror {
   static constexpr size_t kMostUnsent = 64;
 
   size_t checked(int32_t tier) const;
+  static std::vector<Tier> make_tiers(const SchedulerConfig& config);
   void keep_usable(Request& request) const;
+  bool takes_state_from(Request& request) const;
+  std::vector<FetchSpeed> with_states(std::vector<FetchSpeed> speeds) const;
   void send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens, const Salt& salt,
             const std::vector<BlockId>& blocks, size_t num_blocks);
   void keep_unsent(const Request& request);
@@ -85,8 +94,8 @@ class TierMirror {
   std::vector<Transfer> transfers_;
   std::vector<FetchSpeed> speeds_;                        // by tier
   std::vector<int64_t> fetched_tokens_, dropped_tokens_;  // by tier
-  // By tier and block of the cache: the stamp of the contents that were last sent.
-  std::vector<std::vector<uint64_t>> sent_;
+  std::vector<std::vector<SentBlock>> sent_;              // by tier and block of the cache
+  TierStates states_;
   std::deque<Unsent> unsent_;  // kMostUnsent at most, the oldest first
   int64_t num_fetches_ = 0;
 };

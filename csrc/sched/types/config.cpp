@@ -37,6 +37,12 @@ void SchedulerConfig::validate() const {
   for (const TierConfig& tier : tiers) {
     require(tier.num_blocks >= 1, "tiers", tier.num_blocks, "a tier has at least 1 block");
     require(tier.most_storing >= 1, "tiers", tier.most_storing, "a tier needs at least 1 block in transfer");
+    require(tier.num_states == 0 || (states.num_slots > 0 && tier.num_states > 0), "state_tiers",
+            tier.num_states, "use 0 for a model without recurrent state");
+    require(tier.num_states == 0 || tier.most_storing_states >= 1, "state_tiers", tier.most_storing_states,
+            "a tier needs at least 1 state in transfer");
+    require(tier.blocks_per_state >= 0, "state_tiers", tier.blocks_per_state,
+            "a state takes as long as 0 or more blocks");
   }
   require(states.num_slots >= 0, "state_slots", states.num_slots,
           "use 0 for a model without recurrent state");
@@ -44,8 +50,10 @@ void SchedulerConfig::validate() const {
     require(states.num_slots >= least_state_slots(max_batch_size), "state_slots", states.num_slots,
             "expected at least " + std::to_string(least_state_slots(max_batch_size)) + ", two for each of " +
                 std::to_string(max_batch_size) + " requests");
-    require(tiers.empty(), "tiers", static_cast<int64_t>(tiers.size()),
-            "tiers do not keep recurrent state; use no tiers");
+    const auto takes = [](const TierConfig& tier) { return tier.num_states > 0; };
+    const bool has_tiers = std::any_of(tiers.begin(), tiers.end(), takes);
+    require(!has_tiers || states.num_slots >= least_state_slots(max_batch_size) + 2, "state_slots",
+            states.num_slots, "with tiers that keep states, two more are needed to fetch one");
     require(window.tokens == 0, "window", window.tokens,
             "no model has windows beside recurrent state; use no window, which keeps all");
   }

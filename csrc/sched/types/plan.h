@@ -52,9 +52,10 @@ struct Committed {
   std::vector<Finish> finish;
 };
 
-enum class Move : uint8_t { kStore = 0, kDrop = 1, kFetch = 2 };
+enum class Move : uint8_t { kStore = 0, kDrop = 1, kFetch = 2, kStoreState = 3 };
 
-// A transfer of one block of a tier. A tier executes its transfers in the order of the requests.
+// A transfer of one block of a tier, or of the recurrent state after it. A tier executes its transfers in the
+// order of the requests.
 struct Transfer {
   Move move;
   int32_t tier;
@@ -70,6 +71,10 @@ struct Transfer {
   std::vector<int32_t> tokens = {};  // store only: [block_tokens]
   Salt salt = {};                    // store only
   SeqId seq{};                       // fetch only: the sequence; its fetches are consecutive
+  // Store of a state: the tier's place for it, and the slot to copy out, before a later step or fetch
+  // overwrites it. Fetch: the same to bring it back along with the block, or null slots.
+  StateSlot tier_state = kNullSlot;
+  StateSlot state = kNullSlot;
 };
 
 struct TierStats {
@@ -77,6 +82,7 @@ struct TierStats {
   int64_t cached_tokens;   // in the tier's blocks
   int64_t fetched_tokens;  // total fetched from the tier
   int64_t dropped_tokens;  // total evicted from the cache before they were sent
+  int64_t states;          // recurrent states in the tier
 };
 
 struct Stats {
@@ -86,6 +92,8 @@ struct Stats {
   int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
   int64_t prefix_cut_tokens;     // known tokens of prompts after the last state or window that was there
   int64_t snapshots;             // of recurrent state, see StateSlots
+  int64_t snapshot_hits;         // total requests that began at one
+  int64_t state_slots_used;      // by requests
   int64_t fetching;              // of `waiting`, requests whose blocks are being fetched
   int64_t unsent;                // ended requests with blocks that are still to be sent
   std::vector<TierStats> tiers;  // as configured

@@ -15,11 +15,12 @@ namespace ballast {
 
 // The blocks of one tier that hold a request's tokens.
 struct TierTable {
-  PrefixMatch match;            // as Request::match
-  std::vector<BlockId> blocks;  // while it runs: the tier's copies of its first published blocks
-  uint64_t num_hides = 0;       // see Tier::release_hidden
-  size_t num_noted = 0;         // of `blocks`, those recorded as sent in TierMirror
-  int32_t num_coming = 0;       // blocks that the tier still has to bring
+  PrefixMatch match;              // as Request::match
+  std::vector<BlockId> blocks;    // while it runs: the tier's copies of its first published blocks
+  uint64_t num_hides = 0;         // see Tier::release_hidden
+  size_t num_noted = 0;           // of `blocks`, those recorded as sent in TierMirror
+  int32_t num_coming = 0;         // blocks that the tier still has to bring
+  StateSlot fetched = kNullSlot;  // the tier's state that is being fetched
 };
 
 // The state of recurrent layers that is left after a number of a request's tokens.
@@ -33,8 +34,9 @@ struct RequestState {
   StateSlot live = kNullSlot;  // after the computed tokens
   StateSlot kept = kNullSlot;  // after num_kept tokens, which end a block
   int32_t num_kept = 0;
-  StateSlot next = kNullSlot;    // while a step is outstanding: after its tokens
-  std::vector<StateSave> saves;  // while a step is outstanding: after some of its tokens, ascending
+  StateSlot next = kNullSlot;     // while a step is outstanding: after its tokens
+  StateSlot fetched = kNullSlot;  // while it fetches: after the tokens that it fetches
+  std::vector<StateSave> saves;   // while a step is outstanding: after some of its tokens, ascending
 };
 
 //        0            num_computed      num_computed + num_planned      tokens.size()
@@ -56,6 +58,10 @@ struct Request {
   int64_t min_tokens = 0;  // may exceed max_tokens: then no stop token counts
   std::vector<int32_t> stop_tokens;
   std::vector<int32_t> draft_tokens;  // predicted tokens after `tokens`, for the next decode row
+  // Of layers with recurrent state: numbers of prompt tokens, each a multiple of block_tokens, ascending,
+  // after which a snapshot is wanted; and tokens before the first one of which in the reply it is.
+  std::vector<int32_t> snapshots_at;
+  std::vector<int32_t> snapshot_before;
 
   std::vector<BlockId> blocks;
   PrefixMatch match;             // while it waits: the cached prefix at the last look-up

@@ -49,6 +49,7 @@ class SchedulerConfig(PybindObject):
         tiers: Sequence[tuple[int, int]] = ...,
         window: tuple[int, int] | None = None,
         state_slots: int = 0,
+        state_tiers: Sequence[tuple[int, int, bool, int]] = ...,
     ) -> None:
         """`num_blocks`: usable blocks, with ids 1…num_blocks; block 0 is the null block.
 
@@ -64,7 +65,9 @@ class SchedulerConfig(PybindObject):
         sliding-window layers, which free blocks behind their windows, and the number of usable blocks of these layers,
         from `num_window_blocks`; None: no layer has a window.
         `state_slots`: usable slots of recurrent state, from `num_state_slots`; 0: no layer has such a state. It cannot
-        be combined with tiers or a window.
+        be combined with a window. `state_tiers`: of each tier, the number of states that it keeps, its maximum number
+        of concurrent transfers, whether it takes only those of conversations at rest, and the number of blocks that
+        take as long to fetch as a state; empty: tiers keep none.
         Raises ValueError naming the field for invalid values.
         """
     @property
@@ -97,6 +100,8 @@ class SchedulerConfig(PybindObject):
     def tiers(self) -> list[tuple[int, int]]: ...
     @property
     def state_slots(self) -> int: ...
+    @property
+    def state_tiers(self) -> list[tuple[int, int, bool, int]]: ...
 
 class Lane(PybindObject):
     """The two lanes of steps. Each has at most one outstanding step; steps of both run concurrently."""
@@ -204,6 +209,7 @@ class Move(PybindObject):
     STORE: int  # 0
     DROP: int  # 1
     FETCH: int  # 2
+    STORE_STATE: int  # 3
 
 class Transfer(PybindObject):
     """A transfer of one block of a tier, whose block ids are 1…num_blocks. A tier executes its transfers in the order
@@ -213,7 +219,7 @@ class Transfer(PybindObject):
     def move(self) -> int:
         """STORE: copy a block from the cache to the tier, before a later step or fetch writes to it. DROP: the content
         of the tier's block, and of the blocks that follow it, must never be restored. FETCH: copy the tier's block to a
-        block of the cache."""
+        block of the cache. STORE_STATE: copy the recurrent state after such a block to the tier."""
     @property
     def tier(self) -> int:
         """Index of the tier."""
@@ -238,6 +244,12 @@ class Transfer(PybindObject):
     @property
     def seq(self) -> int:
         """For FETCH: the sequence that needs the block. All fetches of one sequence are consecutive, by position."""
+    @property
+    def tier_state(self) -> int:
+        """For STORE_STATE: where the tier keeps the state. For FETCH: the state that comes with the block, 0: none."""
+    @property
+    def state(self) -> int:
+        """The slot of that state in the cache."""
 
 class TierStats(PybindObject):
     @property
@@ -251,6 +263,9 @@ class TierStats(PybindObject):
     @property
     def dropped_tokens(self) -> int:
         """Total tokens that the cache evicted without a copy in this tier."""
+    @property
+    def states(self) -> int:
+        """Recurrent states that the tier holds."""
 
 class Stats(PybindObject):
     @property
@@ -289,6 +304,12 @@ class Stats(PybindObject):
     @property
     def snapshots(self) -> int:
         """Recurrent states that are kept for later requests."""
+    @property
+    def snapshot_hits(self) -> int:
+        """Total number of times that a request began at one, of the cache or of a tier."""
+    @property
+    def state_slots_used(self) -> int:
+        """Slots of recurrent state that requests hold."""
     @property
     def fetching(self) -> int:
         """The part of `waiting` whose blocks are being fetched from tiers."""
@@ -334,6 +355,8 @@ class Scheduler(PybindObject):
         scores_prompt: bool = False,
         client: int = 0,
         salt: tuple[int, int] = ...,
+        snapshots_at: Sequence[int] = ...,
+        snapshot_before: Sequence[int] = ...,
     ) -> None:
         """Queue a sequence. Sequences with a lower `priority` number are served first; within a priority, clients share
         the batch fairly, and within a client the earlier sequence is served first.
@@ -341,8 +364,12 @@ class Scheduler(PybindObject):
         `leader`, a live sequence with the same prompt, computes it first; this sequence then reads its full blocks from
         the prefix cache. `salt`: two 64-bit words; blocks of the cache and of tiers are shared only among sequences
         with the same salt. With `scores_prompt` the model computes every prompt token, at most chunk_size per step.
+        `snapshots_at`: ascending numbers of prompt tokens that later prompts are likely to repeat, and
+        `snapshot_before`: tokens of the reply that these may not repeat; snapshots of recurrent state are wanted at the
+        end of the last full block before them, in the reply before the first such token only.
         Raises ValueError if the prompt is empty, the id is already live, the leader is not live or has a larger
-        `priority` or another salt, or prompt + max_tokens can never fit."""
+        `priority` or another salt, prompt + max_tokens can never fit, or `snapshots_at` is not ascending within the
+        prompt."""
     def abort(self, seq: int) -> bool:
         """Free a sequence in any state; between plan() and commit() this happens at commit(). Returns False if the id
         is not live."""
@@ -401,6 +428,11 @@ class Scheduler(PybindObject):
         to the tier.
 
         Raises ValueError if the tier is unknown, and RuntimeError if it has no pending STORE."""
+    def stored_state(self, tier: int, *, is_whole: bool) -> None:
+        """As `stored`, of the oldest pending STORE_STATE."""
+    def rest(self) -> None:
+        """Report that nothing has run for a while: the states of all conversations are sent to tiers that take those
+        at rest."""
     def restore(
         self,
         tier: int,
@@ -409,10 +441,12 @@ class Scheduler(PybindObject):
         tokens: I32,
         salts: NDArray[np.uint64],
         have_windows: Sequence[bool] = ...,
+        states: Sequence[int] = ...,
     ) -> None:
         """Register blocks that an earlier process left in a tier, before anything is added: `blocks` [n] with their
         `parents` [n], `tokens` [n · block_tokens] and `salts` [n, 2], children before their parents, in order of
         eviction. `have_windows` [n]: whether a block holds the keys of layers with a window; empty: none does.
+        `states` [n]: where the tier keeps the recurrent state after it, 0: nowhere; empty: after none.
 
         Raises ValueError if ids repeat, or if a parent is missing or has another salt."""
     def cached_tokens(self, seq: int) -> int:
@@ -421,6 +455,8 @@ class Scheduler(PybindObject):
 
         Raises ValueError if the id is not live."""
     def stats(self) -> Stats: ...
+    def snapshot_positions(self, most: int) -> list[int]:
+        """The number of tokens before each snapshot of recurrent state, at most `most`, those used last first."""
     def costs(self) -> dict[str, list[tuple[int, float]]]:
         """Current costs as (tokens, seconds) of steps: `decode`, `decode_in_pass` for decode-lane steps while a pass is
         outstanding, `prefill`, and `prefill_during_decode` for passes while the decode lane computes. Lists are empty

@@ -147,6 +147,8 @@ class EngineCore:
             scores_prompt=request.prompt_logprobs is not None,
             client=request.client,
             salt=request.salt,
+            snapshots_at=request.snapshots_at,
+            snapshot_before=sorted(request.snapshot_before),
         )
         self._sequences[seq] = sequence
         self._queued.add(seq)
@@ -205,6 +207,10 @@ class EngineCore:
         self._tiers.wait(BUSY_S)
         self._alive()
         return BUSY
+
+    def rest(self) -> bool:
+        """To be called when nothing has run for a while. Returns whether steps have something to do now."""
+        return self._tiers is not None and self._tiers.rest()
 
     def _begin_decode(self) -> _Step | None:
         """Plan a step of the decode lane. A device queues it immediately; then the following step is planned, except
@@ -317,6 +323,15 @@ class EngineCore:
     def stats(self) -> sched.Stats:
         """The scheduler's counts now."""
         return self._scheduler.stats()
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a recurrent state; 0 for a model without."""
+        return self._runner.state_bytes
+
+    def snapshot_positions(self, most: int) -> list[int]:
+        """The number of tokens before each kept recurrent state."""
+        return self._scheduler.snapshot_positions(most)
 
     @property
     def is_computing(self) -> bool:

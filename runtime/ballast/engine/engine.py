@@ -298,6 +298,7 @@ class Engine:
         core.check()
         self._publish(core)
         self._is_idle = True
+        began = time.monotonic()
         while not (self._inbox or self._aborts or self._stopping):
             if runner.use_spare_time():
                 self._publisher.note_progress()
@@ -305,6 +306,8 @@ class Engine:
             with self._lock:
                 if not (self._inbox or self._aborts or self._stopping):
                     self._wake.wait(timeout=IDLE_WAKE_S)
+            if time.monotonic() - began >= IDLE_WAKE_S and core.rest():
+                break
         self._publisher.note_progress()
 
     def _publish(self, core: EngineCore, num_ended: int = 0) -> None:

@@ -25,7 +25,7 @@ LONGEST_LOOK_S = 2.0
 SHOW_S = 0.05
 """Interval for publishing statistics while no step ends."""
 MAX_DESCRIBED = 100
-"""Most waiting requests in a description; each step makes a description."""
+"""Most waiting requests, and recurrent states, in a description; each step makes a description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,14 @@ class SchedulerNumbers:
         int,
         Gauge("recurrent_snapshots", "Recurrent states kept for later requests; 0 for models without such state."),
     ] = 0
+    snapshot_hits: Annotated[
+        int,
+        Counter("recurrent_snapshot_hits", "Times that a request began at a kept recurrent state."),
+    ] = 0
+    state_slots_used: Annotated[
+        int,
+        Gauge("recurrent_slots_used", "Slots of recurrent state that requests hold."),
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +118,9 @@ class Snapshot(SchedulerNumbers):
         int, Counter("prompt_tokens", "Prompt tokens of admitted requests.", alias="vllm:prompt_tokens")
     ]
     generation_tokens: Annotated[int, Counter("generation_tokens", "Tokens generated.", alias="vllm:generation_tokens")]
+    snapshot_bytes: Annotated[int, Gauge("recurrent_snapshot_bytes", "Memory of recurrent_snapshots.")]
+    snapshot_positions: Sequence[int]
+    """The number of tokens before each kept recurrent state, of those used last."""
     tiers: tuple[TierNumbers, ...]
     """The tiers of the KV cache, the fastest first."""
     waited_for_tiers_s: Annotated[
@@ -168,6 +179,8 @@ class Publisher:
         self._last_shown = 0.0
         self._scheduler = SchedulerNumbers()
         self._core: Mapping[str, Any] = {
+            "snapshot_bytes": 0,
+            "snapshot_positions": (),
             "tiers": (),
             "waited_for_tiers_s": 0.0,
             "expert_bytes_read": 0,
@@ -214,6 +227,8 @@ class Publisher:
         stats = core.stats()
         self._scheduler = SchedulerNumbers(*(getattr(stats, each.name) for each in fields(SchedulerNumbers)))
         self._core = {
+            "snapshot_bytes": stats.snapshots * core.state_bytes,
+            "snapshot_positions": core.snapshot_positions(MAX_DESCRIBED),
             "tiers": core.tier_numbers(stats),
             "waited_for_tiers_s": core.waited_for_tiers_s,
             "expert_bytes_read": core.expert_bytes_read,

@@ -101,6 +101,11 @@ class Request:
     read the prefix cache."""
     report_progress: bool = False
     """Report the prompt's progress after each step that computes some of it."""
+    snapshots_at: tuple[int, ...] = ()
+    """Ascending numbers of prompt tokens that later prompts are likely to repeat. There, snapshots of recurrent state
+    are kept, if the model has any."""
+    snapshot_before: frozenset[int] = frozenset()
+    """Tokens of the reply that later prompts may not repeat, nor what follows: a snapshot is kept before the first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ def with_changes(config: sched.SchedulerConfig, **changes: Any) -> sched.Schedul
     """The configuration with other values of some of its arguments."""
     names = ("num_blocks", "block_tokens", "max_batch_size", "chunk_size", "prefill_chunk_size", "prefix_cache",
              "decode_costs", "prefill_costs", "prefill_lane_tokens", "joint_tokens", "max_stall_s", "tiers",
-             "window", "state_slots")  # fmt: skip
+             "window", "state_slots", "state_tiers")  # fmt: skip
     return sched.SchedulerConfig(**({name: getattr(config, name) for name in names} | changes))
 
 
@@ -35,4 +35,18 @@ def with_tiers(config: sched.SchedulerConfig, runner: Runner) -> sched.Scheduler
     """The configuration with the tiers of the runner's cache."""
     if runner.cache_tiers is None:
         return config
-    return with_changes(config, tiers=[(tier.num_blocks, tier.most_storing) for tier in runner.cache_tiers.tiers])
+    tiers = runner.cache_tiers.tiers
+    return with_changes(
+        config,
+        tiers=[(tier.num_blocks, tier.most_storing) for tier in tiers],
+        state_slots=runner.state_slots,
+        state_tiers=[
+            (
+                tier.num_states,
+                tier.most_storing_states,
+                tier.takes_rested_states,
+                tier.state_bytes // tier.block_bytes,
+            )
+            for tier in tiers
+        ],
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Annotated
 
@@ -43,6 +43,7 @@ class TierNumbers:
             "Tokens evicted from the KV cache without a copy in the tier, which was full or too slow.",
         ),
     ]
+    states: Annotated[int, Gauge("kv_tier_recurrent_states", "Recurrent states that host memory or disk holds.")]
     stored_bytes: Annotated[int, Counter("kv_tier_stored_bytes", "Bytes of KV copied to host memory or disk.")]
     fetched_bytes: Annotated[int, Counter("kv_tier_fetched_bytes", "Bytes of KV read back from host memory or disk.")]
 
@@ -56,6 +57,8 @@ class _Fetch:
     """(tier, blocks) in the sequence's order; each tier once."""
     arrived: dict[int, Fetched]
     """Results by tier, for the tiers that are done."""
+    state_bytes: dict[int, int] = field(default_factory=dict)
+    """By tier, the size of the recurrent state that it brings along."""
 
 
 class TierMover:
@@ -63,14 +66,17 @@ class TierMover:
 
     def __init__(self, scheduler: sched.Scheduler, of: CacheTiers, clock: Callable[[], float] = time.monotonic) -> None:
         self._scheduler, self._tiers, self._cache, self._news = scheduler, of.tiers, of.cache, of.news
+        self._states = of.states
         self._clock = clock
         self._fetches: dict[int, _Fetch] = {}
-        self._stored_blocks, self._fetched_blocks = [0] * len(of.tiers), [0] * len(of.tiers)
+        self._stored_bytes, self._fetched_bytes = [0] * len(of.tiers), [0] * len(of.tiers)
         self._num_storing, self._last_stored = 0, 0.0
         self._waited_s = 0.0
         for index, tier in enumerate(of.tiers):
             found = tier.restored()
-            scheduler.restore(index, found.blocks, found.parents, found.tokens, found.salts, found.have_windows)
+            scheduler.restore(
+                index, found.blocks, found.parents, found.tokens, found.salts, found.have_windows, found.states
+            )
             now = scheduler.stats().tiers[index]
             log.info(
                 "KV tier",
@@ -78,7 +84,7 @@ class TierMover:
                     "tier": tier.name,
                     "capacity_tokens": now.capacity_tokens,
                     "restored_tokens": now.cached_tokens,
-                    "bytes": tier.num_blocks * tier.block_bytes,
+                    "bytes": tier.num_blocks * tier.block_bytes + tier.num_states * tier.state_bytes,
                 },
             )
 
@@ -91,11 +97,12 @@ class TierMover:
                 of.cached_tokens,
                 of.fetched_tokens,
                 of.dropped_tokens,
-                stored * tier.block_bytes,
-                fetched * tier.block_bytes,
+                of.states,
+                stored,
+                fetched,
             )
             for tier, of, stored, fetched in zip(
-                self._tiers, stats.tiers, self._stored_blocks, self._fetched_blocks, strict=True
+                self._tiers, stats.tiers, self._stored_bytes, self._fetched_bytes, strict=True
             )
         )
 
@@ -113,11 +120,14 @@ class TierMover:
     def begin(self) -> None:
         """Begin the transfers that the scheduler has requested; see `sched.Scheduler.take_transfers`."""
         for (tier, move), several in groupby(self._scheduler.take_transfers(), lambda each: (each.tier, each.move)):
-            if move == sched.Move.STORE:
+            if move in (sched.Move.STORE, sched.Move.STORE_STATE):
                 stores = list(several)
                 self._last_stored = self._last_stored if self._num_storing else self._clock()
                 self._num_storing += len(stores)
-                self._tiers[tier].store(stores)
+                if move == sched.Move.STORE:
+                    self._tiers[tier].store(stores)
+                else:
+                    self._tiers[tier].store_states(stores)
             elif move == sched.Move.DROP:
                 for each in several:
                     self._tiers[tier].drop(each.tier_block)
@@ -125,6 +135,7 @@ class TierMover:
                 for seq, fetches in _by_sequence(several):
                     fetch = self._fetches.setdefault(seq, _Fetch(self._clock(), [], {}))
                     fetch.expected.append((tier, len(fetches)))
+                    fetch.state_bytes[tier] = self._tiers[tier].state_bytes if fetches[-1].tier_state else 0
                     self._tiers[tier].fetch(seq, fetches)
 
     def settle(self) -> None:
@@ -132,12 +143,15 @@ class TierMover:
         self._news.clear()
         for index, tier in enumerate(self._tiers):
             done = tier.poll()
-            if done.stored:
-                self._num_storing -= len(done.stored)
+            if num_stored := len(done.stored) + len(done.stored_states):
+                self._num_storing -= num_stored
                 self._last_stored = self._clock()
             for is_whole in done.stored:
-                self._stored_blocks[index] += is_whole
+                self._stored_bytes[index] += is_whole * tier.block_bytes
                 self._scheduler.stored(index, is_whole=is_whole)
+            for is_whole in done.stored_states:
+                self._stored_bytes[index] += is_whole * tier.state_bytes
+                self._scheduler.stored_state(index, is_whole=is_whole)
             for fetched in done.fetched:
                 self._fetches[fetched.seq].arrived[index] = fetched
             for seq, num_blocks in [*done.coming, *((fetched.seq, 0) for fetched in done.fetched)]:
@@ -155,7 +169,8 @@ class TierMover:
         for tier, requested in fetch.expected:
             arrived = fetch.arrived[tier]
             num_blocks += arrived.num_blocks
-            self._fetched_blocks[tier] += arrived.num_blocks
+            self._fetched_bytes[tier] += arrived.num_blocks * self._tiers[tier].block_bytes
+            self._fetched_bytes[tier] += fetch.state_bytes[tier] if arrived.num_blocks == requested else 0
             is_damaged = arrived.is_damaged
             if arrived.num_blocks < requested:
                 break
@@ -176,9 +191,19 @@ class TierMover:
         """Wait until the blocks that the step overwrites are copied out. Must be called before a step begins."""
         blocks, windows = (np.unique(slots // block_tokens).tolist() for slots in (plan.slots, plan.window_slots))
         self._cache.before_writing(blocks, alive, windows)
+        if self._states is not None:
+            self._states.before_writing(np.union1d(plan.states_out, plan.save_slots).tolist(), alive)
+
+    def rest(self) -> bool:
+        """Nothing has run for a while: store the states that tiers take of conversations at rest. Returns whether there
+        is something to store."""
+        self._scheduler.rest()
+        self.begin()
+        return self.is_moving
 
     def close(self) -> None:
-        """Finish transfers, and store the blocks of ended requests, within CLOSE_S."""
+        """Finish transfers, and store the blocks and states of ended requests, within CLOSE_S."""
+        self.rest()
         until = self._clock() + CLOSE_S
         while self._scheduler.stats().unsent and self.is_moving and self._clock() < until:
             self.wait(_LOOK_S)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from ballast.errors import RequestError
 from ballast.text.chat_template import ChatTemplate, close_thinking, force_think
 from ballast.text.loading import Text
 from ballast.text.marks import Start
@@ -25,14 +27,8 @@ def render_prompt(
     if tools and not template.renders_tools:
         refuse("tools", "this model's chat template does not support tools; see the server's option --chat_template")
     continue_final = continues_final(body)
-    prompt = template.render(
-        body.messages,
-        add_generation_prompt=body.add_generation_prompt is not False,
-        continue_final=continue_final,
-        tools=[_shown(tool) for tool in tools],
-        options=_options(body, template),
-        protect=text.tokenizer.protect,
-    )
+    begins_reply = body.add_generation_prompt is not False
+    prompt = _rendered(text, body, body.messages, tools, begins_reply=begins_reply, continue_final=continue_final)
     if continue_final:
         return prompt
     if template.has_channels:  # thinking is switched off while the reply is generated
@@ -40,6 +36,38 @@ def render_prompt(
     if thinking_enabled(body) is False:
         return close_thinking(prompt, template.tags, is_forced=always_think)
     return force_think(prompt, template.tags) if always_think else prompt
+
+
+def render_beginnings(text: Text, body: ChatCompletionRequest, tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Texts that prompts of later turns begin with, as `render_prompt` has them: of the messages up to the last one of
+    the user, since templates drop the reasoning of the turns before that one, and of all messages. What begins the
+    reply is not among them: the reply may be written differently in a later prompt."""
+    if continues_final(body):
+        return
+    num_asked = max((n for n, message in enumerate(body.messages, 1) if message.get("role") == "user"), default=0)
+    for num_messages in sorted({num_asked, len(body.messages)} - {0}):
+        with suppress(RequestError):  # some templates reject a part of a conversation
+            yield _rendered(text, body, body.messages[:num_messages], tools, begins_reply=False)
+
+
+def _rendered(
+    text: Text,
+    body: ChatCompletionRequest,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    begins_reply: bool,
+    continue_final: bool = False,
+) -> str:
+    template = text.require_template()
+    return template.render(
+        messages,
+        add_generation_prompt=begins_reply,
+        continue_final=continue_final,
+        tools=[_shown(tool) for tool in tools],
+        options=_options(body, template),
+        protect=text.tokenizer.protect,
+    )
 
 
 def ineffective_fields(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> Iterator[str]:

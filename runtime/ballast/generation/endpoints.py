@@ -81,6 +81,7 @@ class Endpoints:
             options.force_think,
             split_reasoning=bool(reasoning_fields),
             trust_templates=options.trust_request_chat_template,
+            keeps_snapshots=model.has_states,
         )
         names = ModelNames(options.served_model_name or (model.name,), options.strict_model_name)
         return cls(builder, names, limits.max_model_tokens, reasoning_fields)

@@ -19,6 +19,8 @@ class Prompt:
     ids: tuple[int, ...]
     num_added: int = 0
     """Number of leading tokens that the client did not write: a BOS."""
+    snapshots_at: tuple[int, ...] = ()
+    """See `ballast.engine.request.Request.snapshots_at`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Job:
     salt: tuple[int, int] = NO_SALT
     """See `ballast.engine.request.Request.salt`."""
     report_progress: bool = False
+    snapshot_before: frozenset[int] = frozenset()
+    """See `ballast.engine.request.Request.snapshot_before`."""
     ineffective: tuple[str, ...] = ()
     """Fields of the request without an effect on this model."""
 
@@ -80,15 +84,18 @@ class Job:
         for choice in range(self.num_choices):
             # The first choice of a prompt computes it and reports its scores and progress for all choices.
             is_first = choice % self.n == 0
+            prompt = self.prompts[self.prompt_of(choice)]
             yield Request(
                 request_id,
-                self.prompts[self.prompt_of(choice)].ids,
+                prompt.ids,
                 replace(self.sampling, seed=_nth_seed(self.sampling.seed, choice)),
                 self.priority or 0,
                 self.client,
                 self.salt,
                 prompt_logprobs=self._prompt_logprobs if is_first else None,
                 report_progress=is_first and self.report_progress,
+                snapshots_at=prompt.snapshots_at,
+                snapshot_before=self.snapshot_before,
             )
 
 

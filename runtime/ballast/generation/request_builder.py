@@ -15,10 +15,17 @@ from ballast.errors import RequestError
 from ballast.families.family import CallStyle
 from ballast.families.marks import THINKING
 from ballast.generation.channels import channel_layout, channels_of, free_calls, last_message
-from ballast.generation.chat_prompt import continues_final, ineffective_fields, render_prompt, thinking_enabled
+from ballast.generation.chat_prompt import (
+    continues_final,
+    ineffective_fields,
+    render_beginnings,
+    render_prompt,
+    thinking_enabled,
+)
 from ballast.generation.infill import ended_by, filling, infill_prompt, require_fim
 from ballast.generation.job import Job, Prompt
 from ballast.generation.prompt_limits import granted_tokens, refuse_length, requested_tokens, truncated
+from ballast.generation.repeated_prompt import repeated_tokens
 from ballast.generation.request_template import text_with_template
 from ballast.generation.token_fields import with_token_rules
 from ballast.generation.tool_use import ToolUse, tool_use
@@ -55,6 +62,8 @@ class RequestBuilder:
     """Whether requests may contain a chat template."""
     split_reasoning: bool = True
     """Whether reasoning is separated from the content."""
+    keeps_snapshots: bool = False
+    """Whether the model has recurrent state."""
     grammars: GrammarCompiler = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +76,7 @@ class RequestBuilder:
         use = tool_use(body)
         text = self._text_of(body)
         prompt = self._chat_prompt(body, use, text)
-        start = self._start(prompt, body, text)
+        start = _start_of_reply(prompt, body, text)
         splits = self.split_reasoning if split_reasoning is None else split_reasoning
         splits = body.hides_reasoning or (splits and not body.keeps_reasoning_inside)
         layout = self._layout(start, use, splits, text)
@@ -87,6 +96,7 @@ class RequestBuilder:
             stop_reasons={**job.stop_reasons, **ends},
             hide_reasoning=body.hides_reasoning,
             ineffective=ineffective,
+            snapshot_before=frozenset(trigger_tokens(text.tokenizer) if self.keeps_snapshots and use else ()),
         )
         job = self._constrain_chat(job, body, use, start, text)
         return with_token_rules(job, body, self.text.tokenizer, start)
@@ -179,17 +189,13 @@ class RequestBuilder:
         tokenizer = self.text.tokenizer
         may_cut = body.truncate_prompt_tokens is not None
         ids = self._encode(rendered, "messages", tokenizer.encode_prompt, may_cut=may_cut)
+        beginnings = render_beginnings(text, body, () if use is None else use.tools)
+        are_wanted = self.keeps_snapshots and not may_cut
+        repeated = repeated_tokens(ids, rendered, beginnings if are_wanted else (), tokenizer.encode_prompt)
         if body.add_special_tokens and tokenizer.add_bos and tokenizer.bos_id is not None:
             ids = [tokenizer.bos_id, *ids]
-        return Prompt(tuple(truncated(ids, body, self.limits)))
-
-    def _start(self, prompt: Prompt, body: ChatCompletionRequest, text: Text) -> Start:
-        tokenizer, release = text.tokenizer, text.require_template().release
-        thinks = release is not None and release.thinks and not continues_final(body)
-        if tokenizer.reply.has_channels:
-            return channels_of(reversed(prompt.ids), tokenizer)
-        marks = marks_of(tokenizer, tokenizer.reply.thinking)
-        return start_of(reversed(prompt.ids), marks, tokenizer.eos_ids, thinks=thinks)
+            repeated = tuple(count + 1 for count in repeated)
+        return Prompt(tuple(truncated(ids, body, self.limits)), snapshots_at=repeated)
 
     def _layout(self, start: Start, use: ToolUse | None, split_reasoning: bool, text: Text) -> Layout:
         """How to split the reply into reasoning, content and calls."""
@@ -343,6 +349,15 @@ class RequestBuilder:
         for token_id in ids:
             if not 0 <= token_id < size:
                 refuse(name, f"token id {token_id} is not in the vocabulary; expected 0 to {size - 1}")
+
+
+def _start_of_reply(prompt: Prompt, body: ChatCompletionRequest, text: Text) -> Start:
+    tokenizer, release = text.tokenizer, text.require_template().release
+    thinks = release is not None and release.thinks and not continues_final(body)
+    if tokenizer.reply.has_channels:
+        return channels_of(reversed(prompt.ids), tokenizer)
+    marks = marks_of(tokenizer, tokenizer.reply.thinking)
+    return start_of(reversed(prompt.ids), marks, tokenizer.eos_ids, thinks=thinks)
 
 
 def _shape(body: ChatCompletionRequest, use: ToolUse | None) -> Source | None:

@@ -83,6 +83,7 @@ class LoadedModel:
             prepared.config.model.force_think,
             trust_templates=True,
             split_reasoning=prepared.config.model.reasoning_field != "none",
+            keeps_snapshots=prepared.has_states,
         )
         self.loop = asyncio.new_event_loop()
         self._slots = asyncio.Semaphore(self.room)

@@ -104,3 +104,4 @@ class StatePool:
         self.layers: list[list[NDArray[np.float32]]] = [  # of each, its states [slots, numbers]
             [np.zeros((num_slots + 1, state.size), dtype=np.float32) for state in of_layer] for of_layer in states
         ]
+        self.slot_bytes = sum(state[0].nbytes for of_layer in self.layers for state in of_layer)

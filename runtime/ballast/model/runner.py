@@ -30,6 +30,8 @@ class Runner(ABC):
     these layers; None: all layers keep all."""
     state_slots: int = 0
     """The number of usable slots of recurrent state; 0: no layer has such a state."""
+    state_bytes: int = 0
+    """Bytes of such a slot."""
     pool: kernels.ThreadPool | None = None
     """The threads that compute on the CPU. They are free from when logits are returned until the next step."""
     start: Start | None = None

@@ -78,9 +78,6 @@ def _plan_with_cache(
     if folder is not None and folder.files.is_in_memory:
         memory = memory.with_reused(folder.unused_bytes)
     if not config.machine.gpus:
-        if numbers.tiers.disk_dir is not None and spec.state_numbers:
-            problem = "does not keep recurrent state, which this model has; leave it out"
-            raise ConfigError("kv_disk_dir", numbers.tiers.disk_dir, problem)
 
         def make_on_host(tried: Numbers) -> MemoryPlan:
             return make_plan(gguf, spec, tried, memory, folder, placement)

@@ -69,7 +69,12 @@ def make_plan(
             numbers.step_option,
         ),
         MemoryRow("tables", _table_bytes(spec, num_cached_tokens), "positions and norms"),
-        *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes, numbers.block_tokens),
+        *host_rows(
+            numbers.tiers,
+            numbers.block_tokens * kv_row_bytes,
+            numbers.block_tokens,
+            spec.state_numbers * FLOAT_BYTES,
+        ),
         MemoryRow("program", _PROGRAM_BYTES, "Python, libraries, vocabulary; an estimate"),
     )
     without_cache = sum(use.num_bytes for use in uses) - kv_bytes - state_bytes

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ballast.config.options import MachineConfig
+from ballast.model.tiers.cache_blocks import num_states_in
 from ballast.model.tiers.disk_folder import disk_memory_bytes
 from ballast.plan.rows import MemoryRow
 
@@ -41,10 +42,11 @@ def auto_host_bytes(spare_bytes: int) -> int:
     return half if half >= MIN_AUTO_BYTES else 0
 
 
-def host_rows(tiers: KvTierSizes, block_bytes: int, block_tokens: int) -> Iterator[MemoryRow]:
-    """Rows of host memory, for a cache with blocks of `block_bytes`."""
+def host_rows(tiers: KvTierSizes, block_bytes: int, block_tokens: int, state_bytes: int = 0) -> Iterator[MemoryRow]:
+    """Rows of host memory, for a cache with blocks of `block_bytes` and recurrent states of `state_bytes`."""
     if tiers.host_bytes:
-        num_tokens = tiers.host_bytes // block_bytes * block_tokens
+        for_states = num_states_in(tiers.host_bytes, state_bytes) * state_bytes
+        num_tokens = (tiers.host_bytes - for_states) // block_bytes * block_tokens
         yield MemoryRow(
             "KV cache in RAM",
             tiers.host_bytes,
@@ -54,7 +56,7 @@ def host_rows(tiers: KvTierSizes, block_bytes: int, block_tokens: int) -> Iterat
     if tiers.disk_dir is not None:
         yield MemoryRow(
             "KV on its way to disk",
-            disk_memory_bytes(block_bytes, block_tokens),
+            disk_memory_bytes(block_bytes, block_tokens, state_bytes),
             f"and the index of the blocks in {tiers.disk_dir}, at most",
         )
 

@@ -210,6 +210,8 @@ class EngineView(_Open):
     preparing: int
     switched_off: dict[str, str]
     """GPU features that were switched off at start, with the reason."""
+    snapshot_positions: list[int]
+    """The number of tokens before each recurrent state that is kept for later requests, of the 100 used last."""
     kv_tiers: list[dict[str, Any]]
     """The tiers of the KV cache in host memory and on disk, fastest first."""
     step_costs: dict[str, list[dict[str, float]]]

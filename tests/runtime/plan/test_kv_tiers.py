@@ -12,10 +12,11 @@ from ballast.config.resolve import resolve
 from ballast.errors import ConfigError
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
+from ballast.model.tiers.disk_folder import disk_memory_bytes
 from ballast.plan.command import plan_for, planned
 from ballast.plan.described import Described
 from ballast.plan.kv_tiers import MAX_AUTO_BYTES, auto_host_bytes
-from ballast.plan.memory import MemoryPlan
+from ballast.plan.memory import FLOAT_BYTES, MemoryPlan
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.written import write_tiny_model
 
@@ -93,10 +94,13 @@ def test_options_without_effect_are_rejected_by_name(tmp_path: Path) -> None:
     assert resolved(kv_disk_dir=tmp_path / "kv", kv_disk_bytes=GIB).machine.kv_host_bytes == 0
 
 
-def test_a_folder_is_rejected_for_recurrent_state(tmp_path: Path) -> None:
+def test_recurrent_states_on_their_way_to_disk_are_counted(tmp_path: Path) -> None:
     gguf = open_gguf(write_tiny_model(tmp_path, arch="qwen3next").gguf)
+    spec = read_spec(gguf)
     config = Config(
         ModelConfig(gguf_path=gguf.path), machine=MachineConfig(device="cpu", cpu_threads=1, kv_disk_dir=tmp_path)
     )
-    with pytest.raises(ConfigError, match=r"kv_disk_dir=.*: does not keep recurrent state, which this model has"):
-        plan_for(config, gguf, read_spec(gguf))
+    plan = plan_for(config, gguf, spec)
+    block_tokens = config.scheduling.block_tokens
+    without = disk_memory_bytes(spec.kv_numbers * block_tokens * FLOAT_BYTES, block_tokens)
+    assert rows(plan)["KV on its way to disk"] == without + 5 * spec.state_numbers * FLOAT_BYTES

@@ -35,7 +35,7 @@ from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
-from ballast.model.tiers.cache_blocks import CacheBlocks, PoolBlocks
+from ballast.model.tiers.cache_blocks import CacheBlocks, CacheStates, PoolBlocks, PoolStates
 from ballast.model.tiers.disk_folder import open_disk_tier
 from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
 from ballast.model.tiers.tier import CacheTiers, KvTier
@@ -170,9 +170,11 @@ def _load_on_cpu(
     runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions, states)
     runner.start = start
     runner.state_slots = state_slots
+    runner.state_bytes = 0 if states is None else states.slot_bytes
     runner.window = window
     if settings.kv_disk_dir is not None:
-        runner.cache_tiers = _tiers(gguf_model, PoolBlocks(kv), settings)
+        kept_states = None if states is None else PoolStates(states)
+        runner.cache_tiers = _tiers(gguf_model, PoolBlocks(kv), settings, kept_states)
     return runner, weight_memory(weights)
 
 
@@ -191,13 +193,15 @@ def _window(spec: ModelSpec, settings: EngineSettings, *, has_lanes: bool) -> tu
     return None if found is None else (spec.window, found)
 
 
-def _tiers(gguf_model: GgufModel, cache: CacheBlocks, settings: EngineSettings) -> CacheTiers | None:
+def _tiers(
+    gguf_model: GgufModel, cache: CacheBlocks, settings: EngineSettings, states: CacheStates | None = None
+) -> CacheTiers | None:
     """The configured tiers of the KV cache that can be used; None without any."""
     news = threading.Event()
     tiers: list[KvTier] = []
     if settings.kv_host_bytes >= cache.block_bytes:
         try:
-            tiers.append(HostTier(cache, settings.kv_host_bytes))
+            tiers.append(HostTier(cache, settings.kv_host_bytes, states))
         except MemoryError as error:
             log.warning("kv_host_bytes is not used", extra={"why": first_line(error)})
     if settings.kv_disk_dir is not None:
@@ -212,9 +216,10 @@ def _tiers(gguf_model: GgufModel, cache: CacheBlocks, settings: EngineSettings) 
             settings.block_tokens,
             machine,
             news.set,
+            states,
         )
         tiers += [] if disk is None else [disk]
-    return CacheTiers(cache, tiers, news) if tiers else None
+    return CacheTiers(cache, tiers, news, states) if tiers else None
 
 
 def _load_hybrid(

@@ -21,17 +21,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.model.tiers.file_heads import (
+    num_contents,
+    read_content,
+    read_heads,
+    stride_of,
+    sum_of,
+    write_all,
+    write_content,
+)
+from ballast.model.tiers.state_file import StateFile
 from ballast.model.tiers.tier import NOTHING, Restored
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 _PREFIX = "ballast-kv-"
 _SET_NAME = re.compile(_PREFIX + "[0-9a-f]{32}")
-_LOCK, _HEADS, _CONTENTS = "lock", "heads", "contents"
+_LOCK, _HEADS, _CONTENTS, _STATE_HEADS, _STATES = "lock", "heads", "contents", "state-heads", "states"
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_PAGE_BYTES = 4096
 
 
 class BlockFileError(Exception):
@@ -54,20 +63,24 @@ def head_type(block_tokens: int) -> np.dtype[np.void]:
     )
 
 
-def stride_of(block_bytes: int) -> int:
-    """Bytes between two contents in the file: whole pages."""
-    return -(-block_bytes // _PAGE_BYTES) * _PAGE_BYTES
-
-
 class BlockFile:
     """The blocks of one model in one layout, for one process at a time. A block is used by one thread at a time."""
 
-    def __init__(self, folder: Path, key: str, num_blocks: int, block_bytes: int, block_tokens: int) -> None:
-        """Opens the set `key`, 32 hexadecimal digits, in `folder`, and makes it where there is none. Raises OSError and
-        BlockFileError."""
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        num_blocks: int,
+        block_bytes: int,
+        block_tokens: int,
+        num_states: int = 0,
+        state_bytes: int = 0,
+    ) -> None:
+        """Opens the set `key`, 32 hexadecimal digits, in `folder`, and makes it where there is none. `num_states`:
+        recurrent states that it can keep. Raises OSError and BlockFileError."""
         self.path = folder / f"{_PREFIX}{key}"
-        self.num_blocks = num_blocks
-        self._block_bytes, self._stride = block_bytes, stride_of(block_bytes)
+        self.num_blocks, self.num_states = num_blocks, num_states
+        self._block_bytes = block_bytes
         self._type = head_type(block_tokens)
         self._files: list[int] = []
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -78,7 +91,7 @@ class BlockFile:
             self._folder = self._own(os.open(self.path, flags), is_folder=True)
             if os.fstat(self._folder).st_mode & _OTHERS_MAY_WRITE:
                 # A volume may be like this when a pod first mounts it. Other users may have written its content.
-                for name in (_HEADS, _CONTENTS, _LOCK):
+                for name in (_HEADS, _CONTENTS, _STATE_HEADS, _STATES, _LOCK):
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=self._folder)
                 os.fchmod(self._folder, 0o700)
@@ -91,6 +104,10 @@ class BlockFile:
                 raise BlockFileError(f"{self.path}: another process has just removed it")
             self._heads_file, self._contents_file = self._open(_HEADS), self._open(_CONTENTS)
             self._heads = self._read_heads()
+            self._states: StateFile | None = None
+            if num_states:
+                files = self._open(_STATE_HEADS), self._open(_STATES)
+                self._states = StateFile(*files, num_states, state_bytes)
         except BaseException:
             self.close()
             raise
@@ -110,12 +127,14 @@ class BlockFile:
         if not order:
             return NOTHING
         blocks = np.array(order, np.int32)
+        states = {} if self._states is None else self._states.of_blocks(heads["write"])
         return Restored(
             blocks,
             heads["parent"][blocks].astype(np.int32),
             heads["tokens"][blocks].astype(np.int32).ravel(),
             heads["salt"][blocks].astype(np.uint64),
             (heads["has_window"][blocks] != 0).tolist(),
+            [states.get(block, 0) for block in order],
         )
 
     def write(
@@ -130,35 +149,41 @@ class BlockFile:
         """Write a block [block_bytes]. `has_window`: see `Restored.have_windows`. Raises OSError; then the block holds
         nothing."""
         self.drop(block)
-        _write(self._contents_file, content.data, (block - 1) * self._stride)
+        write_content(self._contents_file, block, content)
         head = self._heads[block : block + 1]
         self._last_write += 1
         head["write"], head["parent"], head["tokens"], head["salt"] = self._last_write, parent, tokens, salt
         head["has_window"] = has_window
         head["parent_write"] = self._heads["write"][parent] if parent else 0
         head["content_sum"] = kernels.checksum(content)
-        head["sum"] = _sum(head)
+        head["sum"] = sum_of(head)
         try:
-            _write(self._heads_file, head.tobytes(), block * self._type.itemsize)
+            write_all(self._heads_file, head.tobytes(), block * self._type.itemsize)
         except OSError:
             head["write"] = 0
             raise
 
     def read(self, block: int, content: NDArray[np.uint8]) -> bool:
         """Fill `content` [block_bytes] with what a block holds; False where that is damaged. Raises OSError."""
-        view, begin = content.data, (block - 1) * self._stride
-        while view.nbytes:
-            count = os.preadv(self._contents_file, [view], begin)
-            if count == 0:
-                return False
-            begin, view = begin + count, view[count:]
+        if not read_content(self._contents_file, block, content):
+            return False
         head = self._heads[block]
         return bool(head["write"]) and kernels.checksum(content) == int(head["content_sum"])
+
+    def write_state(self, state: int, block: int, content: NDArray[np.uint8]) -> None:
+        """Write the recurrent state after a block [state_bytes]. Raises OSError; then there is none."""
+        if self._states is not None and self._heads["write"][block]:
+            self._states.write(state, block, int(self._heads["write"][block]), content)
+
+    def read_state(self, state: int, block: int, content: NDArray[np.uint8]) -> bool:
+        """Fill `content` [state_bytes] with the state after a block; False where that is damaged. Raises OSError."""
+        block_write = int(self._heads["write"][block])
+        return self._states is not None and self._states.read(state, block, block_write, content)
 
     def drop(self, block: int) -> None:
         """A block holds nothing, on disk as well. Raises OSError."""
         self._heads["write"][block] = 0
-        _write(self._heads_file, bytes(self._type.itemsize), block * self._type.itemsize)
+        write_all(self._heads_file, bytes(self._type.itemsize), block * self._type.itemsize)
 
     def discard(self) -> None:
         """Nothing of what is there is found again."""
@@ -188,24 +213,11 @@ class BlockFile:
 
     def _read_heads(self) -> NDArray[np.void]:
         """[num_blocks + 1], zeros where there is nothing whole. The files are cut or grown to what is asked for."""
-        heads = np.zeros(self.num_blocks + 1, self._type)
-        size = self._type.itemsize
-        data = bytearray(heads.nbytes)
-        view = memoryview(data)
-        begin = 0
-        while begin < len(data) and (count := os.preadv(self._heads_file, [view[begin:]], begin)):
-            begin += count
-        found = np.frombuffer(data, self._type, count=begin // size)
-        heads[: len(found)] = found
-        num_contents = (os.fstat(self._contents_file).st_size + self._stride - self._block_bytes) // self._stride
-        is_whole = (heads["write"] > 0) & (heads["parent"] >= 0) & (heads["parent"] <= self.num_blocks)
-        is_whole[0] = False
-        is_whole[num_contents + 1 :] = False
-        for block in np.flatnonzero(is_whole).tolist():
-            is_whole[block] = int(heads["sum"][block]) == _sum(heads[block : block + 1])
-        heads[~is_whole] = np.zeros(1, self._type)
-        os.ftruncate(self._heads_file, heads.nbytes)
-        os.ftruncate(self._contents_file, self.num_blocks * self._stride)
+        there = num_contents(self._contents_file, self._block_bytes)
+        heads = read_heads(self._heads_file, self._type, self.num_blocks, there)
+        has_parent = (heads["parent"] >= 0) & (heads["parent"] <= self.num_blocks)
+        heads[~has_parent] = np.zeros(1, self._type)
+        os.ftruncate(self._contents_file, self.num_blocks * stride_of(self._block_bytes))
         return heads
 
     def _open(self, name: str) -> int:
@@ -257,16 +269,3 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(file)
-
-
-def _sum(head: NDArray[np.void]) -> int:
-    """Checksum of one head [1] without its last field."""
-    data = np.frombuffer(head.tobytes(), np.uint8)
-    return int(kernels.checksum(data[:-8].copy()))
-
-
-def _write(file: int, data: bytes | memoryview, begin: int) -> None:
-    view = memoryview(data)
-    while view.nbytes:
-        count = os.pwrite(file, view, begin)
-        begin, view = begin + count, view[count:]

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast.model.kv_pool import KvPool
+from ballast.model.kv_pool import KvPool, StatePool
 
 Bytes = NDArray[np.uint8]
 
@@ -46,6 +46,39 @@ class CacheBlocks(Protocol):
     def before_writing(self, blocks: Sequence[int], alive: Callable[[], None], windows: Sequence[int] = ()) -> None:
         """To be called before a step that writes to `blocks` and `windows` begins: waits until none of them is copied
         out any more, and calls `alive` meanwhile."""
+
+
+class CacheStates(Protocol):
+    """Slots of recurrent state, by the scheduler's ids; as CacheBlocks."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a slot, a multiple of 8."""
+
+    @property
+    def layout(self) -> str:
+        """As of CacheBlocks."""
+
+    def new_memory(self, num_states: int) -> Bytes:
+        """Host memory [num_states, state_bytes]; as of CacheBlocks."""
+
+    def copy_out(self, slots: Sequence[int], to: Sequence[Bytes]) -> Copy:
+        """Begin to copy slots to memory [state_bytes]."""
+
+    def copy_in(self, slots: Sequence[int], sources: Sequence[Bytes]) -> Copy:
+        """Begin to copy from memory to slots."""
+
+    def before_writing(self, slots: Sequence[int], alive: Callable[[], None]) -> None:
+        """To be called before a step that writes to `slots` begins."""
+
+
+STATE_SHARE = 4
+"""One part in so many of a tier's bytes is for recurrent states: with blocks of about 10,000 tokens come two states."""
+
+
+def num_states_in(num_bytes: int, state_bytes: int) -> int:
+    """States that a tier of `num_bytes` holds beside blocks; 0 without states."""
+    return num_bytes // STATE_SHARE // state_bytes if state_bytes else 0
 
 
 class _Done:
@@ -93,4 +126,38 @@ class PoolBlocks:
             for plane, has_window in zip(self._planes, self._has_windows, strict=True):
                 end = begin + plane.shape[1]
                 yield plane[window if has_window else block], memory[begin:end]
+                begin = end
+
+
+class PoolStates:
+    """The slots of recurrent state in host memory; implements CacheStates."""
+
+    def __init__(self, pool: StatePool) -> None:
+        self._states = [state.view(np.uint8) for layer in pool.layers for state in layer]
+        self.state_bytes = pool.slot_bytes
+        self.layout = f"float32 states {[state.shape[1] for state in self._states]}"
+
+    def new_memory(self, num_states: int) -> Bytes:
+        return np.empty((num_states, self.state_bytes), np.uint8)
+
+    def copy_out(self, slots: Sequence[int], to: Sequence[Bytes]) -> Copy:
+        for own, memory in self._places(slots, to):
+            memory[:] = own
+        return DONE
+
+    def copy_in(self, slots: Sequence[int], sources: Sequence[Bytes]) -> Copy:
+        for own, memory in self._places(slots, sources):
+            own[:] = memory
+        return DONE
+
+    def before_writing(self, slots: Sequence[int], alive: Callable[[], None]) -> None:
+        """Nothing is copied out any more."""
+
+    def _places(self, slots: Sequence[int], memories: Sequence[Bytes]) -> Iterator[tuple[Bytes, Bytes]]:
+        """The bytes of each slot in each layer, and their place in memory."""
+        for slot, memory in zip(slots, memories, strict=True):
+            begin = 0
+            for state in self._states:
+                end = begin + state.shape[1]
+                yield state[slot], memory[begin:end]
                 begin = end

@@ -18,10 +18,11 @@ from ballast.model.tiers.block_file import (
     head_type,
     kept_bytes,
     remove_others,
-    stride_of,
 )
-from ballast.model.tiers.cache_blocks import CacheBlocks
+from ballast.model.tiers.cache_blocks import CacheBlocks, CacheStates, num_states_in
 from ballast.model.tiers.disk_tier import READ_AT_ONCE, DiskTier
+from ballast.model.tiers.file_heads import stride_of
+from ballast.model.tiers.state_file import STATE_HEAD_BYTES
 from ballast.model.tiers.tier import Notify
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_key import files_digest
@@ -36,6 +37,9 @@ STAGING_BYTES = 256 << 20
 """Most bytes of blocks that are being written to disk."""
 MAX_PENDING_STORES = 64
 """The same in blocks."""
+MAX_STATES = 1 << 16
+MAX_PENDING_STATES = 4
+"""The same of recurrent states."""
 _NODE_BYTES = 64
 """Bytes of a block in the scheduler's index, in addition to its tokens."""
 
@@ -48,26 +52,34 @@ def open_disk_tier(
     block_tokens: int,
     machine: Sequence[object],
     notify: Notify,
+    states: CacheStates | None = None,
 ) -> DiskTier | None:
     """The tier in `folder`, of `max_bytes` or half of the free space; None, with a warning that contains the reason, if
     it cannot be used. `machine`: properties, other than the model, that determine the numbers in the cache. Blocks of
     another model, layout or machine are removed if no process uses them."""
     try:
-        key = cache_key(gguf, cache, block_tokens, machine)
+        key = cache_key(gguf, cache, block_tokens, machine, states)
         folder.mkdir(mode=0o700, exist_ok=True)
         remove_others(folder, key)
         num_bytes = _bytes_to_take(folder, key, max_bytes)
+        state_bytes = 0 if states is None else states.state_bytes
+        place_bytes = 0 if states is None else stride_of(state_bytes) + STATE_HEAD_BYTES
+        num_states = min(MAX_STATES, num_states_in(num_bytes, place_bytes))
+        num_bytes -= num_states * place_bytes
+        if states is not None and num_states == 0:
+            raise BlockFileError(f"{folder}: too small for one recurrent state of {human(state_bytes)}")
         num_blocks = min(MAX_BLOCKS, num_bytes // (stride_of(cache.block_bytes) + head_type(block_tokens).itemsize))
         if num_blocks == 0:
             raise BlockFileError(
                 f"{folder}: {human(num_bytes)} are too small for one block of {human(cache.block_bytes)}"
             )
-        file = BlockFile(folder, key, num_blocks, cache.block_bytes, block_tokens)
+        file = BlockFile(folder, key, num_blocks, cache.block_bytes, block_tokens, num_states, state_bytes)
     except (OSError, BlockFileError) as error:
         log.warning("kv_disk_dir is not used", extra={"folder": str(folder), "why": str(error)})
         return None
     try:
-        return DiskTier(file, cache, _max_pending_stores(cache.block_bytes), notify)
+        most_storing = _max_pending_stores(cache.block_bytes)
+        return DiskTier(file, cache, most_storing, notify, states, _max_pending_states(state_bytes))
     except MemoryError:
         file.close()
         log.warning(
@@ -76,21 +88,33 @@ def open_disk_tier(
     return None
 
 
-def disk_memory_bytes(block_bytes: int, block_tokens: int) -> int:
-    """Most host memory of a tier on disk: blocks in transit, and the index of the stored blocks, with their tokens
-    twice."""
+def disk_memory_bytes(block_bytes: int, block_tokens: int, state_bytes: int = 0) -> int:
+    """Most host memory of a tier on disk: blocks and recurrent states in transit, and the index of the stored blocks,
+    with their tokens twice."""
     known = 2 * head_type(block_tokens).itemsize + _NODE_BYTES
-    return (_max_pending_stores(block_bytes) + READ_AT_ONCE) * block_bytes + MAX_BLOCKS * known
+    states = (_max_pending_states(state_bytes) + 1) * state_bytes
+    return (_max_pending_stores(block_bytes) + READ_AT_ONCE) * block_bytes + states + MAX_BLOCKS * known
 
 
 def _max_pending_stores(block_bytes: int) -> int:
     return max(1, min(MAX_PENDING_STORES, STAGING_BYTES // block_bytes))
 
 
-def cache_key(gguf: GgufModel, cache: CacheBlocks, block_tokens: int, machine: Sequence[object]) -> str:
+def _max_pending_states(state_bytes: int) -> int:
+    return max(1, min(MAX_PENDING_STATES, STAGING_BYTES // max(1, state_bytes)))
+
+
+def cache_key(
+    gguf: GgufModel,
+    cache: CacheBlocks,
+    block_tokens: int,
+    machine: Sequence[object],
+    states: CacheStates | None = None,
+) -> str:
     """32 hexadecimal digits that follow from all that blocks of a cache depend on: the model, the layout, the machine,
     the very kernels and what is computed in Python. Raises OSError when a file of the model has gone."""
     facts = [FORMAT_VERSION, cache.layout, cache.block_bytes, block_tokens, *map(str, machine)]
+    facts += [] if states is None else [states.layout, states.state_bytes]
     digest = hashlib.sha256(json.dumps(facts).encode() + files_digest(gguf))
     digest.update(Path(_core.__file__).read_bytes())
     for path in sorted(SOURCES.rglob("*.py")):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ballast._core import sched
 from ballast.awake_clock import AwakeClock
 from ballast.model.tiers.block_file import BlockFile
-from ballast.model.tiers.cache_blocks import CacheBlocks, Copy
+from ballast.model.tiers.cache_blocks import CacheBlocks, CacheStates, Copy
 from ballast.model.tiers.read_speed import ReadSpeed
 from ballast.model.tiers.tier import Done, Fetched, Notify, Restored
 
@@ -43,15 +43,29 @@ class _Store:
 
 
 @dataclass(slots=True)
+class _StoreState:
+    row: int
+    copy: Copy
+    state: int
+    block: int
+
+
+@dataclass(slots=True)
 class _Fetch:
     seq: int
     blocks: list[tuple[int, int, int]]
     """(of the tier, of the cache, of layers with a window)."""
+    state: tuple[int, int] | None
+    """(of the tier, of the cache) the recurrent state after the last block."""
     num_done: int = 0
     is_given_up: bool = False
     """Nothing more is copied to the cache for it."""
     is_copying: bool = False
     """Some of its blocks are being copied to the cache, so the reader thread reports its end."""
+
+    def brings_state(self, num_read: int) -> bool:
+        """Whether the next `num_read` blocks are all that are left, with a state after them."""
+        return self.state is not None and self.num_done + num_read == len(self.blocks)
 
 
 class DiskTier:
@@ -59,14 +73,31 @@ class DiskTier:
 
     name = "disk"
 
-    def __init__(self, file: BlockFile, cache: CacheBlocks, most_storing: int, notify: Notify) -> None:
+    takes_rested_states = True
+
+    def __init__(
+        self,
+        file: BlockFile,
+        cache: CacheBlocks,
+        most_storing: int,
+        notify: Notify,
+        states: CacheStates | None = None,
+        most_storing_states: int = 1,
+    ) -> None:
         """Raises MemoryError."""
         self.num_blocks, self.most_storing, self.block_bytes = file.num_blocks, most_storing, cache.block_bytes
         self._file, self._cache, self._notify = file, cache, notify
+        self._states, self.state_bytes = states, 0 if states is None else states.state_bytes
+        self.num_states = 0 if states is None else file.num_states
+        self.most_storing_states = most_storing_states
+        # The last row is for reading.
+        self._state_rows = None if states is None else states.new_memory(most_storing_states + 1)
+        self._free_state_rows = deque(range(most_storing_states))
+        self._stored_states: deque[bool] = deque()
         self._rows = cache.new_memory(most_storing)
         self._free_rows = deque(range(most_storing))
         self._read_rows = cache.new_memory(READ_AT_ONCE)
-        self._writes: SimpleQueue[_Store | int | None] = SimpleQueue()
+        self._writes: SimpleQueue[_Store | _StoreState | int | None] = SimpleQueue()
         self._reads: SimpleQueue[_Fetch | None] = SimpleQueue()
         self._stored: deque[bool] = deque()
         self._takes_more = True
@@ -104,13 +135,24 @@ class DiskTier:
             has_window = each.window_block != 0
             self._writes.put(_Store(row, copy, each.tier_block, each.parent, each.tokens.copy(), each.salt, has_window))
 
+    def store_states(self, stores: Sequence[sched.Transfer]) -> None:
+        """See KvTier."""
+        assert self._states is not None
+        assert self._state_rows is not None
+        rows = [self._free_state_rows.popleft() for _ in stores]
+        copy = self._states.copy_out([each.state for each in stores], [self._state_rows[row] for row in rows])
+        for row, each in zip(rows, stores, strict=True):
+            self._writes.put(_StoreState(row, copy, each.tier_state, each.tier_block))
+
     def drop(self, block: int) -> None:
         """See KvTier."""
         self._writes.put(block)
 
     def fetch(self, seq: int, fetches: Sequence[sched.Transfer]) -> None:
         """See KvTier."""
-        fetch = _Fetch(seq, [(each.tier_block, each.block, each.window_block) for each in fetches])
+        last = fetches[-1]
+        state = (last.tier_state, last.state) if last.tier_state else None
+        fetch = _Fetch(seq, [(each.tier_block, each.block, each.window_block) for each in fetches], state)
         with self._lock:
             if not self._answers:
                 self._fetched.append(Fetched(seq, 0))
@@ -136,6 +178,7 @@ class DiskTier:
             done = Done(fetched=[self._fetched.popleft() for _ in range(len(self._fetched))])
             done.coming = [(seq, len(fetch.blocks) - fetch.num_done) for seq, fetch in self._fetches.items()]
         done.stored = [self._stored.popleft() for _ in range(len(self._stored))]
+        done.stored_states = [self._stored_states.popleft() for _ in range(len(self._stored_states))]
         return done
 
     def close(self, limit_s: float) -> None:
@@ -166,12 +209,20 @@ class DiskTier:
                 continue
             is_whole = self._takes_more and self._try(partial(self._write, work))
             self._takes_more = is_whole
-            self._free_rows.append(work.row)
-            self._stored.append(is_whole)
+            if isinstance(work, _StoreState):
+                self._free_state_rows.append(work.row)
+                self._stored_states.append(is_whole)
+            else:
+                self._free_rows.append(work.row)
+                self._stored.append(is_whole)
             self._notify()
 
-    def _write(self, store: _Store) -> None:
+    def _write(self, store: _Store | _StoreState) -> None:
         _wait(store.copy)
+        if isinstance(store, _StoreState):
+            assert self._state_rows is not None
+            self._file.write_state(store.state, store.block, self._state_rows[store.row])
+            return
         self._file.write(store.block, store.parent, store.tokens, store.salt, self._rows[store.row], store.has_window)
 
     def _drop_for_good(self, block: int) -> None:
@@ -198,10 +249,11 @@ class DiskTier:
                 chunk = fetch.blocks[fetch.num_done : fetch.num_done + READ_AT_ONCE]
                 began = time.monotonic()
                 num_read = self._read(fetch, chunk)
+                num_states = fetch.brings_state(num_read) and self.state_bytes // self.block_bytes
                 is_copied = num_read == 0 or self._copy(fetch, chunk[:num_read])
                 with self._lock:
                     now = time.monotonic()
-                    self._speed.note(num_read, now - began, now)
+                    self._speed.note(num_read + num_states, now - began, now)
                 self._notify()
                 is_whole = num_read == len(chunk)
             with self._lock:
@@ -221,6 +273,9 @@ class DiskTier:
         try:
             _, blocks, windows = zip(*chunk, strict=True)
             _wait(self._cache.copy_in(blocks, list(self._read_rows[: len(chunk)]), windows))
+            if self._states is not None and self._state_rows is not None and fetch.brings_state(len(chunk)):
+                assert fetch.state is not None
+                _wait(self._states.copy_in([fetch.state[1]], [self._state_rows[-1]]))
             num_copied = len(chunk)
         except (RuntimeError, ValueError) as error:
             log.warning("blocks are recomputed instead", extra={"folder": str(self._file.path), "why": _why(error)})
@@ -236,7 +291,7 @@ class DiskTier:
         for count, (block, _, _) in enumerate(chunk):
             why = "damaged"
             try:
-                if self._file.read(block, self._read_rows[count]):
+                if self._file.read(block, self._read_rows[count]) and self._read_state(fetch, count + 1, block):
                     self._last_read = self._clock.now()
                     continue
             except OSError as error:
@@ -248,6 +303,13 @@ class DiskTier:
                 )
             return count
         return len(chunk)
+
+    def _read_state(self, fetch: _Fetch, num_read: int, block: int) -> bool:
+        """Reads the state after the last block, of which the first `num_read` of a chunk are read; whether it is whole
+        or not wanted."""
+        if fetch.state is None or self._state_rows is None or not fetch.brings_state(num_read):
+            return True
+        return self._file.read_state(fetch.state[0], block, self._state_rows[-1])
 
 
 def _why(error: Exception) -> str:

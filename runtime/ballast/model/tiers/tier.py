@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import sched
-from ballast.model.tiers.cache_blocks import CacheBlocks
+from ballast.model.tiers.cache_blocks import CacheBlocks, CacheStates
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Restored:
     tokens: NDArray[np.int32]  # [n · block_tokens]
     salts: NDArray[np.uint64]  # [n, 2]
     have_windows: Sequence[bool] = ()  # [n], whether they hold the keys of layers with a window; empty: none does
+    states: Sequence[int] = ()  # [n], the recurrent state after each, 0: none; empty: after none
 
 
 _NO_IDS = np.empty(0, np.int32)
@@ -45,6 +46,8 @@ class Done:
 
     stored: list[bool] = field(default_factory=list)
     """For each finished store, in the order of the requests: whether it succeeded."""
+    stored_states: list[bool] = field(default_factory=list)
+    """The same of recurrent states."""
     fetched: list[Fetched] = field(default_factory=list)
     coming: list[tuple[int, int]] = field(default_factory=list)
     """(sequence, blocks still to read) of fetches in progress, as far as known."""
@@ -59,6 +62,12 @@ class KvTier(Protocol):
     most_storing: int
     """Most stores that are under way at a time."""
     block_bytes: int
+    num_states: int
+    """Recurrent states that it holds beside blocks, by ids from 1."""
+    most_storing_states: int
+    takes_rested_states: bool
+    """Whether it takes only those of conversations at rest."""
+    state_bytes: int
 
     @property
     def block_seconds(self) -> float:
@@ -70,11 +79,15 @@ class KvTier(Protocol):
     def store(self, stores: Sequence[sched.Transfer]) -> None:
         """Begin to store blocks of the cache."""
 
+    def store_states(self, stores: Sequence[sched.Transfer]) -> None:
+        """Begin to store recurrent states after blocks that the tier holds, or that were sent before."""
+
     def drop(self, block: int) -> None:
         """A block is not to be restored later, nor what follows it."""
 
     def fetch(self, seq: int, fetches: Sequence[sched.Transfer]) -> None:
-        """Begin to bring blocks of a sequence to the cache, in their order."""
+        """Begin to bring blocks of a sequence to the cache, in their order. The last one may have a state, which is
+        brought along: the block has arrived when both have."""
 
     def cancel(self, seq: int) -> None:
         """Nobody wants what is fetched for a sequence any more; the fetch ends as soon as may be."""
@@ -98,3 +111,5 @@ class CacheTiers:
     tiers: Sequence[KvTier]
     news: threading.Event
     """Set by the tiers; see Notify."""
+    states: CacheStates | None = None
+    """The cache's recurrent states; None: it has none."""

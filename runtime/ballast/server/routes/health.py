@@ -76,6 +76,7 @@ async def debug_state(request: Request) -> Response:
         load_progress=numbers.pop("load_progress"),
         preparing=service.tokenize_queue.threads.num_waiting,
         switched_off=numbers.pop("switched_off"),
+        snapshot_positions=numbers.pop("snapshot_positions"),
         kv_tiers=numbers.pop("tiers"),
         step_costs={
             lane: [{"tokens": tokens, "seconds": seconds} for tokens, seconds in points]

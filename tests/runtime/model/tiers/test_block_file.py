@@ -17,7 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ballast.engine.request import NO_SALT
-from ballast.model.tiers.block_file import BlockFile, BlockFileError, head_type, kept_bytes, remove_others, stride_of
+from ballast.model.tiers.block_file import BlockFile, BlockFileError, head_type, kept_bytes, remove_others
+from ballast.model.tiers.file_heads import stride_of
 
 KEY, OTHER = "0" * 32, "1" * 32
 BLOCK_BYTES, BLOCK_TOKENS, NUM_BLOCKS = 6000, 16, 20

@@ -52,7 +52,7 @@ class Device:
 
 def moved(tier_block: int, block: int) -> sched.Transfer:
     tokens = np.arange(BLOCK_TOKENS, dtype=np.int32)
-    ids = {"tier_block": tier_block, "block": block, "window_block": 0, "parent": tier_block - 1}
+    ids = {"tier_block": tier_block, "block": block, "window_block": 0, "parent": tier_block - 1, "tier_state": 0}
     return cast(sched.Transfer, SimpleNamespace(**ids, tokens=tokens, salt=NO_SALT))
 
 

@@ -1,0 +1,64 @@
+// KV offload: sends snapshots of recurrent state to the tiers that hold the blocks of their tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "base/ids.h"
+#include "kv/block_manager.h"
+#include "kv/tier.h"
+#include "sched/types/plan.h"
+
+namespace ballast {
+
+// A block of the cache as it was last sent to a tier.
+struct SentBlock {
+  uint64_t stamp = 0;  // of the cache's block
+  BlockId tier_block = kNullBlock;
+  uint64_t tier_stamp = 0;
+};
+
+// A tier takes every snapshot, or only those at the ends of conversations at rest: the server has been idle
+// for a while, or kMostResting conversations have come to an end since and nothing has continued this one.
+class TierStates {
+ public:
+  // `sent`: by tier and block of the cache. All must outlive this.
+  TierStates(std::vector<Tier>& tiers, const std::vector<std::vector<SentBlock>>& sent, BlockManager& blocks)
+      : tiers_(tiers), sent_(sent), blocks_(blocks), unsent_(tiers.size()) {}
+
+  // A block got a snapshot.
+  void note_snapshot(BlockId block);
+  // A request ended; its conversation may continue after one of these blocks, which have snapshots.
+  void note_end(const std::vector<BlockId>& blocks);
+  // A request begins after a block.
+  void note_begin(BlockId block);
+  // All conversations are at rest.
+  void rest();
+  // Appends the stores for which tiers have room.
+  void send(std::vector<Transfer>& transfers);
+
+  int64_t num_unsent() const;
+
+ private:
+  static constexpr size_t kMostResting = 16;
+  static constexpr size_t kMostUnsent = 64;
+
+  struct Snapshot {
+    BlockId block;
+    uint64_t stamp;
+  };
+
+  void add(size_t tier, const Snapshot& snapshot);
+  void add_rested(const std::vector<Snapshot>& conversation);
+  bool send_one(size_t tier, const Snapshot& snapshot, std::vector<Transfer>& transfers);
+
+  std::vector<Tier>& tiers_;
+  const std::vector<std::vector<SentBlock>>& sent_;
+  BlockManager& blocks_;
+  std::vector<std::deque<Snapshot>> unsent_;  // by tier, the oldest first, kMostUnsent at most
+  std::deque<std::vector<Snapshot>> resting_;
+};
+
+}  // namespace ballast

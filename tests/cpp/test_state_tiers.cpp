@@ -1,0 +1,258 @@
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <random>
+
+#include "base/check.h"
+#include "check.h"
+#include "kv/tier.h"
+#include "sched/scheduler.h"
+
+using namespace ballast;
+
+namespace {
+
+std::vector<int32_t> tokens(int32_t count, int32_t first = 0) {
+  std::vector<int32_t> all(static_cast<size_t>(count));
+  for (int32_t i = 0; i < count; ++i) all[static_cast<size_t>(i)] = first + i;
+  return all;
+}
+
+SchedulerConfig config_of(std::vector<TierConfig> tiers, int32_t num_blocks = 16, int32_t num_slots = 6) {
+  SchedulerConfig config{num_blocks, 4, 2, 8, 16, true};
+  config.states.num_slots = num_slots;
+  config.tiers = std::move(tiers);
+  return config;
+}
+
+// A scheduler, and what is on its way to tiers.
+struct Server {
+  explicit Server(const SchedulerConfig& config)
+      : scheduler(config), num_blocks(config.tiers.size()), num_states(config.tiers.size()) {}
+
+  void take() {
+    for (const Transfer& each : scheduler.take_transfers()) {
+      const auto tier = static_cast<size_t>(each.tier);
+      if (each.move == Move::kStore) ++num_blocks[tier];
+      if (each.move == Move::kFetch) ++fetches[each.seq];
+      if (each.move != Move::kStoreState) continue;
+      EXPECT(each.tier_state != kNullSlot && each.state != kNullSlot);
+      ++num_states[tier];
+      ++num_states_sent;
+    }
+  }
+  void store_all() {
+    for (size_t tier = 0; tier < num_blocks.size(); ++tier) {
+      for (; num_blocks[tier] > 0 || num_states[tier] > 0; take()) {
+        if (num_blocks[tier] > 0) {
+          --num_blocks[tier];
+          scheduler.stored(static_cast<int32_t>(tier), true);
+        } else {
+          --num_states[tier];
+          scheduler.stored_state(static_cast<int32_t>(tier), true);
+        }
+      }
+    }
+  }
+  // Serves a request alone; the tokens of its prompt that were cached or fetched.
+  int32_t serve(int64_t seq, const std::vector<int32_t>& prompt, const AddOptions& options = {}) {
+    scheduler.add(SeqId{seq}, prompt, 2, {}, options);
+    int32_t num_cached = 0;
+    for (;;) {
+      const auto plan = scheduler.plan();
+      take();
+      if (!fetches.empty()) {
+        const auto [of, count] = *fetches.begin();
+        fetches.clear();
+        scheduler.fetched(of, count, false);
+        ++num_fetches;
+        continue;
+      }
+      if (plan->num_requests() == 0) return num_cached;
+      num_cached = scheduler.cached_tokens(SeqId{seq});
+      scheduler.commit(std::vector<int32_t>(plan->logits_at.size(), 7));
+      take();
+      scheduler.check();
+    }
+  }
+
+  Scheduler scheduler;
+  std::vector<int32_t> num_blocks, num_states;  // by tier
+  std::map<SeqId, int32_t> fetches;
+  int32_t num_fetches = 0, num_states_sent = 0;
+};
+
+}  // namespace
+
+TEST(a_state_is_known_when_it_has_arrived) {
+  Tier tier({4, 4, 2, 1}, 2);
+  std::vector<BlockId> table;
+  bool is_sent = false;
+  EXPECT(tier.extend(table, {1, 2, 3, 4}, kNoSalt, is_sent) &&
+         tier.extend(table, {1, 2, 3, 4}, kNoSalt, is_sent));
+  const StateSlot state = tier.send_state(table[1]);
+  EXPECT(state != kNullSlot && tier.state_of(table[1]) == kNullSlot && tier.has_or_gets_state(table[1]));
+  EXPECT(tier.is_busy_with_states() && tier.send_state(table[0]) == kNullSlot);
+  tier.state_arrives(true);
+  EXPECT(tier.state_of(table[1]) == state && !tier.has_or_gets_state(table[0]));
+  // The one that was used last stays.
+  EXPECT(tier.send_state(table[0]) != kNullSlot);
+  tier.state_arrives(true);
+  tier.hold_state(state);
+  tier.release_state(state);
+  tier.release(table);
+  tier.check(std::vector<int32_t>(5));
+}
+
+TEST(a_lost_state_is_not_served_and_ends_all_stores) {
+  Tier tier({4, 4, 2, 1}, 2);
+  std::vector<BlockId> table;
+  bool is_sent = false;
+  tier.extend(table, {1, 2}, kNoSalt, is_sent);
+  tier.send_state(table[0]);
+  tier.state_arrives(false);
+  EXPECT(!tier.has_or_gets_state(table[0]) && tier.send_state(table[0]) == kNullSlot);
+  EXPECT(!tier.is_busy_with_states());
+}
+
+TEST(a_state_of_a_hidden_block_is_given_back) {
+  Tier tier({4, 4, 2, 2}, 2);
+  std::vector<BlockId> table;
+  bool is_sent = false;
+  tier.extend(table, {1, 2}, kNoSalt, is_sent);
+  tier.send_state(table[0]);
+  tier.hide(table[0]);
+  tier.state_arrives(true);
+  EXPECT(tier.state_of(table[0]) == kNullSlot);
+  tier.release(table);
+  tier.check(std::vector<int32_t>(5), std::vector<int32_t>(3));
+}
+
+TEST(states_are_restored_with_their_blocks) {
+  Tier tier({4, 4, 2, 1}, 1);
+  const std::vector<BlockId> blocks{BlockId{2}, BlockId{1}}, parents{BlockId{1}, kNullBlock};
+  const std::vector<Salt> salts(2);
+  for (const std::vector<StateSlot>& wrong :
+       {std::vector<StateSlot>{StateSlot{3}, kNullSlot}, {StateSlot{1}, StateSlot{1}}, {StateSlot{1}}}) {
+    EXPECT_THROWS(tier.restore(blocks, parents, {6, 5}, salts, {}, wrong), std::invalid_argument);
+  }
+  tier.restore(blocks, parents, {6, 5}, salts, {}, {StateSlot{2}, kNullSlot});
+  EXPECT(tier.state_of(BlockId{2}) == StateSlot{2} && tier.state_of(BlockId{1}) == kNullSlot);
+  tier.check(std::vector<int32_t>(5));
+}
+
+TEST(a_tier_takes_every_snapshot_or_those_at_rest) {
+  for (const bool at_rest : {false, true}) {
+    Server server(config_of({{100, 100, 40, 2, at_rest}}));
+    server.serve(1, tokens(22));
+    server.store_all();
+    EXPECT((server.num_states_sent == 0) == at_rest);
+    server.scheduler.rest();
+    server.take();
+    server.store_all();
+    EXPECT(server.num_states_sent > 0);
+    // The cache is used for something else.
+    for (int64_t seq = 2; seq < 8; ++seq) server.serve(seq, tokens(40, 1000 * static_cast<int32_t>(seq)));
+    EXPECT(server.serve(9, tokens(22)) == 20 && server.num_fetches == 1);
+  }
+}
+
+TEST(a_conversation_that_continues_is_not_at_rest) {
+  Server server(config_of({{60, 60, 8, 2, true}}, 40, 20));
+  AddOptions options;
+  options.snapshots_at = {12};
+  server.serve(1, tokens(22), options);
+  std::vector<int32_t> next = tokens(22);
+  next.insert(next.end(), {7, 5, 5, 5, 5, 5, 5});
+  EXPECT(server.serve(2, next) == 20);
+  server.store_all();
+  server.scheduler.rest();
+  server.take();
+  EXPECT(server.num_states_sent == 1);  // of the second request's end
+  server.store_all();
+  // Others come to an end until the first one counts as being at rest.
+  const int32_t before = server.num_states_sent;
+  int32_t num_others = 0;
+  for (; server.num_states_sent == before; server.store_all()) {
+    ++num_others;
+    server.serve(100 + num_others, tokens(5, 1000 * num_others));
+    EXPECT(num_others < 40);
+  }
+  EXPECT(num_others == 17);
+}
+
+TEST(without_its_state_a_fetch_is_of_no_use) {
+  Server server(config_of({{100, 100, 0, 0}}));
+  server.serve(1, tokens(22));
+  server.store_all();
+  for (int64_t seq = 2; seq < 8; ++seq) server.serve(seq, tokens(40, 1000 * static_cast<int32_t>(seq)));
+  EXPECT(server.serve(9, tokens(22)) == 0 && server.num_fetches == 0);
+}
+
+TEST(a_hundred_thousand_operations_leak_nothing) {
+  std::mt19937 random(7);
+  const auto below = [&](int32_t end) { return std::uniform_int_distribution<int32_t>(0, end - 1)(random); };
+  SchedulerConfig config{24, 4, 4, 8, 16, true};
+  config.states.num_slots = least_state_slots(4) + 5;
+  config.tiers = {{40, 6, 7, 2}, {60, 8, 5, 1, true}};
+  Server server(config);
+  Scheduler& scheduler = server.scheduler;
+  int64_t num_added = 0, num_fetched = 0;
+  std::shared_ptr<Plan> plan;
+  const auto end_a_fetch = [&](int32_t num_blocks, bool is_damaged) {
+    const auto found = std::next(server.fetches.begin(), below(static_cast<int32_t>(server.fetches.size())));
+    const auto [seq, count] = *found;
+    server.fetches.erase(found);
+    const int32_t num_whole = std::min(num_blocks, count);
+    scheduler.fetched(seq, num_whole, is_damaged && num_whole < count);
+    num_fetched += num_whole == count;
+  };
+  for (int operation = 0; operation < 100'000; ++operation) {
+    const int32_t choice = below(16);
+    const auto tier = static_cast<size_t>(below(2));
+    if (choice < 3 && scheduler.describe().size() < 12) {
+      std::vector<int32_t> prompt = tokens(4 * below(8), below(3) * 1000);
+      for (int32_t left = 1 + below(9); left > 0; --left) prompt.push_back(below(3));
+      AddOptions options;
+      options.snapshots_at = {below(static_cast<int32_t>(prompt.size()) + 1)};
+      options.snapshot_before = {2};
+      scheduler.add(SeqId{++num_added}, prompt, 1 + below(20), {}, options);
+    } else if (choice < 10) {
+      if (plan == nullptr) {
+        plan = scheduler.plan();
+      } else {
+        if (below(20) == 0) scheduler.fail(plan->seqs[0], below(2) == 0);
+        std::vector<int32_t> sampled(plan->logits_at.size());
+        for (int32_t& token : sampled) token = below(3);
+        scheduler.commit(sampled);
+        plan = nullptr;
+      }
+      if (plan != nullptr && plan->num_requests() == 0) plan = nullptr;
+    } else if (choice < 12 && server.num_blocks[tier] > 0) {
+      --server.num_blocks[tier];
+      scheduler.stored(static_cast<int32_t>(tier), true);
+    } else if (choice == 12 && server.num_states[tier] > 0) {
+      --server.num_states[tier];
+      scheduler.stored_state(static_cast<int32_t>(tier), true);
+    } else if (choice == 13 && !server.fetches.empty()) {
+      end_a_fetch(below(4) == 0 ? below(3) : 100, below(2) == 0);
+    } else if (choice == 14 && below(8) == 0) {
+      scheduler.rest();
+    } else if (choice == 15 && num_added > 0) {
+      scheduler.abort(SeqId{num_added - below(10)});
+    }
+    server.take();
+    if (operation % 16 == 0) scheduler.check();
+  }
+  EXPECT(num_added > 5'000 && num_fetched > 200 && server.num_states_sent > 500);
+  EXPECT(scheduler.stats().preemptions > 20);
+  if (plan != nullptr) scheduler.commit(std::vector<int32_t>(plan->logits_at.size(), 1));
+  server.take();
+  while (!server.fetches.empty()) end_a_fetch(100, false);
+  for (const Description& each : scheduler.describe()) scheduler.abort(each.seq);
+  server.store_all();
+  scheduler.check();
+  EXPECT(scheduler.stats().used_tokens == 0 && scheduler.stats().running == 0 &&
+         scheduler.stats().waiting == 0);
+}

@@ -105,6 +105,15 @@ class TinyDeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
+class TinyKimiDelta:
+    """Kimi Delta Attention in all layers but `attention_layers`, with as many heads."""
+
+    attention_layers: tuple[int, ...]
+    head_dim: int = 64
+    conv_taps: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class TinyFactors:
     """The divisors of the frequencies in layers without a window, by Llama 3's rule."""
 
@@ -168,7 +177,9 @@ class TinyShape:
     query_beta: float = 0.0
     """Of the factor of queries by position, whose length is YaRN's original context."""
     delta_net: TinyDeltaNet | None = None
-    """None: all layers have attention."""
+    """None: no layer is one of Gated DeltaNet."""
+    kimi_delta: TinyKimiDelta | None = None
+    """None: no layer is one of Kimi Delta Attention."""
     factors: TinyFactors | None = None
     limits: TinyLimits | None = None
     router_bias_name: str = ROUTER_BIAS
@@ -236,6 +247,20 @@ K2 = TinyShape(
 )
 
 K25 = replace(K2, name="Tiny Kimi K2.5", yarn=TinyYarn(factor=64.0, beta_fast=32.0))
+
+KIMI_LINEAR = TinyShape(
+    name="Tiny Kimi Linear",
+    family="kimi",
+    gating="sigmoid",
+    architecture="kimi-linear",
+    num_layers=5,
+    q_lora_rank=None,
+    nope_dim=32,  # unlike v_dim, so that mixed-up halves of a head cannot go unnoticed
+    normalize_weights=True,
+    weights_scale=2.446,
+    yarn=None,
+    kimi_delta=TinyKimiDelta(attention_layers=(2, 4)),
+)
 
 GLM47_FLASH = TinyShape(
     name="Tiny GLM-4.7-Flash",
@@ -519,6 +544,7 @@ PRESETS = {
     "v32": V32,
     "k2": K2,
     "k25": K25,
+    "kimilinear": KIMI_LINEAR,
     "glm47flash": GLM47_FLASH,
     "glm5": GLM5,
     "qwen3": QWEN3,

@@ -56,9 +56,11 @@ void bind_delta_rule(ThreadPool& pool, const py::array& queries, const py::array
   const int64_t num_tokens = queries.shape(0), num_keys = queries.shape(1), key_width = queries.shape(2);
   const int64_t num_heads = values.shape(1), value_width = values.shape(2);
   const DeltaShape shape{num_heads, num_keys, key_width, value_width, heads_alternate, decays.ndim() == 3};
-  if (num_keys == 0 || num_heads % num_keys != 0 || key_width % 4 != 0 || value_width % kDeltaColumns != 0) {
+  if (num_keys == 0 || num_heads % num_keys != 0 || key_width % 4 != 0 || key_width > kMostDeltaRows ||
+      value_width % kDeltaColumns != 0) {
     throw py::value_error("queries are " + describe(queries) + " and values " + describe(values) +
-                          "; expected equal groups of heads, keys of a multiple of 4 and values of " +
+                          "; expected equal groups of heads, keys of a multiple of 4, at most " +
+                          std::to_string(kMostDeltaRows) + ", and values of " +
                           std::to_string(kDeltaColumns));
   }
   const std::vector<Dim> keyed = {{"T", num_tokens}, {"key heads", num_keys}, {"key width", key_width}};

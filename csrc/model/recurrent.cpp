@@ -32,9 +32,10 @@ void norm_heads(float* heads, int64_t num_heads, int64_t width, float scale) {
 }
 
 void check_heads_and_taps(const std::string& layer, int64_t key_dim, int64_t v_dim, int64_t conv_taps) {
-  require(key_dim % 8 == 0 && v_dim % kDeltaColumns == 0,
+  require(key_dim % 8 == 0 && key_dim <= kMostDeltaRows && v_dim % kDeltaColumns == 0,
           layer + " has heads of " + std::to_string(key_dim) + " and " + std::to_string(v_dim) +
-              " numbers; expected multiples of 8 and " + std::to_string(kDeltaColumns));
+              " numbers; expected multiples of 8, at most " + std::to_string(kMostDeltaRows) + ", and of " +
+              std::to_string(kDeltaColumns));
   require(conv_taps >= 2,
           layer + " has a convolution of " + std::to_string(conv_taps) + " taps; expected 2 or more");
 }

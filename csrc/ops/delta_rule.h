@@ -14,7 +14,7 @@ namespace ballast {
 struct DeltaShape {
   int64_t num_heads;      // of values
   int64_t num_key_heads;  // of queries and keys; divides num_heads
-  int64_t key_width;      // of a head, a multiple of 4
+  int64_t key_width;      // of a head, a multiple of 4, at most kMostDeltaRows
   int64_t value_width;    // of a head, a multiple of kDeltaColumns
   bool heads_alternate;   // head h has key head h % num_key_heads, else neighbouring heads share one
   bool decays_rows = false;  // whether each row of a head's state has a decay, else the head

@@ -17,9 +17,11 @@ struct DeltaSums {
 
 // The decay of a head's whole state. It multiplies the sum over rows instead of each row.
 struct HeadDecay {
-  explicit HeadDecay(const float* decays) : decay(broadcast_float(*decays)) {}
-  // The factor of a row, not yet decayed, in what the state gives for a key.
-  Floats of_key(const float* key, int64_t row) const { return broadcast_float(key[row]); }
+  HeadDecay(const DeltaTile& in, int64_t token) : decay(broadcast_float(in.decays[token * in.decay_stride])) {}
+  // Of rows that are not decayed yet, the factors in what the state gives for a token's key.
+  static const float* factors(const DeltaTile& in, int64_t token, float*) {
+    return in.keys + token * in.input_stride;
+  }
   Floats of_row(int64_t) const { return decay; }
   // The value less what the decayed state gives, of which `sum` is the sum with the factors above.
   Floats error(Floats value, Floats sum) const { return multiply_subtract_from(decay, sum, value); }
@@ -29,8 +31,13 @@ struct HeadDecay {
 
 // A decay for each row of the state.
 struct RowDecays {
-  explicit RowDecays(const float* of_rows) : decays(of_rows) {}
-  Floats of_key(const float* key, int64_t row) const { return broadcast_float(key[row] * decays[row]); }
+  RowDecays(const DeltaTile& in, int64_t token) : decays(in.decays + token * in.decay_stride) {}
+  static const float* factors(const DeltaTile& in, int64_t token, float* memory) {
+    const float* key = in.keys + token * in.input_stride;
+    const float* of_rows = in.decays + token * in.decay_stride;
+    for (int64_t row = 0; row < in.key_width; ++row) memory[row] = key[row] * of_rows[row];
+    return memory;
+  }
   Floats of_row(int64_t row) const { return broadcast_float(decays[row]); }
   Floats error(Floats value, Floats sum) const { return subtract(value, sum); }
 
@@ -49,17 +56,14 @@ BALLAST_INLINE Floats total(const DeltaSums& sums, int vector) {
   return add(sums.of[0][vector], sums.of[1][vector]);
 }
 
-// What the state gives for a token's key, before and without the decay that `Decay` applies later.
-template <class Decay>
-BALLAST_INLINE void recall(const DeltaTile& in, int64_t token, int64_t column, DeltaSums& sums) {
-  const float* key = in.keys + token * in.input_stride;
+// The sum of the state's rows times `factors`.
+BALLAST_INLINE void recall(const DeltaTile& in, const float* factors, int64_t column, DeltaSums& sums) {
   const float* state = in.state + column;
-  const Decay decay(in.decays + token * in.decay_stride);
   clear(sums);
   for (int64_t row = 0; row < in.key_width; row += kDeltaSums) {
 #pragma GCC unroll 2
     for (int s = 0; s < kDeltaSums; ++s) {
-      const Floats factor = decay.of_key(key, row + s);
+      const Floats factor = broadcast_float(factors[row + s]);
 #pragma GCC unroll 2
       for (int v = 0; v < kDeltaVectors; ++v) {
         const Floats old = load_floats(state + (row + s) * kDeltaColumns + v * kVectorRows);
@@ -70,17 +74,16 @@ BALLAST_INLINE void recall(const DeltaTile& in, int64_t token, int64_t column, D
 }
 
 // Updates the state by a token, for which it gave `recalled`, and writes the token's result. With kHasNext,
-// `recalled` becomes what the new state gives for the next token: the same sums as those of `recall`, without
-// reading the state again.
+// `recalled` becomes the sum of the new state's rows times `next_factors`: the same sums as those of `recall`,
+// without reading the state again.
 template <class Decay, bool kHasNext>
-BALLAST_INLINE void update(const DeltaTile& in, int64_t token, int64_t column, DeltaSums& recalled) {
+BALLAST_INLINE void update(const DeltaTile& in, int64_t token, const float* next_factors, int64_t column,
+                           DeltaSums& recalled) {
   const float* key = in.keys + token * in.input_stride;
   const float* query = in.queries + token * in.input_stride;
   const float* value = in.values + token * in.input_stride + column;
   float* state = in.state + column;
-  const Decay decay(in.decays + token * in.decay_stride);
-  const Decay next_decay(in.decays + (token + kHasNext) * in.decay_stride);
-  const float* next_key = key + kHasNext * in.input_stride;
+  const Decay decay(in, token);
   const Floats beta = broadcast_float(in.betas[token * in.beta_stride]);
   Floats change[kDeltaVectors];
 #pragma GCC unroll 2
@@ -96,7 +99,7 @@ BALLAST_INLINE void update(const DeltaTile& in, int64_t token, int64_t column, D
       const Floats factor = broadcast_float(key[row + s]);
       const Floats asked = broadcast_float(query[row + s]);
       const Floats kept = decay.of_row(row + s);
-      const Floats next_factor = kHasNext ? next_decay.of_key(next_key, row + s) : asked;
+      const Floats next_factor = kHasNext ? broadcast_float(next_factors[row + s]) : asked;
 #pragma GCC unroll 2
       for (int v = 0; v < kDeltaVectors; ++v) {
         float* entry = state + (row + s) * kDeltaColumns + v * kVectorRows;
@@ -115,12 +118,15 @@ BALLAST_INLINE void update(const DeltaTile& in, int64_t token, int64_t column, D
 template <class Decay>
 void delta_rule_of(const DeltaTile& tile) {
   if (tile.num_tokens == 0) return;
+  float memory[kMostDeltaRows];
   for (int64_t column = 0; column < kDeltaColumns; column += kDeltaVectors * kVectorRows) {
     const int64_t last = tile.num_tokens - 1;
     DeltaSums recalled;
-    recall<Decay>(tile, 0, column, recalled);
-    for (int64_t token = 0; token < last; ++token) update<Decay, true>(tile, token, column, recalled);
-    update<Decay, false>(tile, last, column, recalled);
+    recall(tile, Decay::factors(tile, 0, memory), column, recalled);
+    for (int64_t token = 0; token < last; ++token) {
+      update<Decay, true>(tile, token, Decay::factors(tile, token + 1, memory), column, recalled);
+    }
+    update<Decay, false>(tile, last, nullptr, column, recalled);
   }
 }
 

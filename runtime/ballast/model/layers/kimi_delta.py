@@ -10,8 +10,8 @@ from ballast.model.layers.tensor import Tensor, bias, matrix, norm
 
 @dataclass(frozen=True, slots=True)
 class KimiDeltaSpec:
-    """Kimi Delta Attention (arXiv 2510.26692): Gated DeltaNet with a decay for each row of a head's state. Queries, keys
-    and values pass a short convolution each."""
+    """Kimi Delta Attention (arXiv 2510.26692): Gated DeltaNet with a decay for each row of a head's state. Queries,
+    keys and values pass a short convolution each."""
 
     num_heads: int
     """Of queries, keys and values."""

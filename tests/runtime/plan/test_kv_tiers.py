@@ -93,8 +93,9 @@ def test_options_without_effect_are_rejected_by_name(tmp_path: Path) -> None:
     assert resolved(kv_disk_dir=tmp_path / "kv", kv_disk_bytes=GIB).machine.kv_host_bytes == 0
 
 
-def test_a_folder_is_rejected_for_recurrent_state(tmp_path: Path) -> None:
-    gguf = open_gguf(write_tiny_model(tmp_path, arch="qwen3next").gguf)
+@pytest.mark.parametrize("arch", ["qwen3next", "kimilinear"])
+def test_a_folder_is_rejected_for_recurrent_state(tmp_path: Path, arch: str) -> None:
+    gguf = open_gguf(write_tiny_model(tmp_path, arch=arch).gguf)
     config = Config(
         ModelConfig(gguf_path=gguf.path), machine=MachineConfig(device="cpu", cpu_threads=1, kv_disk_dir=tmp_path)
     )

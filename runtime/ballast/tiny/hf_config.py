@@ -54,7 +54,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "use_cache": True,
         "vocab_size": num_rows,
     }
-    if "rope_parameters" not in own:
+    if "rope_parameters" not in own and ARCHITECTURES[shape.architecture].rotates:
         common["rope_scaling"] = None if shape.yarn is None else _rope_scaling(shape)
     return own | common | own
 

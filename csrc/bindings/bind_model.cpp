@@ -289,11 +289,13 @@ void bind_model(py::module_ m) {
            py::kw_only(), arg("num_heads"), arg("key_width"), arg("top_k"), arg("pairs_apart"));
   py::class_<LatentShape>(m, "LatentShape")
       .def(py::init([](int64_t num_heads, int64_t kv_lora_rank, int64_t nope_dim, int64_t rope_dim,
-                       int64_t v_dim, float softmax_scale, const std::optional<IndexerShape>& index) {
-             return LatentShape{num_heads, kv_lora_rank, nope_dim, rope_dim, v_dim, softmax_scale, index};
+                       int64_t v_dim, float softmax_scale, const std::optional<IndexerShape>& index,
+                       bool rotates) {
+             return LatentShape{num_heads, kv_lora_rank, nope_dim, rope_dim,
+                                v_dim,     softmax_scale, index,   rotates};
            }),
            py::kw_only(), arg("num_heads"), arg("kv_lora_rank"), arg("nope_dim"), arg("rope_dim"),
-           arg("v_dim"), arg("softmax_scale"), arg("index").none(true));
+           arg("v_dim"), arg("softmax_scale"), arg("index").none(true), arg("rotates"));
   py::class_<GroupedShape>(m, "GroupedShape")
       .def(py::init([](int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t v_dim,
                        int64_t rope_dim, float softmax_scale, bool norms_all_heads, int64_t window,
@@ -312,6 +314,11 @@ void bind_model(py::module_ m) {
            }),
            py::kw_only(), arg("num_heads"), arg("num_key_heads"), arg("key_dim"), arg("v_dim"),
            arg("conv_taps"), arg("heads_alternate"));
+  py::class_<KimiDeltaShape>(m, "KimiDeltaShape")
+      .def(py::init([](int64_t num_heads, int64_t head_dim, int64_t conv_taps) {
+             return KimiDeltaShape{num_heads, head_dim, conv_taps};
+           }),
+           py::kw_only(), arg("num_heads"), arg("head_dim"), arg("conv_taps"));
   py::class_<HeadMatrixView>(m, "HeadMatrix")
       .def(py::init([](const MatrixView& matrix, int64_t head_stride, int64_t row_offset, bool transposed) {
              return HeadMatrixView{matrix, head_stride, row_offset, transposed};

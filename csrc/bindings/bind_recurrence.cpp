@@ -55,15 +55,19 @@ void bind_delta_rule(ThreadPool& pool, const py::array& queries, const py::array
   if (queries.ndim() != 3 || values.ndim() != 3) throw py::value_error("expected three dimensions");
   const int64_t num_tokens = queries.shape(0), num_keys = queries.shape(1), key_width = queries.shape(2);
   const int64_t num_heads = values.shape(1), value_width = values.shape(2);
-  const DeltaShape shape{num_heads, num_keys, key_width, value_width, heads_alternate};
-  if (num_keys == 0 || num_heads % num_keys != 0 || key_width % 4 != 0 || value_width % kDeltaColumns != 0) {
+  const DeltaShape shape{num_heads, num_keys, key_width, value_width, heads_alternate, decays.ndim() == 3};
+  if (num_keys == 0 || num_heads % num_keys != 0 || key_width % 4 != 0 || key_width > kMostDeltaRows ||
+      value_width % kDeltaColumns != 0) {
     throw py::value_error("queries are " + describe(queries) + " and values " + describe(values) +
-                          "; expected equal groups of heads, keys of a multiple of 4 and values of " +
+                          "; expected equal groups of heads, keys of a multiple of 4, at most " +
+                          std::to_string(kMostDeltaRows) + ", and values of " +
                           std::to_string(kDeltaColumns));
   }
   const std::vector<Dim> keyed = {{"T", num_tokens}, {"key heads", num_keys}, {"key width", key_width}};
   const std::vector<Dim> valued = {{"T", num_tokens}, {"heads", num_heads}, {"value width", value_width}};
   const std::vector<Dim> gated = {{"T", num_tokens}, {"heads", num_heads}};
+  std::vector<Dim> decayed = gated;
+  if (shape.decays_rows) decayed.push_back({"key width", key_width});
   // Inputs of a token are adjacent in the model.
   const float* q = read<float>("queries", queries, keyed);
   const float* k = read<float>("keys", keys, keyed);
@@ -78,7 +82,7 @@ void bind_delta_rule(ThreadPool& pool, const py::array& queries, const py::array
   }
   const DeltaInput input{
       joined.data(), joined.data() + num_keys * key_width, joined.data() + 2 * num_keys * key_width,
-      num_all,       read<float>("decays", decays, gated), read<float>("betas", betas, gated)};
+      num_all,       read<float>("decays", decays, decayed), read<float>("betas", betas, gated)};
   float* all =
       write<float>("states", states,
                    {{"slots"}, {"heads", num_heads}, {"key width", key_width}, {"value width", value_width}});

@@ -105,6 +105,10 @@ struct Kernels {
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
   void (*clamped_swiglu)(const ClampedSwiglu& unit, const float* gate, const float* up, int64_t n,
                          float* out);
+  // out = sigmoid(gate) * up, under the same conditions.
+  void (*sigmoid_mul)(const float* gate, const float* up, int64_t n, float* out);
+  // out = exp(rate * softplus(x + shift)); n is a multiple of 8. out may be x.
+  void (*softplus_decays)(const float* x, const float* shift, float rate, int64_t n, float* out);
   AttentionKernels attention;
   DeltaRule delta_rule;
   const SamplingKernels& (*sampling)();

@@ -33,6 +33,8 @@ struct LatentShape {
   // If set, a token attends to selected positions only. A layer without an indexer uses the selection of the
   // nearest indexer below it (GLM-5.2, arXiv 2603.12201).
   std::optional<IndexerShape> index;
+  // Whether the position rotates the last rope_dim entries of queries and of the key. They exist in any case.
+  bool rotates = true;
 
   int64_t latent_dim() const { return kv_lora_rank + rope_dim; }
   int64_t query_dim() const { return nope_dim + rope_dim; }  // of one head
@@ -70,7 +72,17 @@ struct DeltaNetShape {
   int64_t channels() const { return 2 * key_width() + value_width(); }  // of the convolution
 };
 
-using MixerShape = std::variant<LatentShape, GroupedShape, DeltaNetShape>;
+// Kimi Delta Attention (arXiv 2510.26692): as Gated DeltaNet, with a decay for each row of a state, and as many
+// heads of keys as of values, all of one width.
+struct KimiDeltaShape {
+  int64_t num_heads;
+  int64_t head_dim;
+  int64_t conv_taps;
+
+  int64_t width() const { return num_heads * head_dim; }  // of all heads
+};
+
+using MixerShape = std::variant<LatentShape, GroupedShape, DeltaNetShape, KimiDeltaShape>;
 
 // Buffers between operations, sized for the largest step so far.
 struct AttentionMemory {
@@ -86,8 +98,8 @@ struct AttentionMemory {
   std::vector<float> gates;         // [T, H] or [T, H, v]
   std::vector<float> projected;     // [T, a product of several matrices]
   std::vector<float> mixed;         // [T, channels], queries, keys and values before the convolution
-  std::vector<float> convolved;     // [T, channels]
-  std::vector<float> decays;        // [T, H]
+  std::vector<float> convolved;     // [T, channels], or the queries of all tokens, then keys, then values
+  std::vector<float> decays;        // [T, H] or [T, H, rows of a state]
   std::vector<float> betas;         // [T, H]
   std::vector<float> index_query;   // [T, index heads, key_width]
   std::vector<float> index_key;     // [T, key_width]
@@ -128,12 +140,14 @@ class Attention {
                       float* out) const = 0;
 };
 
-// Both throw std::invalid_argument like `LayerTensors`, and for sizes that contradict each other.
+// All throw std::invalid_argument like `LayerTensors`, and for sizes that contradict each other.
 std::shared_ptr<const Attention> make_attention(const LatentShape& shape, int64_t hidden,
                                                 LayerTensors& tensors);
 std::shared_ptr<const Attention> make_attention(const GroupedShape& shape, int64_t hidden,
                                                 LayerTensors& tensors);
 std::shared_ptr<const Attention> make_attention(const DeltaNetShape& shape, int64_t hidden,
+                                                LayerTensors& tensors);
+std::shared_ptr<const Attention> make_attention(const KimiDeltaShape& shape, int64_t hidden,
                                                 LayerTensors& tensors);
 
 }  // namespace ballast

@@ -3,37 +3,16 @@
 #include <optional>
 #include <utility>
 
-#include "cpu/delta_rule.h"
 #include "model/attention.h"
 #include "model/fits.h"
+#include "model/recurrent.h"
 #include "ops/delta_rule.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/short_conv.h"
-#include "ops/vector.h"
 
 namespace ballast {
 namespace {
-
-// Of the squares of a query or a key, which are normed without weights.
-constexpr float kNormEps = 1e-6f;
-
-// As torch: the identity above 20.
-float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
-
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-
-// [channels, taps] → [taps, channels], so that a tap's weights are adjacent.
-std::vector<float> by_tap(const std::vector<float>& weights, int64_t taps) {
-  const int64_t channels = static_cast<int64_t>(weights.size()) / taps;
-  std::vector<float> out(weights.size());
-  for (int64_t c = 0; c < channels; ++c) {
-    for (int64_t tap = 0; tap < taps; ++tap) {
-      out[static_cast<size_t>(tap * channels + c)] = weights[static_cast<size_t>(c * taps + tap)];
-    }
-  }
-  return out;
-}
 
 // Files have the products of queries, keys, values and gates in one of two layouts: `mixed` (all queries, all
 // keys, all values) and `output_gate`, or `grouped`, where each key head's query, key, values and gates
@@ -74,11 +53,7 @@ class GatedDeltaNet final : public Attention {
     require(shape.num_key_heads > 0 && shape.num_heads % shape.num_key_heads == 0,
             layer + " has " + std::to_string(shape.num_heads) + " heads of values for " +
                 std::to_string(shape.num_key_heads) + " of keys; expected equal groups");
-    require(shape.key_dim % 8 == 0 && shape.v_dim % kDeltaColumns == 0,
-            layer + " has heads of " + std::to_string(shape.key_dim) + " and " + std::to_string(shape.v_dim) +
-                " numbers; expected multiples of 8 and " + std::to_string(kDeltaColumns));
-    require(shape.conv_taps >= 2,
-            layer + " has a convolution of " + std::to_string(shape.conv_taps) + " taps; expected 2 or more");
+    check_heads_and_taps(layer, shape.key_dim, shape.v_dim, shape.conv_taps);
     return shape;
   }
 
@@ -91,7 +66,6 @@ class GatedDeltaNet final : public Attention {
   void split_groups(const float* grouped, float* mixed, float* gates) const;
   void split_gates(const float* grouped, float* betas, float* alphas) const;
   void prepare(const AttentionCall& call, const float* normed) const;
-  void norm_heads(float* convolved) const;
   void apply_gates(const AttentionCall& call) const;
 
   const DeltaNetShape shape_;
@@ -150,17 +124,6 @@ void GatedDeltaNet::project(const AttentionCall& call, const float* normed) cons
   });
 }
 
-// One token's queries and keys, in place.
-void GatedDeltaNet::norm_heads(float* convolved) const {
-  const float query_scale = 1.0f / std::sqrt(static_cast<float>(shape_.key_dim));
-  for (int64_t head = 0; head < 2 * shape_.num_key_heads; ++head, convolved += shape_.key_dim) {
-    const float scale = 1.0f / std::sqrt(dot(convolved, convolved, shape_.key_dim) + kNormEps);
-    for (int64_t i = 0; i < shape_.key_dim; ++i) convolved[i] *= scale;
-    if (head >= shape_.num_key_heads) continue;
-    for (int64_t i = 0; i < shape_.key_dim; ++i) convolved[i] *= query_scale;
-  }
-}
-
 // One token's betas and alphas apart.
 void GatedDeltaNet::split_gates(const float* grouped, float* betas, float* alphas) const {
   const int64_t per_key_head = shape_.num_heads / shape_.num_key_heads;
@@ -175,6 +138,7 @@ void GatedDeltaNet::split_gates(const float* grouped, float* betas, float* alpha
 void GatedDeltaNet::prepare(const AttentionCall& call, const float* normed) const {
   AttentionMemory& s = call.memory;
   const int64_t num_tokens = call.step.num_tokens(), num_heads = shape_.num_heads;
+  const float query_scale = 1.0f / std::sqrt(static_cast<float>(shape_.key_dim));
   if (beta_alpha_) {
     linear(call.pool, normed, num_tokens, *beta_alpha_, s.projected.data());
   } else {
@@ -182,7 +146,9 @@ void GatedDeltaNet::prepare(const AttentionCall& call, const float* normed) cons
     linear(call.pool, normed, num_tokens, *alpha_, s.decays.data());
   }
   for_tokens(call.pool, num_tokens, [&](int64_t token) {
-    norm_heads(s.convolved.data() + token * shape_.channels());
+    float* queries = s.convolved.data() + token * shape_.channels();
+    norm_heads(queries, shape_.num_key_heads, shape_.key_dim, query_scale);
+    norm_heads(queries + shape_.key_width(), shape_.num_key_heads, shape_.key_dim, 1.0f);
     float* betas = s.betas.data() + token * num_heads;
     float* decays = s.decays.data() + token * num_heads;
     if (beta_alpha_) split_gates(s.projected.data() + token * 2 * num_heads, betas, decays);

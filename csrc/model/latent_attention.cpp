@@ -53,7 +53,7 @@ class LatentAttention final : public Attention {
     if (!indexer_) return {shape_.latent_dim()};
     return {shape_.latent_dim(), shape_.index->key_width};
   }
-  int64_t rope_dim() const override { return shape_.rope_dim; }
+  int64_t rope_dim() const override { return shape_.rotates ? shape_.rope_dim : 0; }
   const IndexerShape* index() const override { return shape_.index ? &*shape_.index : nullptr; }
   bool has_indexer() const override { return indexer_.has_value(); }
   void attend(const AttentionCall& call, const float* normed, const LayerCache& cache,
@@ -109,21 +109,24 @@ void LatentAttention::rotate_and_store(const AttentionCall& call, float* cache) 
   const int64_t num_pairs = shape.rope_dim / 2;
   AttentionMemory& memory = call.memory;
   for_tokens(call.pool, call.step.num_tokens(), [&](int64_t token) {
-    const float* cos = call.rope.cos + call.step.batch.positions[token] * num_pairs;
-    const float* sin = call.rope.sin + call.step.batch.positions[token] * num_pairs;
+    const int64_t position = call.step.batch.positions[token];
+    const auto rotate = [&](float* entries) {
+      if (!shape.rotates) return;
+      rope_interleaved(entries, 1, 1, shape.rope_dim, call.rope.cos + position * num_pairs,
+                       call.rope.sin + position * num_pairs);
+    };
     const float* latent = memory.latent.data() + token * shape.latent_dim();
     float* row = cache + call.step.slots[token] * shape.latent_dim();
     rms_norm(latent, 1, rank, kv_a_norm_.data(), call.rms_eps, row);
     std::copy_n(latent + rank, shape.rope_dim, row + rank);
-    rope_interleaved(row + rank, 1, 1, shape.rope_dim, cos, sin);
-    const float* scale =
-        call.rope.query_scale ? call.rope.query_scale + call.step.batch.positions[token] : nullptr;
+    rotate(row + rank);
+    const float* scale = call.rope.query_scale ? call.rope.query_scale + position : nullptr;
     for (int64_t head = 0; head < shape.num_heads; ++head) {
       const int64_t index = token * shape.num_heads + head;
       float* query = memory.query.data() + index * shape.query_dim();
       if (scale) std::transform(query, query + shape.query_dim(), query, [&](float x) { return x * *scale; });
       std::copy_n(query, shape.nope_dim, memory.query_nope.data() + index * shape.nope_dim);
-      rope_interleaved(query + shape.nope_dim, 1, 1, shape.rope_dim, cos, sin);
+      rotate(query + shape.nope_dim);
     }
   });
 }

@@ -15,6 +15,9 @@ namespace ballast {
 
 namespace {
 
+// Of layers in which positions do not count.
+constexpr RopeTable kNoRope{nullptr, nullptr, 0, 0};
+
 void within(const char* name, int64_t index, int64_t value, int64_t end) {
   if (value >= 0 && value < end) return;
   throw std::out_of_range(std::string(name) + "[" + std::to_string(index) + "] is " + std::to_string(value) +
@@ -42,10 +45,11 @@ void Transformer::check_ropes() const {
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[i];
     const std::string name = "layers[" + std::to_string(i) + "]";
+    const int64_t dim = layer.attention->rope_dim();
+    if (dim == 0) continue;
     require(layer.rope < ropes_.size(), name + " has rotation " + std::to_string(layer.rope) +
                                             "; expected one of " + std::to_string(ropes_.size()));
-    const int64_t dim = layer.attention->rope_dim();
-    require(dim == 0 || dim == ropes_[layer.rope].dim, name + " rotates " + std::to_string(dim) +
+    require(dim == ropes_[layer.rope].dim, name + " rotates " + std::to_string(dim) +
                                                            " entries; expected " +
                                                            std::to_string(ropes_[layer.rope].dim));
   }
@@ -77,7 +81,8 @@ void Transformer::forward(const Step& step, float* logits, const std::function<v
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[i];
     add_and_norm(pending, layer.attention_norm, step.num_tokens());
-    layer.attention->attend({pool_, kernels_, ropes_[layer.rope], shape_.rms_eps, step, attention_memory_},
+    const RopeTable& rope = layer.attention->rope_dim() == 0 ? kNoRope : ropes_[layer.rope];
+    layer.attention->attend({pool_, kernels_, rope, shape_.rms_eps, step, attention_memory_},
                             memory_.normed.data(), cache_.layers[i], memory_.block_out.data());
     add_and_norm({memory_.block_out.data()}, layer.ffn_norm, step.num_tokens());
     pending = feed_forward(layer, step.num_tokens());

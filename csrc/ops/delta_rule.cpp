@@ -51,6 +51,7 @@ class Tile {
 void delta_rule(ThreadPool& pool, const Kernels* kernels, const DeltaShape& shape, const DeltaInput& input,
                 const StateRows& rows, float* states, float* out) {
   const DeltaRule compute = kernels == nullptr ? reference_delta_rule : kernels->delta_rule;
+  const int64_t decays_per_head = shape.decay_width() / shape.num_heads;
   const int64_t tiles_per_head = shape.value_width / kDeltaColumns;
   const int64_t tiles_per_row = shape.num_heads * tiles_per_head;
   pool.parallel_for(rows.num_rows * tiles_per_row, [&](int64_t task) {
@@ -68,7 +69,8 @@ void delta_rule(ThreadPool& pool, const Kernels* kernels, const DeltaShape& shap
       };
       compute({tile.data(), shape.key_width, end - done, at(input.queries, key_offset),
                at(input.keys, key_offset), at(input.values, head * shape.value_width + column),
-               input.input_stride, input.decays + first * shape.num_heads + head,
+               input.input_stride, shape.decays_rows,
+               input.decays + first * shape.decay_width() + head * decays_per_head, shape.decay_width(),
                input.betas + first * shape.num_heads + head, shape.num_heads,
                out + (first * shape.num_heads + head) * shape.value_width + column,
                shape.num_heads * shape.value_width});

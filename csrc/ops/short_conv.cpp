@@ -12,6 +12,9 @@ namespace {
 constexpr int64_t kTaskTokens = 8;
 constexpr int64_t kTaskChannels = 1024;
 
+// Of most models. Their sums take one pass over the channels.
+constexpr int64_t kUsualTaps = 4;
+
 // The input of a row's token, counted from the row's first; of one before that, from the state that it reads.
 // Null: zeros.
 const float* input_of(const ConvShape& shape, const float* x, const StateRows& rows, const float* states,
@@ -21,14 +24,34 @@ const float* input_of(const ConvShape& shape, const float* x, const StateRows& r
   return states + rows.slot_in(row) * shape.state_floats() + (token + shape.taps - 1) * shape.channels;
 }
 
+// sums = weights * inputs, summed over kUsualTaps taps in their order; the weights of taps are a stride apart.
+void sum_usual_taps(const float* weights, int64_t stride, const float* const* inputs, int64_t count,
+                    float* __restrict sums) {
+  const float *w0 = weights, *w1 = w0 + stride, *w2 = w1 + stride, *w3 = w2 + stride;
+  const float *x0 = inputs[0], *x1 = inputs[1], *x2 = inputs[2], *x3 = inputs[3];
+  for (int64_t c = 0; c < count; ++c) {
+    sums[c] = ((w0[c] * x0[c] + w1[c] * x1[c]) + w2[c] * x2[c]) + w3[c] * x3[c];
+  }
+}
+
 void convolve(const ConvShape& shape, const float* weights, const float* x, const StateRows& rows,
-              const float* states, int64_t row, int64_t token, IndexRange channels, float* out) {
-  std::fill(out + channels.begin, out + channels.end, 0.0f);
+              const float* states, int64_t row, int64_t token, IndexRange channels, float* sums) {
+  static const std::vector<float> zeros(kTaskChannels, 0.0f);
+  const auto input = [&](int64_t tap) {
+    const float* found = input_of(shape, x, rows, states, row, token - shape.taps + 1 + tap);
+    return found == nullptr ? zeros.data() : found + channels.begin;
+  };
+  const int64_t count = channels.size();
+  if (shape.taps == kUsualTaps) {
+    const float* const inputs[kUsualTaps] = {input(0), input(1), input(2), input(3)};
+    sum_usual_taps(weights + channels.begin, shape.channels, inputs, count, sums);
+    return;
+  }
+  std::fill_n(sums, count, 0.0f);
   for (int64_t tap = 0; tap < shape.taps; ++tap) {
-    const float* input = input_of(shape, x, rows, states, row, token - shape.taps + 1 + tap);
-    if (input == nullptr) continue;
-    const float* weight = weights + tap * shape.channels;
-    for (int64_t c = channels.begin; c < channels.end; ++c) out[c] += weight[c] * input[c];
+    const float* values = input(tap);
+    const float* weight = weights + tap * shape.channels + channels.begin;
+    for (int64_t c = 0; c < count; ++c) sums[c] += weight[c] * values[c];
   }
 }
 
@@ -65,13 +88,12 @@ void short_conv(ThreadPool& pool, const Kernels* kernels, const ConvShape& shape
     int64_t row = std::upper_bound(ends, ends + rows.num_rows, some.begin) - ends;
     for (int64_t token = some.begin; token < some.end; ++token) {
       while (token >= rows.token_indptr[row + 1]) ++row;
-      float* to = out + token * shape.channels;
-      convolve(shape, weights, x, rows, states, row, token - rows.token_indptr[row], own, to);
-      float* sums = to + own.begin;
+      float* sums = out + token * shape.channels + own.begin;
+      convolve(shape, weights, x, rows, states, row, token - rows.token_indptr[row], own, sums);
       if (kernels == nullptr) {
-        silu_mul(sums, ones.data(), own.end - own.begin, sums);
+        silu_mul(sums, ones.data(), own.size(), sums);
       } else {
-        kernels->silu_mul(sums, ones.data(), own.end - own.begin, sums);
+        kernels->silu_mul(sums, ones.data(), own.size(), sums);
       }
     }
   });

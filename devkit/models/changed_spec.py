@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import DenseSpec, ExpertsSpec, FeedForward, RoutingSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
-from ballast.model.layers.layer import LayerSpec, Mixer
+from ballast.model.layers.layer import LayerSpec, Mixer, RecurrentMixer
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.spec import ModelSpec
 
@@ -32,7 +31,7 @@ def changed(
     """`spec` with changes in all of its layers, by the names of the fields that have them: of `ModelSpec`,
     `RoutingSpec`, `ExpertsSpec`, `RopeSpec` and the mixer. `num_layers` leaves out the last layers, or repeats the
     last. `mixer` replaces that of all layers, `index` their choice of positions; `indexed_layers` have an indexer.
-    Layers of Gated DeltaNet keep their mixer."""
+    Recurrent layers keep their mixer."""
     count = num_layers or spec.num_layers
     layers = [spec.layers[min(layer, spec.num_layers - 1)] for layer in range(count)]
     of_model = {name: changes.pop(name) for name in _MODEL & changes.keys()}
@@ -53,7 +52,7 @@ def changed(
 
 
 def _mixer(mixer: Mixer, of_rope: Mapping[str, Any], changes: Mapping[str, Any]) -> Mixer:
-    if isinstance(mixer, DeltaNetSpec):
+    if isinstance(mixer, RecurrentMixer):
         return mixer
     return replace(mixer, rope=replace(mixer.rope, **of_rope), **changes)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ballast.families.architecture import ClampedSilu
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import OUTPUT, expected_tensors
@@ -35,7 +36,7 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         "attention.head_count": mixer.num_heads,
         "attention.layer_norm_rms_epsilon": spec.rms_eps,
         "rope.dimension_count": rope.dim,
-        "rope.freq_base": rope.theta,
+        "rope.freq_base": rope.theta if spec.ropes else None,
         "expert_count": routing.num_experts,
         "expert_used_count": routing.num_experts_used,
         "expert_feed_forward_length": experts.width,
@@ -43,7 +44,7 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     if isinstance(mixer, GroupedSpec):
         keys |= _grouped_keys(spec) | _delta_net_keys(spec)
     else:
-        keys |= _latent_keys(mixer) | _index_keys(spec)
+        keys |= _latent_keys(mixer) | _index_keys(spec) | _kimi_delta_keys(spec)
     if spec.architecture.has_limits:
         keys |= _limits(spec)
     if spec.architecture.name in ("hy_v3", "step35", "laguna", "qwen3next", "qwen35moe"):
@@ -135,6 +136,18 @@ def _delta_net_keys(spec: ModelSpec) -> dict[str, Any]:
         "ssm.inner_size": mixer.value_width,
         "ssm.state_size": mixer.key_dim,
         "ssm.time_step_rank": mixer.num_heads,
+    }
+
+
+def _kimi_delta_keys(spec: ModelSpec) -> dict[str, Any]:
+    mixers = [layer.mixer for layer in spec.layers]
+    mixer = next((each for each in mixers if isinstance(each, KimiDeltaSpec)), None)
+    if mixer is None:
+        return {}
+    return {
+        "attention.head_count_kv": [0 if isinstance(each, KimiDeltaSpec) else 1 for each in mixers],
+        "kda.head_dim": mixer.head_dim,
+        "ssm.conv_kernel": mixer.conv_taps,
     }
 
 

@@ -91,6 +91,20 @@ class PlainReader(GGUFReader):
         super().__setattr__(name, np.asarray(value) if name == "data" else value)
 
 
+_KIMI_NAMES = {
+    "conv1d_q.weight": "conv1d.weight",
+    "beta.weight": "b_proj.weight",
+    "f_a.weight": "forget_gate.f_a_proj.weight",
+    "f_b.weight": "forget_gate.f_b_proj.weight",
+    "a": "forget_gate.A_log",
+    "dt.bias": "forget_gate.dt_bias",
+    "g_a.weight": "g_a_proj.weight",
+    "g_b.weight": "g_b_proj.weight",
+    "norm.weight": "o_norm.weight",
+}
+"""Of a layer of Kimi Delta Attention, after `ssm_` in a GGUF and after `self_attn.` in transformers."""
+
+
 class StepForCausalLM(torch.nn.Module):
     """Step's text model with a head. transformers has a head for the model that sees images alone."""
 
@@ -125,6 +139,8 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
         tensors = _grouped_by_key_head(tensors, config_values)
     if config.model_type == "qwen3_5_moe_text":
         tensors = _with_neighbours(tensors, config_values)
+    if config.model_type == "kimi_linear":
+        tensors = _with_kimi_names(tensors)
     weights = hf_weights(_separated(tensors, config_values))
     if config.model_type in ("qwen3_next", "qwen3_5_moe_text"):
         weights = _as_qwen3_next(weights)
@@ -297,6 +313,21 @@ def _as_qwen3_next(weights: Mapping[str, Floats]) -> dict[str, Floats]:
             found[name] = values[:, None]
         if name.endswith(".shared_expert_gate.weight"):
             found[name] = values[None]
+    return found
+
+
+def _with_kimi_names(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
+    """`tensors` with one convolution for queries, keys and values, and the logarithms of rates."""
+    found = {}
+    for name, values in tensors.items():
+        block, _, rest = name.partition(".ssm_")
+        if rest == "a":
+            values = np.log(-values).reshape(1, 1, -1, 1)
+        if rest == "conv1d_q.weight":
+            parts = [tensors[f"{block}.ssm_conv1d_{letter}.weight"] for letter in "qkv"]
+            values = np.concatenate(parts)[:, None]
+        if rest not in ("conv1d_k.weight", "conv1d_v.weight"):
+            found[f"{block}.self_attn.{_KIMI_NAMES[rest]}" if rest else name] = values
     return found
 
 

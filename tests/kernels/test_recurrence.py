@@ -26,9 +26,14 @@ class Sizes(NamedTuple):
     key_width: int
     value_width: int
     heads_alternate: bool
+    decays_rows: bool = False
+    """Whether each row of a state has a decay, else each head."""
 
 
-SIZES = [Sizes(6, 2, 64, 32, False), Sizes(6, 2, 64, 32, True), Sizes(2, 2, 128, 128, False), Sizes(1, 1, 4, 96, True)]
+SIZES = [
+    *(Sizes(6, 2, 64, 32, False), Sizes(6, 2, 64, 32, True), Sizes(2, 2, 128, 128, False), Sizes(1, 1, 4, 96, True)),
+    *(Sizes(3, 3, 64, 64, False, decays_rows=True), Sizes(4, 2, 4, 32, True, decays_rows=True)),
+]
 
 
 class Inputs(NamedTuple):
@@ -58,11 +63,12 @@ def inputs_of(sizes: Sizes, num_tokens: int, seed: int = 0) -> Inputs:
         return rng.standard_normal((num_tokens, *shape), np.float32)
 
     keys = normal(sizes.num_key_heads, sizes.key_width)
+    decayed = (sizes.num_heads, sizes.key_width) if sizes.decays_rows else (sizes.num_heads,)
     return Inputs(
         normal(sizes.num_key_heads, sizes.key_width) * np.float32(0.1),
         keys / np.linalg.norm(keys, axis=-1, keepdims=True),
         normal(sizes.num_heads, sizes.value_width),
-        rng.uniform(0.2, 1.0, (num_tokens, sizes.num_heads)).astype(np.float32),
+        rng.uniform(0.2, 1.0, (num_tokens, *decayed)).astype(np.float32),
         rng.uniform(0.0, 1.0, (num_tokens, sizes.num_heads)).astype(np.float32),
     )
 
@@ -114,7 +120,7 @@ def expected(sizes: Sizes, inputs: Inputs) -> tuple[NDArray[np.float64], NDArray
     outs, states = [], []
     for query, key, value, decay, beta in zip(*(each.astype(np.float64) for each in inputs), strict=True):
         key, query = key[key_heads], query[key_heads]
-        state = state * decay[:, None, None]
+        state = state * decay.reshape(sizes.num_heads, -1, 1)
         change = (value - np.einsum("hk,hkv->hv", key, state)) * beta[:, None]
         state = state + key[:, :, None] * change[:, None, :]
         outs.append(np.einsum("hk,hkv->hv", query, state))

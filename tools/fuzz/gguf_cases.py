@@ -20,6 +20,7 @@ from devkit.models.gguf_files import write_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC, V32_SPEC
 from devkit.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_SPEC
+from devkit.models.specs.kimi import KIMI_LINEAR_SPEC
 from devkit.models.specs.laguna import LAGUNA_SPEC
 from devkit.models.specs.mimo import MIMO_SPEC
 from devkit.models.specs.qwen3 import QWEN3_NEXT_SPEC, QWEN3_SPEC
@@ -84,8 +85,8 @@ def seed_specs() -> tuple[ModelSpec, ...]:
     grouped = [changed(QWEN3_SPEC, **small), changed(GLM_SPEC, **small, **dense)]
     sparse = [changed(spec, **small, **dense, **latent) for spec in (V32_SPEC, GLM_DSA_SPEC)]
     windowed = [replace(spec, hidden=32, vocab_size=288) for spec in (GPT_OSS_SPEC, STEP_SPEC, MIMO_SPEC, LAGUNA_SPEC)]
-    recurrent = replace(QWEN3_NEXT_SPEC, hidden=32, vocab_size=288)
-    return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse, *windowed, recurrent
+    recurrent = [replace(spec, hidden=32, vocab_size=288) for spec in (QWEN3_NEXT_SPEC, KIMI_LINEAR_SPEC)]
+    return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse, *windowed, *recurrent
 
 
 @cache
@@ -202,6 +203,9 @@ _MORE_KEYS = (
     "qwen3next.full_attention_interval",
     "qwen3next.attention.recurrent_layers",
     "qwen3next.ssm.state_size",
+    "kimi-linear.attention.head_count_kv",
+    "kimi-linear.kda.head_dim",
+    "kimi-linear.kda.gate_lower_bound",
     "laguna.attention.sliding_window_pattern",
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.unknown",

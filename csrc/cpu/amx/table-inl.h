@@ -141,10 +141,19 @@ void delta_rule(const DeltaTile& tile) { avx512_kernels()->delta_rule(tile); }
 
 const SamplingKernels& sampling() { return avx512_kernels()->sampling(); }
 
+void sigmoid_mul(const float* gate, const float* up, int64_t n, float* out) {
+  avx512_kernels()->sigmoid_mul(gate, up, n, out);
+}
+void softplus_decays(const float* x, const float* shift, float rate, int64_t n, float* out) {
+  avx512_kernels()->softplus_decays(x, shift, rate, n, out);
+}
+
 constexpr Kernels kTileKernels{"amx",
                                {tile_kernels<1>(), tile_kernels<2>()},
                                silu_times,
                                clamped_swiglu,
+                               sigmoid_mul,
+                               softplus_decays,
                                {attend, merge, index},
                                delta_rule,
                                sampling};

@@ -151,6 +151,40 @@ void silu_times(const float* gate, const float* up, int64_t n, float* out) {
   }
 }
 
+void sigmoid_times(const float* gate, const float* up, int64_t n, float* out) {
+  const __m256 one = _mm256_set1_ps(1.0f);
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 below = _mm256_add_ps(one, exp_of(_mm256_sub_ps(_mm256_setzero_ps(), _mm256_loadu_ps(gate + i))));
+    _mm256_storeu_ps(out + i, _mm256_div_ps(_mm256_loadu_ps(up + i), below));
+  }
+}
+
+// ln(1 + a) for 0 <= a <= 1, by the series of 2 artanh(a / (2 + a)): the remainder is below 1e-9.
+BALLAST_INLINE __m256 log_of_one_and(__m256 a) {
+  const __m256 z = _mm256_div_ps(a, _mm256_add_ps(a, _mm256_set1_ps(2.0f)));
+  const __m256 square = _mm256_mul_ps(z, z);
+  __m256 sum = _mm256_set1_ps(2.0f / 15.0f);
+  sum = _mm256_fmadd_ps(sum, square, _mm256_set1_ps(2.0f / 13.0f));
+  sum = _mm256_fmadd_ps(sum, square, _mm256_set1_ps(2.0f / 11.0f));
+  sum = _mm256_fmadd_ps(sum, square, _mm256_set1_ps(2.0f / 9.0f));
+  sum = _mm256_fmadd_ps(sum, square, _mm256_set1_ps(2.0f / 7.0f));
+  sum = _mm256_fmadd_ps(sum, square, _mm256_set1_ps(2.0f / 5.0f));
+  sum = _mm256_fmadd_ps(sum, square, _mm256_set1_ps(2.0f / 3.0f));
+  sum = _mm256_fmadd_ps(sum, square, _mm256_set1_ps(2.0f));
+  return _mm256_mul_ps(sum, z);
+}
+
+void softplus_decays(const float* x, const float* shift, float rate, int64_t n, float* out) {
+  const __m256 rates = _mm256_set1_ps(rate);
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 a = _mm256_add_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(shift + i));
+    const __m256 rest = log_of_one_and(exp_of(_mm256_or_ps(a, sign)));  // of e^-|a|
+    const __m256 softplus = _mm256_add_ps(_mm256_max_ps(_mm256_setzero_ps(), a), rest);  // keeps NaN
+    _mm256_storeu_ps(out + i, exp_of(_mm256_mul_ps(rates, softplus)));
+  }
+}
+
 void clamped_swiglu(const ClampedSwiglu& unit, const float* gate, const float* up, int64_t n, float* out) {
   const __m256 one = _mm256_set1_ps(1.0f);
   const __m256 limit = _mm256_set1_ps(unit.limit);

@@ -388,10 +388,10 @@ def delta_rule(
     heads_alternate: bool,
     isa: str,
 ) -> None:
-    """The gated delta rule, token after token. queries, keys [T, key heads, K]; values, out [T, H, V]; decays,
-    betas [T, H]; states [slots, H, K, V]. Row r owns tokens token_indptr[r]:token_indptr[r + 1]. Head h has the key
-    head h % key heads with heads_alternate, else h // (H / key heads). Raises IndexError or ValueError naming what does
-    not fit."""
+    """The gated delta rule, token after token. queries, keys [T, key heads, K]; values, out [T, H, V]; decays [T, H],
+    or [T, H, K] for the rows of states; betas [T, H]; states [slots, H, K, V]. Row r owns tokens
+    token_indptr[r]:token_indptr[r + 1]. Head h has the key head h % key heads with heads_alternate, else
+    h // (H / key heads). Raises IndexError or ValueError naming what does not fit."""
 
 def short_conv(
     pool: ThreadPool,

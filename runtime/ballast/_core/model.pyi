@@ -43,7 +43,8 @@ class IndexerShape(PybindObject):
 class LatentShape(PybindObject):
     """The sizes of latent attention. The cache keeps one row [kv_lora_rank + rope_dim] per token. With `index`, tokens
     attend to selected positions only. The layer's indexer selects them, or the nearest indexer below it. A layer with
-    an indexer keeps index keys [key_width] per token in a second KV component."""
+    an indexer keeps index keys [key_width] per token in a second KV component. The position rotates the last rope_dim
+    entries of queries and keys if `rotates`."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class LatentShape(PybindObject):
         v_dim: int,
         softmax_scale: float,
         index: IndexerShape | None,
+        rotates: bool,
     ) -> None: ...
 
 class GroupedShape(PybindObject):
@@ -98,6 +100,12 @@ class DeltaNetShape(PybindObject):
         heads_alternate: bool,
     ) -> None: ...
 
+class KimiDeltaShape(PybindObject):
+    """The sizes of Kimi Delta Attention. A sequence keeps a state [num_heads, head_dim, head_dim], and of queries, keys
+    and values apart the last conv_taps - 1 before their convolution."""
+
+    def __init__(self, *, num_heads: int, head_dim: int, conv_taps: int) -> None: ...
+
 class HeadMatrix(PybindObject):
     """One matrix per head inside a larger one: head h owns rows from h * head_stride + row_offset."""
 
@@ -110,7 +118,7 @@ class Layer(PybindObject):
     def __init__(
         self,
         *,
-        mixer: LatentShape | GroupedShape | DeltaNetShape,
+        mixer: LatentShape | GroupedShape | DeltaNetShape | KimiDeltaShape,
         tensors: Mapping[str, F32 | Matrix | HeadMatrix | Experts],
         rope: int,
     ) -> None: ...

@@ -120,6 +120,10 @@ class Architecture:
     delta_net: Literal["neighbours", "alternating"] | None = None
     """Which heads of values share a head of keys in layers of Gated DeltaNet: neighbours, or those at a distance of the
     number of key heads. None: there are no such layers."""
+    kimi_delta: bool = False
+    """Whether layers that files give no heads of keys and values are Kimi Delta Attention."""
+    rotates: bool = True
+    """Whether positions rotate queries and keys."""
     names_rope_sections: bool = False
     """Whether files divide the rotated pairs among the coordinates of an image. In a text all coordinates are equal."""
     gates_queries: bool = False

@@ -30,6 +30,7 @@ from ballast.families.glm.architecture import ARCHITECTURE as GLM4MOE
 from ballast.families.glm.architecture import SPARSE_ARCHITECTURE as GLM_DSA
 from ballast.families.gpt_oss.architecture import ARCHITECTURE as GPT_OSS
 from ballast.families.hunyuan.architecture import ARCHITECTURE as HY_V3
+from ballast.families.kimi.architecture import LINEAR_ARCHITECTURE as KIMI_LINEAR
 from ballast.families.laguna.architecture import ARCHITECTURE as LAGUNA
 from ballast.families.mimo.architecture import ARCHITECTURE as MIMO2
 from ballast.families.minimax.architecture import ARCHITECTURE as MINIMAX_M2
@@ -62,7 +63,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     each.name: each
     for each in (
         *(DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA, MINIMAX_M2, HY_V3, DOTS1, GPT_OSS),
-        *(STEP35, MIMO2, LAGUNA, MISTRAL4, QWEN3NEXT, QWEN35MOE),
+        *(STEP35, MIMO2, LAGUNA, MISTRAL4, QWEN3NEXT, QWEN35MOE, KIMI_LINEAR),
     )
 }
 """By `general.architecture`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, ROPE_FACTORS, layer_tensors, used_tensors
 from ballast.moe.device_rules import Module
@@ -44,7 +44,7 @@ def _containers(spec: ModelSpec, layer: int) -> Iterator[tuple[str, tuple[str, .
     """Of a layer, the modules without tensors of their own."""
     mixer, feed_forward = spec.layers[layer].mixer, spec.layers[layer].feed_forward
     yield from mixer.modules.items()
-    if not isinstance(mixer, DeltaNetSpec):
+    if not isinstance(mixer, RecurrentMixer) and mixer.rope in spec.ropes:
         yarn = ("{family}YarnRotaryEmbedding",) if mixer.rope.yarn else ()
         yield "self_attn.rotary_emb", ("{family}RotaryEmbedding", *yarn)
     yield from feed_forward.modules(spec.architecture.moe_module).items()

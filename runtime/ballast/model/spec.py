@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ballast.families.architecture import Architecture
-from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
-from ballast.model.layers.layer import AttentionMixer, LayerSpec, Mixer
+from ballast.model.layers.layer import AttentionMixer, LayerSpec, Mixer, RecurrentMixer
 from ballast.model.layers.plane import Plane, State
 from ballast.model.layers.positions import RopeSpec
 
@@ -52,7 +51,7 @@ class ModelSpec:
     @property
     def attentions(self) -> tuple[AttentionMixer, ...]:
         """The mixers that read earlier tokens."""
-        return tuple(mixer for mixer in self.mixers if not isinstance(mixer, DeltaNetSpec))
+        return tuple(mixer for mixer in self.mixers if not isinstance(mixer, RecurrentMixer))
 
     @property
     def routing(self) -> RoutingSpec:
@@ -83,13 +82,16 @@ class ModelSpec:
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
-        """The different rotations of queries and keys, in the order of their first layers."""
-        return tuple(dict.fromkeys(mixer.rope for mixer in self.attentions))
+        """The different rotations of queries and keys, in the order of their first layers; empty if no position
+        counts."""
+        rotating = (mixer for mixer in self.attentions if not isinstance(mixer, LatentSpec) or mixer.rotates)
+        return tuple(dict.fromkeys(mixer.rope for mixer in rotating))
 
     @property
     def rope(self) -> RopeSpec:
-        """The rotation of the first layer with attention, which most models have in all layers."""
-        return self.ropes[0]
+        """The rotation of the first layer with attention, which most models have in all layers. `ropes` lacks it if it
+        is not used."""
+        return self.attentions[0].rope
 
     @property
     def choices(self) -> tuple[IndexSpec, ...]:
@@ -105,7 +107,7 @@ class ModelSpec:
     def states(self) -> tuple[tuple[State, ...], ...]:
         """By layer, what it keeps of a sequence."""
         mixers = (layer.mixer for layer in self.layers)
-        return tuple(mixer.states if isinstance(mixer, DeltaNetSpec) else () for mixer in mixers)
+        return tuple(mixer.states if isinstance(mixer, RecurrentMixer) else () for mixer in mixers)
 
     @property
     def state_numbers(self) -> int:

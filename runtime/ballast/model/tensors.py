@@ -103,7 +103,7 @@ def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
         info = gguf.tensors.get(name)
         if info is None:
             raise ModelError(gguf.path, f"is missing; expected shape {tensor.shape}", tensor=name)
-        if info.shape != tensor.shape:
+        if _shape(info, tensor) != tensor.shape:
             raise ModelError(info.file, f"expected shape {tensor.shape}, found {info.shape}", tensor=name)
         _check_type(info, tensor)
     extra = [name for name in gguf.tensors if name not in expected]
@@ -119,6 +119,13 @@ def check_tensors(gguf: GgufModel, spec: ModelSpec) -> None:
     extra = [name for name in extra if name not in scales]
     if extra:
         log.info("%s: %d tensors are not used, starting with %s", gguf.path, len(extra), extra[0])
+
+
+def _shape(info: TensorInfo, tensor: Tensor) -> tuple[int, ...]:
+    """Its shape in the file, without the dimensions of 1 that files may add."""
+    if not tensor.has_ones or len(info.shape) <= len(tensor.shape):
+        return info.shape
+    return tuple(dim for dim in info.shape if dim != 1)
 
 
 def _not_taken(spec: ModelSpec) -> Iterator[str]:
@@ -173,7 +180,7 @@ def _check_bias(info: TensorInfo, expected: Mapping[str, Tensor]) -> None:
 
 
 def _check_type(info: TensorInfo, tensor: Tensor) -> None:
-    allowed = {GgmlType.F32} if len(info.shape) == 1 or tensor.is_added else TYPES
+    allowed = {GgmlType.F32} if len(tensor.shape) == 1 or tensor.is_added else TYPES
     if tensor.may_be_short:
         allowed = {GgmlType.F32, GgmlType.F16, GgmlType.BF16}
     if info.ggml_type not in allowed:

@@ -14,8 +14,9 @@ from ballast.model.kv_pool import KvPool, StatePool
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
-from ballast.model.layers.layer import Mixer
+from ballast.model.layers.layer import Mixer, RecurrentMixer
 from ballast.model.packed_tensors import HeadMatrix
 from ballast.model.rope import build_rope_table, softmax_scale
 from ballast.model.runner import Runner
@@ -117,12 +118,15 @@ def _layer(weights: Mapping[str, Any], mixer: Mixer, rope: int) -> model.Layer:
 
 def _rope_index(spec: ModelSpec, mixer: Mixer) -> int:
     """Of its rotation; 0 if positions do not count."""
-    return 0 if isinstance(mixer, DeltaNetSpec) else spec.ropes.index(mixer.rope)
+    counts = not isinstance(mixer, RecurrentMixer) and mixer.rope in spec.ropes
+    return spec.ropes.index(mixer.rope) if counts else 0
 
 
-def _mixer(mixer: Mixer) -> model.LatentShape | model.GroupedShape | model.DeltaNetShape:
+def _mixer(mixer: Mixer) -> model.LatentShape | model.GroupedShape | model.DeltaNetShape | model.KimiDeltaShape:
     if isinstance(mixer, DeltaNetSpec):
         return _delta_net(mixer)
+    if isinstance(mixer, KimiDeltaSpec):
+        return model.KimiDeltaShape(num_heads=mixer.num_heads, head_dim=mixer.head_dim, conv_taps=mixer.conv_taps)
     return _latent(mixer) if isinstance(mixer, LatentSpec) else _grouped(mixer)
 
 
@@ -146,6 +150,7 @@ def _latent(mixer: LatentSpec) -> model.LatentShape:
         v_dim=mixer.v_dim,
         softmax_scale=softmax_scale(mixer),
         index=None if mixer.index is None else _index(mixer.index),
+        rotates=mixer.rotates,
     )
 
 

@@ -6,6 +6,7 @@ from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.spec import ModelSpec
 
@@ -14,6 +15,8 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
     if any(isinstance(mixer, DeltaNetSpec) for mixer in spec.mixers):
         return "recurrent state (Gated DeltaNet) is not computed on a GPU yet; the CPU supports it"
+    if any(isinstance(mixer, KimiDeltaSpec) for mixer in spec.mixers):
+        return "recurrent state (Kimi Delta Attention) is not computed on a GPU yet; the CPU supports it"
     mixers = device_mixers(spec)
     if mixers is None:
         return (

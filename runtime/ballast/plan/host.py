@@ -16,8 +16,9 @@ from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import Mixer
+from ballast.model.layers.layer import Mixer, RecurrentMixer
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
@@ -120,6 +121,8 @@ def _attention_of(mixer: Mixer) -> _Attention:
     if isinstance(mixer, DeltaNetSpec):
         floats = 3 * mixer.channels + 3 * mixer.value_width + 2 * heads
         return _Attention(floats, 1, 0, mixer.value_width)
+    if isinstance(mixer, KimiDeltaSpec):
+        return _Attention(7 * mixer.width + heads + mixer.head_dim, 1, 0, mixer.width)
     if isinstance(mixer, GroupedSpec):
         values = heads * mixer.v_dim
         gates = mixer.num_gates if GATE in mixer.options else 0
@@ -149,17 +152,18 @@ def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
 
 def _attention_floats(spec: ModelSpec) -> int:
     """Floats per token between the operations of attention. Recurrent layers have buffers beside those of others."""
-    recurrent = {isinstance(mixer, DeltaNetSpec) for mixer in spec.mixers}
+    recurrent = {isinstance(mixer, RecurrentMixer) for mixer in spec.mixers}
     return sum(
-        max(_attention_of(mixer).token_floats for mixer in spec.mixers if isinstance(mixer, DeltaNetSpec) == kind)
+        max(_attention_of(mixer).token_floats for mixer in spec.mixers if isinstance(mixer, RecurrentMixer) == kind)
         for kind in recurrent
     )
 
 
 def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
     """Memory for the states of attention and of the selection of positions."""
-    if isinstance(mixer, DeltaNetSpec):
-        return sum(numbers.threads_per_node) * mixer.key_dim * _DELTA_COLUMNS * FLOAT_BYTES
+    if isinstance(mixer, RecurrentMixer):
+        rows = mixer.key_dim if isinstance(mixer, DeltaNetSpec) else mixer.head_dim
+        return sum(numbers.threads_per_node) * rows * _DELTA_COLUMNS * FLOAT_BYTES
     attention = _attention_of(mixer)
     index = mixer.index if isinstance(mixer, LatentSpec) else None
     num_threads = sum(numbers.threads_per_node)

@@ -17,6 +17,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "deepseek2": _deepseek_config,
         "deepseek32": _deepseek_config,
         "glm-dsa": _deepseek_config,
+        "kimi-linear": _kimi_linear_config,
         "glm4moe": _glm_config,
         "minimax-m2": _minimax_config,
         "hy_v3": _hy3_config,
@@ -53,7 +54,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "use_cache": True,
         "vocab_size": num_rows,
     }
-    if "rope_parameters" not in own:
+    if "rope_parameters" not in own and ARCHITECTURES[shape.architecture].rotates:
         common["rope_scaling"] = None if shape.yarn is None else _rope_scaling(shape)
     return own | common | own
 
@@ -104,6 +105,40 @@ def _deepseek_config(shape: TinyShape) -> dict[str, Any]:
         "scoring_func": shape.gating,
         "topk_group": shape.num_groups_used,
         "topk_method": "noaux_tc" if is_v3 else v2_topk_method,
+        "v_head_dim": shape.v_dim,
+    }
+
+
+def _kimi_linear_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.kimi_delta is not None
+    net, layers = shape.kimi_delta, range(shape.num_layers)
+    return {
+        "architectures": ["KimiLinearForCausalLM"],
+        "first_k_dense_replace": shape.num_dense_layers,
+        "kv_lora_rank": shape.kv_lora_rank,
+        "linear_attn_config": {
+            "full_attn_layers": [layer + 1 for layer in net.attention_layers],
+            "head_dim": net.head_dim,
+            "kda_layers": [layer + 1 for layer in layers if layer not in net.attention_layers],
+            "num_heads": shape.num_heads,
+            "short_conv_kernel_size": net.conv_taps,
+        },
+        "mla_use_nope": True,
+        "model_type": "kimi_linear",
+        "moe_layer_freq": 1,
+        "moe_renormalize": shape.normalize_weights,
+        "moe_router_activation_func": shape.gating,
+        "num_expert_group": shape.num_groups,
+        "num_experts": shape.num_experts,
+        "num_experts_per_token": shape.num_experts_used,
+        "num_shared_experts": shape.num_shared_experts,
+        "pad_token_id": None,
+        "q_lora_rank": shape.q_lora_rank,
+        "qk_nope_head_dim": shape.nope_dim,
+        "qk_rope_head_dim": shape.rope_dim,
+        "routed_scaling_factor": shape.weights_scale,
+        "topk_group": shape.num_groups_used,
+        "use_grouped_topk": True,
         "v_head_dim": shape.v_dim,
     }
 

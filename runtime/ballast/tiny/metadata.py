@@ -29,6 +29,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
         **_layer_counts(shape),
         **{f"attention.{name}": value for name, value in _attention(shape, mla).items()},
         **_delta_net(shape),
+        **_kimi_delta(shape),
     }
     if not shape.old_keys and shape.heads is None:
         numbers |= {"expert_group_count": shape.num_groups, "expert_group_used_count": shape.num_groups_used}
@@ -69,6 +70,13 @@ def _delta_net(shape: TinyShape) -> dict[str, int]:
     }
 
 
+def _kimi_delta(shape: TinyShape) -> dict[str, int]:
+    """The keys that apply to all layers; `_add_by_layer` adds the heads of keys and values."""
+    if shape.kimi_delta is None:
+        return {}
+    return {"ssm.conv_kernel": shape.kimi_delta.conv_taps, "kda.head_dim": shape.kimi_delta.head_dim}
+
+
 def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     if shape.heads is not None:
         return _head_numbers(shape, shape.heads)
@@ -77,10 +85,12 @@ def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     attention = {"head_count": shape.num_heads, "kv_lora_rank": latent}
     if shape.q_lora_rank is not None:
         attention["q_lora_rank"] = shape.q_lora_rank
-    if mla == "joint":
-        return attention | {"head_count_kv": shape.num_heads, **head_lengths}
     # With absorbed projections, all heads share one key and value: the latent.
-    attention |= {"head_count_kv": 1, "key_length": latent + shape.rope_dim, "value_length": latent}
+    if shape.kimi_delta is None:
+        attention["head_count_kv"] = shape.num_heads if mla == "joint" else 1
+    if mla == "joint":
+        return attention | head_lengths
+    attention |= {"key_length": latent + shape.rope_dim, "value_length": latent}
     return attention | {f"{name}_mla": length for name, length in head_lengths.items()}
 
 
@@ -105,6 +115,9 @@ def _add_sections(writer: GGUFWriter, shape: TinyShape) -> None:
 def _add_by_layer(writer: GGUFWriter, shape: TinyShape) -> None:
     """What a file lists by layer, and what differs in layers with a window."""
     heads, layers, prefix = shape.heads, range(shape.num_layers), shape.architecture
+    if shape.kimi_delta is not None:
+        counts = [int(layer in shape.kimi_delta.attention_layers) for layer in layers]
+        writer.add_array(f"{prefix}.attention.head_count_kv", counts)
     if heads is None:
         return
     if heads.windowed_layers is not None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, QK_NORM, QKV_BIAS, SINKS
-from ballast.tiny.shape import TinyDeltaNet, TinyFactors, TinyHeads, TinyIndex, TinyLimits, TinyShape, TinyYarn
+from ballast.tiny.shape import (
+    TinyDeltaNet,
+    TinyFactors,
+    TinyHeads,
+    TinyIndex,
+    TinyKimiDelta,
+    TinyLimits,
+    TinyShape,
+    TinyYarn,
+)
 
 V2_LITE = TinyShape(
     name="Tiny DeepSeek V2-Lite",
@@ -58,6 +67,20 @@ K2 = TinyShape(
 )
 
 K25 = replace(K2, name="Tiny Kimi K2.5", yarn=TinyYarn(factor=64.0, beta_fast=32.0))
+
+KIMI_LINEAR = TinyShape(
+    name="Tiny Kimi Linear",
+    family="kimi",
+    gating="sigmoid",
+    architecture="kimi-linear",
+    num_layers=5,
+    q_lora_rank=None,
+    nope_dim=32,  # unlike v_dim, so that mixed-up halves of a head cannot go unnoticed
+    normalize_weights=True,
+    weights_scale=2.446,
+    yarn=None,
+    kimi_delta=TinyKimiDelta(attention_layers=(2, 4)),
+)
 
 GLM47_FLASH = TinyShape(
     name="Tiny GLM-4.7-Flash",
@@ -345,6 +368,7 @@ PRESETS = {
     "v32": V32,
     "k2": K2,
     "k25": K25,
+    "kimilinear": KIMI_LINEAR,
     "glm47flash": GLM47_FLASH,
     "glm5": GLM5,
     "qwen3": QWEN3,

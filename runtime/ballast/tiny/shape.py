@@ -105,6 +105,15 @@ class TinyDeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
+class TinyKimiDelta:
+    """Kimi Delta Attention in all layers but `attention_layers`, with as many heads."""
+
+    attention_layers: tuple[int, ...]
+    head_dim: int = 64
+    conv_taps: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class TinyFactors:
     """The divisors of the frequencies in layers without a window, by Llama 3's rule."""
 
@@ -168,7 +177,9 @@ class TinyShape:
     query_beta: float = 0.0
     """Of the factor of queries by position, whose length is YaRN's original context."""
     delta_net: TinyDeltaNet | None = None
-    """None: all layers have attention."""
+    """None: no layer is one of Gated DeltaNet."""
+    kimi_delta: TinyKimiDelta | None = None
+    """None: no layer is one of Kimi Delta Attention."""
     factors: TinyFactors | None = None
     limits: TinyLimits | None = None
     router_bias_name: str = ROUTER_BIAS

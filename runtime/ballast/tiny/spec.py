@@ -10,9 +10,10 @@ from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import DenseSpec, ExpertsSpec, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import LayerSpec, Mixer
-from ballast.model.layers.positions import RopeSpec
+from ballast.model.layers.positions import NO_ROPE, RopeSpec
 from ballast.model.spec import ModelSpec
 from ballast.tiny.shape import TinyDeltaNet, TinyHeads, TinyLimits, TinyShape
 
@@ -81,7 +82,10 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
         return _delta_net(shape, shape.delta_net)
     if shape.heads is not None:
         return _grouped(shape, shape.heads, layer)
-    rope, index = RopeSpec(shape.rope_dim, shape.rope_theta, None), shape.index
+    kimi_delta, index, rotates = shape.kimi_delta, shape.index, ARCHITECTURES[shape.architecture].rotates
+    if kimi_delta is not None and layer not in kimi_delta.attention_layers:
+        return KimiDeltaSpec(shape.num_heads, kimi_delta.head_dim, kimi_delta.conv_taps)
+    rope = RopeSpec(shape.rope_dim, shape.rope_theta if rotates else NO_ROPE.theta, None)
     return LatentSpec(
         num_heads=shape.num_heads,
         q_lora_rank=shape.q_lora_rank,
@@ -90,6 +94,7 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
         v_dim=shape.v_dim,
         rope=rope,
         mla_layout=mla,
+        rotates=rotates,
         index=None
         if index is None
         else IndexSpec(

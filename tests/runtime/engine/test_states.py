@@ -30,9 +30,9 @@ CHUNK = 32
 MakeCore = Callable[..., EngineCore]
 
 
-@pytest.fixture(scope="module")
-def make_core(written: MakeTiny) -> MakeCore:
-    gguf = open_gguf(written(arch="qwen3next", mla="split", quant="q4_k").gguf)
+@pytest.fixture(scope="module", params=["qwen3next", "kimilinear"])
+def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
+    gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf, None)
 
     def make(more_slots: int | None = None, *, prefix_cache: bool = True, **changes: int) -> EngineCore:

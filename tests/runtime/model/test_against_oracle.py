@@ -63,7 +63,7 @@ WINDOWED = [  # whose prompts are five times their window
     if shape.heads is not None and shape.heads.window is not None
     for quant in OWN_QUANTS.get(arch, ("f32", "q4_k", "q8_0"))
 ]
-RECURRENT = [(arch, quant) for arch in ("qwen3next", "qwen35") for quant in ("f32", "q4_k", "q8_0")]
+RECURRENT = [(arch, quant) for arch in ("qwen3next", "qwen35", "kimilinear") for quant in ("f32", "q4_k", "q8_0")]
 CHUNKS = [1, 7, 64, 256]
 ISAS = isa_params(*FAST_ISAS, "reference")
 QUANTS = [
@@ -238,6 +238,11 @@ def test_logits_agree_where_products_are_grouped_by_key_head(tmp_path_factory: p
     shape = replace(QWEN3_NEXT, delta_net=replace(QWEN3_NEXT.delta_net, is_grouped=True))
     model = write_tiny_model(tmp_path_factory.mktemp("grouped"), arch="qwen3next", quant="q8_0", overrides=shape)
     compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 64, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_logits_agree_where_latent_attention_without_positions_is_joint(subjects: Callable[..., Subject], isa: str):
+    compare(subjects("kimilinear", "joint", "q4_k"), 64, isa)
 
 
 @pytest.mark.parametrize("arch", ["k2", "k25", "glm47flash", "mistral4", "mistrallarge3"])

@@ -19,6 +19,7 @@ from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC
 from devkit.models.specs.glm import GLM52_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
+from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC
 from devkit.models.specs.mistral import MISTRAL_LARGE3_SPEC, MISTRAL_SMALL4_SPEC
@@ -85,12 +86,18 @@ def test_a_gpu_supports_windows_sinks_gates_and_other_units(spec: ModelSpec) -> 
         (LAGUNA_M1_SPEC, "its softplus gates"),
         (MISTRAL_LARGE3_SPEC, "queries scaled by position"),
         (MISTRAL_SMALL4_SPEC, "queries scaled by position"),
-        (QWEN3_NEXT_80B_SPEC, "recurrent state (Gated DeltaNet)"),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )
 def test_a_gpu_refuses_what_was_not_tested_on_one(spec: ModelSpec, feature: str) -> None:
     assert why_not_on_gpu(spec) == f"no GPU has been tested with {feature}; the CPU serves it"
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"), [(QWEN3_NEXT_80B_SPEC, "Gated DeltaNet"), (KIMI_LINEAR_48B_SPEC, "Kimi Delta Attention")]
+)
+def test_a_gpu_refuses_recurrent_state(spec: ModelSpec, kind: str) -> None:
+    assert why_not_on_gpu(spec) == f"recurrent state ({kind}) is not computed on a GPU yet; the CPU supports it"
 
 
 def test_a_gpu_supports_layers_that_share_an_indexer() -> None:

@@ -37,7 +37,7 @@ from devkit.models.specs.deepseek import V3_SPEC, V32_671B_SPEC, V32_SPEC
 from devkit.models.specs.glm import GLM5_SPEC, GLM45_AIR_SPEC, GLM46_SPEC, GLM47_FLASH_SPEC, GLM52_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from devkit.models.specs.hunyuan import HUNYUAN3_SPEC
-from devkit.models.specs.kimi import K2_SPEC
+from devkit.models.specs.kimi import K2_SPEC, KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_S_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
 from devkit.models.specs.minimax import MINIMAX_M2_SPEC
@@ -132,6 +132,7 @@ def test_the_plan_matches_the_memory_of_the_loaded_model(
         (LAGUNA_M1_SPEC, 225.8e9, 2 * 286_720),
         (MISTRAL_LARGE3_SPEC, 672.9e9, 2 * 70_272),
         (MISTRAL_SMALL4_SPEC, 118.6e9, 2 * 23_040),
+        (KIMI_LINEAR_48B_SPEC, 49.12e9, 2 * 8_064),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

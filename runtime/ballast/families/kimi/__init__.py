@@ -1,4 +1,4 @@
-"""Kimi K2, K2-0905, K2-Thinking, K2.5, K2.6 and K2.7-Code, which have DeepSeek's arithmetic.
+"""Kimi K2, K2-0905, K2-Thinking, K2.5, K2.6 and K2.7-Code, which have DeepSeek's arithmetic, and Kimi Linear.
 
 The published templates of K2 and K2-Thinking identify results by their order alone, or restart the numbering of calls
 in each message, so that a result may refer to a wrong call; they are replaced. Those of K2.5 and later use the ids of

@@ -19,9 +19,9 @@ from ballast.model.hybrid.layers.grouped_attention import GroupedWeights
 from ballast.model.hybrid.layers.largest_kept import largest_kept
 from ballast.model.hybrid.layers.latent_attention import LatentWeights
 from ballast.model.hybrid.linear import Linear, Linears, MakeLinear
-from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import EXPERTS, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, layer_tensors
@@ -138,7 +138,7 @@ class _Loader:
         unit = spec.feed_forward.unit if experts is None else experts.shared_unit
         host = LayerTensors(self._tensors, layer_tensors(self._spec, index))
         tensors = DeviceTensors(host, on.make_linear, on.device)
-        assert not isinstance(mixer, DeltaNetSpec), "the plan rejects recurrent state on a GPU"
+        assert not isinstance(mixer, RecurrentMixer), "the plan rejects recurrent state on a GPU"
         for name, largest in largest_kept(host, mixer).items():
             # A NaN bound stays NaN.
             self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))

@@ -64,15 +64,15 @@ class DeltaNetSpec:
         return {"linear_attn": ("{family}GatedDeltaNet",)}
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        heads, module = self.num_heads, "linear_attn"
+        heads, module, own = self.num_heads, "linear_attn", self.modules["linear_attn"]
         return (
             *self._products(hidden),
             *self._gates(hidden),
             matrix(
                 "conv", "ssm_conv1d", (self.channels, self.conv_taps), f"{module}.conv1d", is_exact=True, is_flat=True
             ),
-            Tensor("rate", "ssm_a", (heads,), "attention", module, must_be_finite=True),
-            bias("rate_shift", "ssm_dt", heads, module, must_be_finite=True),
+            Tensor("rate", "ssm_a", (heads,), "attention", module, own, must_be_finite=True),
+            bias("rate_shift", "ssm_dt", heads, module, classes=own, must_be_finite=True),
             norm("head_norm", "ssm_norm", self.v_dim, f"{module}.norm", classes=("{family}RMSNormGated",)),
             matrix("output", "ssm_out", (hidden, self.value_width), f"{module}.out_proj"),
         )

@@ -58,6 +58,8 @@ class LatentSpec:
     mla_layout: Literal["joint", "split"]
     index: IndexSpec | None = None
     """None: every token attends to all previous tokens."""
+    rotates: bool = True
+    """Whether positions rotate queries and keys. If not, their last rope.dim entries are used as they are."""
 
     @property
     def latent_dim(self) -> int:

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import ExpertsSpec, FeedForward
 from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.tensor import Tensor, norm
 
 AttentionMixer = LatentSpec | GroupedSpec
-"""Mixers that read all earlier tokens, or a window of them, whose positions count."""
+"""Mixers that read all earlier tokens, or a window of them, most of them by their positions."""
 
-Mixer = AttentionMixer | DeltaNetSpec
+RecurrentMixer = DeltaNetSpec | KimiDeltaSpec
+"""Mixers that keep a state of each sequence, and nothing of single tokens."""
+
+Mixer = AttentionMixer | RecurrentMixer
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,3 +43,7 @@ class RopeSpec:
     """
     query_scale: QueryScale | None = None
     """The factor of queries by their position, which latent attention alone may have; None: 1."""
+
+
+NO_ROPE = RopeSpec(dim=0, theta=1.0, yarn=None)
+"""Of layers that rotate nothing, without the number of entries that others would rotate."""

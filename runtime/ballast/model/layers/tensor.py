@@ -80,6 +80,8 @@ class Tensor:
     """Whether loading checks its values, because a wrong one would change a selection that no logit shows."""
     is_flat: bool = False
     """Whether its numbers are used one by one, row after row, and not as a matrix."""
+    has_ones: bool = False
+    """Whether files may give it further dimensions of 1."""
     may_be_short: bool = False
     """Whether files may store it in 16 bits although it has one dimension."""
     is_added: bool = False

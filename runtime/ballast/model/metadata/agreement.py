@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import DenseSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import LayerSpec, Mixer
+from ballast.model.layers.layer import LayerSpec, Mixer, RecurrentMixer
 from ballast.model.metadata.hf_config import HfConfig
 from ballast.model.metadata.keys import Keys, is_number
 from ballast.model.spec import ModelSpec
@@ -24,7 +25,7 @@ def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
             raise keys.refuse(
                 f"{name} is {found} in this file and {configured} in config.json; expected files of the same model"
             )
-    if config.yarn is not None and spec.rope.yarn is None:
+    if config.yarn is not None and spec.ropes and spec.rope.yarn is None:
         raise keys.refuse("config.json has YaRN positions and this file has none; expected files of the same model")
     if config.has_factors and keys.architecture.halves_full_rope and not keys.has_tensor(ROPE_FACTORS):
         raise keys.refuse(
@@ -34,6 +35,8 @@ def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
 
 def _check_refused(keys: Keys, config: HfConfig) -> None:
     """Refuse what only config.json tells and is not computed here."""
+    if config.mla_use_nope is False and not keys.architecture.rotates:
+        raise keys.refuse("config.json has mla_use_nope=false; expected true: positions do not rotate in these models")
     if config.moe_router_logit_softcapping:
         raise keys.refuse(
             f"config.json has moe_router_logit_softcapping={config.moe_router_logit_softcapping:g}; "
@@ -60,14 +63,19 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
         ("num_experts", routing.num_experts, config.num_experts),
         ("num_local_experts", routing.num_experts, config.num_local_experts),
         ("num_experts_per_tok", routing.num_experts_used, config.num_experts_per_tok),
+        ("num_experts_per_token", routing.num_experts_used, config.num_experts_per_token),
         ("scoring_func", routing.gating, config.scoring_func),
+        ("moe_router_activation_func", routing.gating, config.moe_router_activation_func),
         ("n_group", routing.num_groups, config.n_group if uses_groups else None),
         ("topk_group", routing.num_groups_used, config.topk_group if uses_groups else None),
+        ("num_expert_group", routing.num_groups, config.num_expert_group),
         ("norm_topk_prob", routing.normalize_weights, config.norm_topk_prob),
+        ("moe_renormalize", routing.normalize_weights, config.moe_renormalize),
         ("routed_scaling_factor", routing.weights_scale, config.routed_scaling_factor),
         ("moe_routed_scaling_factor", routing.weights_scale, config.moe_routed_scaling_factor),
         ("rms_norm_eps", spec.rms_eps, config.rms_norm_eps),
-        ("rope_theta", rope.theta, config.theta),
+        ("rope_theta", rope.theta, config.theta if spec.ropes else None),
+        *_kimi_layers(spec, config),
     ]
     if rope.yarn is not None and config.yarn is not None:
         original = config.yarn.original_max_position_embeddings
@@ -82,7 +90,8 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
 
 def _layer(number: int, layer: LayerSpec, config: HfConfig) -> list[tuple[str, object, object]]:
     feed_forward = layer.feed_forward
-    heads = "linear_num_value_heads" if isinstance(layer.mixer, DeltaNetSpec) else "num_attention_heads"
+    names = {DeltaNetSpec: "linear_num_value_heads", KimiDeltaSpec: "linear_attn_config.num_heads"}
+    heads = names.get(type(layer.mixer), "num_attention_heads")
     of_heads = [
         (heads, layer.mixer.num_heads, _num_heads(number, layer.mixer, config)),
         *_mixer(layer.mixer, config),
@@ -92,6 +101,7 @@ def _layer(number: int, layer: LayerSpec, config: HfConfig) -> list[tuple[str, o
     return [
         *of_heads,
         ("n_shared_experts", feed_forward.num_shared, config.n_shared_experts),
+        ("num_shared_experts", feed_forward.num_shared, config.num_shared_experts),
         ("moe_intermediate_size", feed_forward.width, config.moe_intermediate_size),
     ]
 
@@ -99,6 +109,8 @@ def _layer(number: int, layer: LayerSpec, config: HfConfig) -> list[tuple[str, o
 def _num_heads(number: int, mixer: Mixer, config: HfConfig) -> int | None:
     if isinstance(mixer, DeltaNetSpec):
         return config.linear_num_value_heads
+    if isinstance(mixer, KimiDeltaSpec):
+        return config.linear_attn_config and config.linear_attn_config.num_heads
     return config.num_heads(number, has_window=isinstance(mixer, GroupedSpec) and mixer.window is not None)
 
 
@@ -122,6 +134,12 @@ def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
             ("linear_value_head_dim", mixer.v_dim, config.linear_value_head_dim),
             ("linear_conv_kernel_dim", mixer.conv_taps, config.linear_conv_kernel_dim),
         ]
+    if isinstance(mixer, KimiDeltaSpec):
+        own = config.linear_attn_config
+        return [
+            ("linear_attn_config.head_dim", mixer.head_dim, own and own.head_dim),
+            ("linear_attn_config.short_conv_kernel_size", mixer.conv_taps, own and own.short_conv_kernel_size),
+        ]
     pairs: list[tuple[str, object, object]] = [
         ("kv_lora_rank", mixer.kv_lora_rank, config.kv_lora_rank),
         ("qk_nope_head_dim", mixer.nope_dim, config.qk_nope_head_dim),
@@ -131,6 +149,15 @@ def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
     if "q_lora_rank" in config.model_fields_set:  # null says that there is none
         pairs.append(("q_lora_rank", mixer.q_lora_rank or 0, config.q_lora_rank or 0))
     return pairs
+
+
+def _kimi_layers(spec: ModelSpec, config: HfConfig) -> list[tuple[str, object, object]]:
+    """The layers with attention, which config.json counts from 1."""
+    configured = config.linear_attn_config and config.linear_attn_config.full_attn_layers
+    if configured is None:
+        return []
+    found = [number for number, layer in enumerate(spec.layers, 1) if not isinstance(layer.mixer, RecurrentMixer)]
+    return [("linear_attn_config.full_attn_layers", found, sorted(configured))]
 
 
 def _gating(mixer: GroupedSpec) -> str | None:

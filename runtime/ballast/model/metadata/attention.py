@@ -11,7 +11,7 @@ from ballast.model.layers.grouped import QKV_BIAS, GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
 from ballast.model.layers.positions import RopeSpec
-from ballast.model.metadata.delta_net import read_delta_net, recurrent_layers
+from ballast.model.metadata.delta_net import read_delta_net, read_kimi_delta, recurrent_layers
 from ballast.model.metadata.keys import Keys, is_whole
 from ballast.model.metadata.layers import Layers, Widths
 from ballast.model.metadata.positions import MAX_THETA
@@ -33,21 +33,26 @@ class LatentDims(NamedTuple):
     v_dim: int
 
 
-def dimensions_of(keys: Keys, widths: Widths) -> Dimensions | None:
+def dimensions_of(keys: Keys, layers: Layers, widths: Widths) -> Dimensions | None:
     """The dimensions that identify known models; None if none are known by them."""
     if keys.architecture.attention == "grouped":
         return None
-    return Dimensions(**_latent_dims(keys)._asdict(), **widths._asdict())
+    first = recurrent_layers(keys, layers.num_layers).index(False)
+    return Dimensions(**_latent_dims(keys, first)._asdict(), **widths._asdict())
 
 
 def read_mixers(settings: Settings, layers: Layers, widths: Widths, rope: RopeSpec) -> tuple[Mixer, ...]:
     """Each layer's, of the architecture's kind. `rope`: without its dimensions. Raises ModelError for a key that is
     missing or senseless."""
     keys = settings.keys
-    if keys.architecture.attention == "latent":
-        return tuple(_read_latent(keys, layers, widths, rope))
-    value_scale = read_value_scale(settings, widths) if keys.architecture.scales_values else 1.0
     is_recurrent = recurrent_layers(keys, layers.num_layers)
+    if keys.architecture.attention == "latent":
+        latent = _read_latent(keys, layers, widths, rope, is_recurrent.index(False))
+        if not any(is_recurrent):
+            return tuple(latent)
+        kimi_delta = read_kimi_delta(keys, is_recurrent, widths.num_heads)
+        return tuple(kimi_delta if kind else mixer for kind, mixer in zip(is_recurrent, latent, strict=True))
+    value_scale = read_value_scale(settings, widths) if keys.architecture.scales_values else 1.0
     windows = {
         layer: window for layer, window in enumerate(_windows(keys, layers.num_layers)) if not is_recurrent[layer]
     }
@@ -58,7 +63,8 @@ def read_mixers(settings: Settings, layers: Layers, widths: Widths, rope: RopeSp
     return tuple(mixers[layer] for layer in range(layers.num_layers))
 
 
-def _latent_dims(keys: Keys) -> LatentDims:
+def _latent_dims(keys: Keys, first: int) -> LatentDims:
+    """`first`: the first layer with attention."""
     rope_dim = keys.whole("rope.dimension_count")
     # Files of the split layout describe the latent in key_length and the heads in key_length_mla.
     head_dim = keys.whole(keys.first("attention.key_length_mla", "attention.key_length"))
@@ -68,7 +74,7 @@ def _latent_dims(keys: Keys) -> LatentDims:
             "expected an even number of rotated dimensions, fewer than the head has"
         )
     return LatentDims(
-        q_lora_rank=_q_lora_rank(keys),
+        q_lora_rank=_q_lora_rank(keys, first),
         kv_lora_rank=keys.whole("attention.kv_lora_rank"),
         nope_dim=head_dim - rope_dim,
         rope_dim=rope_dim,
@@ -76,8 +82,9 @@ def _latent_dims(keys: Keys) -> LatentDims:
     )
 
 
-def _read_latent(keys: Keys, layers: Layers, widths: Widths, rope: RopeSpec) -> Iterator[LatentSpec]:
-    dims = _latent_dims(keys)
+def _read_latent(keys: Keys, layers: Layers, widths: Widths, rope: RopeSpec, first: int) -> Iterator[LatentSpec]:
+    """Each layer's. `first`: the first layer with attention."""
+    dims = _latent_dims(keys, first)
     mixer = LatentSpec(
         num_heads=widths.num_heads,
         q_lora_rank=dims.q_lora_rank,
@@ -85,7 +92,8 @@ def _read_latent(keys: Keys, layers: Layers, widths: Widths, rope: RopeSpec) -> 
         nope_dim=dims.nope_dim,
         v_dim=dims.v_dim,
         rope=replace(rope, dim=dims.rope_dim),
-        mla_layout=_mla_layout(keys),
+        mla_layout=_mla_layout(keys, first),
+        rotates=keys.architecture.rotates,
     )
     if keys.architecture.index_pairs is None:
         yield from [mixer] * layers.num_layers
@@ -133,21 +141,23 @@ def _indexed_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
     return tuple(types[:num_layers])
 
 
-def _q_lora_rank(keys: Keys) -> int | None:
-    low_rank = keys.has_tensor("blk.0.attn_q_a.weight")
-    if low_rank == keys.has_tensor("blk.0.attn_q.weight"):
-        raise keys.refuse("expected exactly one of blk.0.attn_q.weight and blk.0.attn_q_a.weight")
+def _q_lora_rank(keys: Keys, first: int) -> int | None:
+    plain, low = f"blk.{first}.attn_q.weight", f"blk.{first}.attn_q_a.weight"
+    low_rank = keys.has_tensor(low)
+    if low_rank == keys.has_tensor(plain):
+        raise keys.refuse(f"expected exactly one of {plain} and {low}")
     return keys.whole("attention.q_lora_rank") if low_rank else None
 
 
-def _mla_layout(keys: Keys) -> Literal["joint", "split"]:
+def _mla_layout(keys: Keys, first: int) -> Literal["joint", "split"]:
     """How the projections of latent attention are stored."""
     # A file with both (some carry the joint tensor for older readers) is read in the layout that needs no transposing.
-    if keys.has_tensor("blk.0.attn_k_b.weight") and keys.has_tensor("blk.0.attn_v_b.weight"):
+    joint, *split = (f"blk.{first}.attn_{name}.weight" for name in ("kv_b", "k_b", "v_b"))
+    if all(map(keys.has_tensor, split)):
         return "split"
-    if keys.has_tensor("blk.0.attn_kv_b.weight"):
+    if keys.has_tensor(joint):
         return "joint"
-    raise keys.refuse("expected blk.0.attn_kv_b.weight, or blk.0.attn_k_b.weight and blk.0.attn_v_b.weight")
+    raise keys.refuse(f"expected {joint}, or {split[0]} and {split[1]}")
 
 
 def _read_grouped(

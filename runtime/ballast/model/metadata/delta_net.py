@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 from ballast.errors import shown
 from ballast.model.layers.delta_net import DeltaNetSpec
-from ballast.model.metadata.keys import Keys
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
+from ballast.model.layers.layer import RecurrentMixer
+from ballast.model.metadata.keys import Keys, is_whole
 
 _LAYERS_KEY, _INTERVAL_KEY = "attention.recurrent_layers", "full_attention_interval"
+_HEADS_KEY = "attention.head_count_kv"
+"""In files of Kimi Linear, 0 for layers with recurrent state."""
+_BOUND_KEY = "kda.gate_lower_bound"
 _USUAL_INTERVAL = 4
 """In files that name neither layers nor interval, every fourth layer is attention."""
 _MOST_HEADS = 1024
@@ -23,6 +28,8 @@ _MOST_STATE_BYTES = 2 << 30
 
 def recurrent_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
     """For each layer, whether it has recurrent state instead of attention. Raises ModelError for senseless keys."""
+    if keys.architecture.kimi_delta:
+        return _layers_without_heads(keys, num_layers)
     if keys.architecture.delta_net is None:
         return (False,) * num_layers
     found = keys.get(_LAYERS_KEY)
@@ -37,6 +44,16 @@ def recurrent_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
         key, value = _LAYERS_KEY, shown(found)
     if all(layers):
         raise keys.refuse(f"{keys.full(key)}={value}: no layer has attention; expected at least one that has")
+    return layers
+
+
+def _layers_without_heads(keys: Keys, num_layers: int) -> tuple[bool, ...]:
+    heads = keys.get(_HEADS_KEY)
+    if not isinstance(heads, list) or len(heads) < num_layers or not all(is_whole(each, 0) for each in heads):
+        raise keys.wrong(_HEADS_KEY, f"a whole number for each of {num_layers} layers, 0 for those without attention")
+    layers = tuple(each == 0 for each in heads[:num_layers])
+    if all(layers):
+        raise keys.refuse(f"{keys.full(_HEADS_KEY)}: no layer has attention; expected at least one that has")
     return layers
 
 
@@ -64,14 +81,32 @@ def read_delta_net(keys: Keys, is_recurrent: Sequence[bool]) -> DeltaNetSpec:
         splits_gates=keys.has_tensor(f"{first}.ssm_beta.weight"),
         is_grouped=keys.has_tensor(f"{first}.ssm_in.weight"),
     )
-    num_recurrent = sum(is_recurrent)
-    state_bytes = 4 * num_recurrent * sum(state.size for state in mixer.states)
+    _check_state(keys, mixer, sum(is_recurrent), f"{keys.full('ssm.state_size')}={width}")
+    return mixer
+
+
+def read_kimi_delta(keys: Keys, is_recurrent: Sequence[bool], num_heads: int) -> KimiDeltaSpec:
+    """The recurrent layers' of Kimi Linear; `is_recurrent`: of each layer. Raises ModelError as `read_delta_net`."""
+    if keys.get(_BOUND_KEY) is not None:
+        raise keys.refuse(f"{keys.full(_BOUND_KEY)}={shown(keys.get(_BOUND_KEY))}: bounded decays are not supported")
+    if num_heads > _MOST_HEADS:
+        raise keys.wrong("attention.head_count", f"a whole number, at least 1 and at most {_MOST_HEADS}")
+    width = _bounded(keys, "kda.head_dim", _MOST_WIDTH)
+    if width % _WIDTH_MULTIPLE:
+        raise keys.wrong("kda.head_dim", f"a multiple of {_WIDTH_MULTIPLE}")
+    mixer = KimiDeltaSpec(num_heads, width, _bounded(keys, "ssm.conv_kernel", _MOST_TAPS, minimum=2))
+    _check_state(keys, mixer, sum(is_recurrent), f"{keys.full('kda.head_dim')}={width}")
+    return mixer
+
+
+def _check_state(keys: Keys, mixer: RecurrentMixer, num_layers: int, named: str) -> None:
+    """Refuse a state that no model has. `named`: the key of its width, with the value."""
+    state_bytes = 4 * num_layers * sum(state.size for state in mixer.states)
     if state_bytes > _MOST_STATE_BYTES:
         raise keys.refuse(
-            f"{keys.full('ssm.state_size')}={width} with {num_heads} heads in {num_recurrent} layers: the recurrent "
-            f"state of a sequence takes {state_bytes} bytes; expected at most {_MOST_STATE_BYTES}"
+            f"{named} with {mixer.num_heads} heads in {num_layers} layers: the recurrent state of a sequence takes "
+            f"{state_bytes} bytes; expected at most {_MOST_STATE_BYTES}"
         )
-    return mixer
 
 
 def _bounded(keys: Keys, key: str, most: int, minimum: int = 1) -> int:

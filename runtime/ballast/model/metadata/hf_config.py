@@ -55,6 +55,18 @@ class HfHeads(BaseModel):
     num_attention_heads: Whole | None = None
 
 
+class HfLinear(BaseModel):
+    """Kimi Linear's `linear_attn_config`: its recurrent layers."""
+
+    model_config = _CONFIG
+
+    num_heads: Whole | None = None
+    head_dim: Whole | None = None
+    short_conv_kernel_size: Whole | None = None
+    full_attn_layers: list[Whole] | None = None
+    """The other layers, counted from 1."""
+
+
 class HfConfig(BaseModel):
     """The fields that matter here; all others are left alone. None: the file does not say."""
 
@@ -91,18 +103,26 @@ class HfConfig(BaseModel):
     num_experts: Whole | None = None
     num_local_experts: Whole | None = None
     num_experts_per_tok: Whole | None = None
+    num_experts_per_token: Whole | None = None
     n_shared_experts: Whole | None = None
+    num_shared_experts: Whole | None = None
     linear_num_value_heads: Whole | None = None
     linear_num_key_heads: Whole | None = None
     linear_key_head_dim: Whole | None = None
     linear_value_head_dim: Whole | None = None
     linear_conv_kernel_dim: Whole | None = None
+    linear_attn_config: HfLinear | None = None
+    mla_use_nope: bool | None = None
+    """Whether latent attention rotates nothing."""
     moe_intermediate_size: Whole | None = None
     scoring_func: Literal["softmax", "sigmoid"] | None = None
+    moe_router_activation_func: Literal["softmax", "sigmoid"] | None = None
     topk_method: str | None = None
     n_group: Whole | None = None
     topk_group: Whole | None = None
+    num_expert_group: Whole | None = None
     norm_topk_prob: bool | None = None
+    moe_renormalize: bool | None = None
     moe_apply_router_weight_on_input: bool | None = None
     moe_router_logit_softcapping: Number | None = None
     routed_scaling_factor: Annotated[Number, Field(le=1e4)] | None = None

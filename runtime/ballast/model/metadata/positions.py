@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ballast.errors import shown
-from ballast.model.layers.positions import QueryScale, RopeSpec, YarnSpec
+from ballast.model.layers.positions import NO_ROPE, QueryScale, RopeSpec, YarnSpec
 from ballast.model.metadata.hf_config import HfRope
 from ballast.model.metadata.keys import Keys, is_number
 from ballast.model.metadata.settings import Settings
@@ -32,7 +32,9 @@ _NEUTRAL: Mapping[str, tuple[float, ...]] = {
 
 def read_rope(settings: Settings) -> RopeSpec:
     """The rotation without its dimensions. Raises ModelError for a senseless value, ConfigError for one that is
-    nowhere."""
+    nowhere. Without a base in an architecture that rotates nothing."""
+    if not settings.keys.architecture.rotates:
+        return NO_ROPE
     yarn = _read_yarn(settings)
     return RopeSpec(0, _read_theta(settings), yarn, query_scale=_read_query_scale(settings, yarn))
 

@@ -42,7 +42,6 @@ _LOOK_ALIKES = {
     "qwen3vlmoe": "Qwen3-VL, which sees images",
     "glm5-next": "GLM-5.3-Flash, most of whose layers have linear attention, neither GLM-5.3 nor GLM-4.7-Flash",
     "kimi-k3": "Kimi K3, another architecture than K2",
-    "kimi-linear": "Kimi Linear, not Kimi K2",
     "bailingmoe": "Ling (Bailing MoE), not DeepSeek",
     "bailingmoe2": "Ling 2.0 or Ring 2.0, not DeepSeek",
     "bailingmoe3": "Ling 3.0, not DeepSeek",
@@ -74,7 +73,7 @@ def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
     _check_keys(keys)
     layers = read_layers(keys)
     widths = read_widths(keys, layers)
-    dimensions = dimensions_of(keys, widths)
+    dimensions = dimensions_of(keys, layers, widths)
     settings = Settings(keys, config, () if dimensions is None else matching_models(dimensions, keys))
     mixers = read_mixers(settings, layers, widths, read_rope(settings))
     routing = read_routing(settings, layers, widths)

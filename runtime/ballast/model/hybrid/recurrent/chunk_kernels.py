@@ -114,12 +114,12 @@ def pass_chunks(
         value_at = inputs + token[:, None] * CHANNELS + (2 * KEY_HEADS * KEY + head * VALUE) + column[None, :]
         value = tl.load(value_at, mask=is_there[:, None], other=0.0)
         change = (value - tl.dot(key, state, input_precision="tf32x3") * grown) * beta[:, None]
-        change = tl.dot(tl.load(inverses + own, mask=is_there[:, None], other=0.0), change, input_precision="tf32x3")
+        inverse = tl.load(inverses + own, mask=is_there[:, None], other=0.0)
+        change = tl.dot(inverse, change, input_precision="tf32x3")
         query = tl.load(at, mask=is_there[:, None], other=0.0)
         attended = tl.dot(query, state, input_precision="tf32x3") * grown
-        attended = tl.dot(
-            tl.load(scores + own, mask=is_there[:, None], other=0.0), change, attended, input_precision="tf32x3"
-        )
+        score = tl.load(scores + own, mask=is_there[:, None], other=0.0)
+        attended = tl.dot(score, change, attended, input_precision="tf32x3")
         out_at = out + (token[:, None] * HEADS + head) * VALUE + column[None, :]
         tl.store(out_at, attended, mask=is_there[:, None])
         faded = tl.trans(key * tl.exp(total - sums)[:, None])

@@ -102,8 +102,8 @@ def keep_inputs(
     TAPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The states after chunks. Runs after `convolve`, which reads the states that are replaced here. Grid: rows from the
-    first one, blocks of channels."""
+    """The states after chunks. Runs after `convolve`, which reads the states that are replaced here. Grid: rows from
+    the first one, blocks of channels."""
     row = first_row + tl.program_id(0)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = channel < CHANNELS

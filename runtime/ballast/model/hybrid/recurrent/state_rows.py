@@ -12,10 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from ballast.model.batch import Batch
+from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS
 
-CHUNK_TOKENS = 64
-"""Maximum tokens of a chunk. Chunks end at multiples of it, counted from the beginning of a request, so that equal
-prompts are divided equally in any steps that end there."""
 _ALIGNED = 4
 """Tables begin at multiples of this: for addresses of lower alignment, Triton would compile another kernel."""
 

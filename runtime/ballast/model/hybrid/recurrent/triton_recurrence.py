@@ -9,13 +9,10 @@ import torch
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.recurrent import chunk_kernels, conv_kernels, delta_kernels
 from ballast.model.hybrid.recurrent.recurrence import NORM_EPS, Gates
-from ballast.model.hybrid.recurrent.state_rows import CHUNK_TOKENS, Chunks, StateRows
+from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS, COLUMNS, why_not_supported
+from ballast.model.hybrid.recurrent.state_rows import Chunks, StateRows
 from ballast.model.layers.delta_net import DeltaNetSpec
 
-COLUMNS = 32
-"""Columns of a head's state that a program computes."""
-KEY_DIMS = (16, 32, 64, 128)
-"""Widths of keys that the kernels support."""
 _CHANNELS = 256
 _CHUNK_CHANNELS = 64
 _NORMED_HEADS = 8
@@ -183,14 +180,3 @@ class TritonRecurrence:
             BLOCK=_NORMED_HEADS,
         )
         return values.flatten(1)
-
-
-def why_not_supported(mixer: DeltaNetSpec) -> str | None:
-    """Why the kernels cannot compute layers with this mixer; None if they can."""
-    if mixer.key_dim not in KEY_DIMS or mixer.v_dim % COLUMNS:
-        widths = ", ".join(map(str, KEY_DIMS))
-        return (
-            f"its recurrent layers have keys of {mixer.key_dim} and values of {mixer.v_dim} numbers; kernels on a GPU "
-            f"support keys of {widths} and values of a multiple of {COLUMNS}"
-        )
-    return None

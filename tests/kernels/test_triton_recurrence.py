@@ -200,6 +200,28 @@ def test_steps_of_any_length_give_the_same_numbers(device: torch.device, net: De
     close(given.states[4], given.states[1])
 
 
+@pytest.mark.parametrize(("alpha", "beta"), [(-12.0, 9.0), (-12.0, -3.0), (30.0, 9.0)])
+def test_equal_keys_replace_what_was_remembered(device: torch.device, alpha: float, beta: float) -> None:
+    """The inverse of a chunk's matrix is hardest to find where keys are equal and nothing is forgotten; where all is
+    forgotten at once, sums of logarithms are largest."""
+    net = NETS[2]
+    given = inputs_of(net, 150)
+    given.x[:, net.key_width : 2 * net.key_width] = given.x[0, net.key_width : 2 * net.key_width]
+    given.products[:] = torch.tensor([beta, alpha])
+    found = []
+    for kind, on, dtype in (
+        (TorchRecurrence, torch.device("cpu"), torch.float64),
+        (TritonRecurrence, device, torch.float32),
+    ):
+        own = given.on(on, dtype)
+        gates = gates_of(net, own.products, is_grouped=False)
+        rows = rows_on(on, LONG)
+        out = kind(net, EPS).update(own.x.contiguous(), gates, own.rate, own.rate_shift * 0, own.states, rows)
+        found.append((out, own.states[1:5]))
+    close(found[1][0], found[0][0])
+    close(found[1][1], found[0][1])
+
+
 @pytest.mark.parametrize("step", ["one each", "mixed"])
 @pytest.mark.parametrize("net", NETS)
 def test_a_gpu_computes_what_the_cpu_does(device: torch.device, net: DeltaNetSpec, step: str) -> None:

@@ -73,8 +73,8 @@ class DeltaNetLayer:
             return mixed, gates
         mixer = self._mixer
         values = mixer.value_width // mixer.num_key_heads
-        by_key_head = products[0].unflatten(1, (mixer.num_key_heads, -1))
-        *parts, gates = by_key_head.split([mixer.key_dim, mixer.key_dim, values, values], 2)
+        by_key_head = products[0].view(len(products[0]), mixer.num_key_heads, -1)
+        *parts, gates = torch.split(by_key_head, [mixer.key_dim, mixer.key_dim, values, values], 2)
         return torch.cat([part.flatten(1) for part in parts], 1), gates.flatten(1)
 
     def long(

@@ -27,7 +27,7 @@ class Gates:
         """Betas and alphas, each [T, H]."""
         if not self.group:
             return self.beta, self.alpha
-        betas, alphas = self.beta.unflatten(1, (-1, 2, self.group)).unbind(2)
+        betas, alphas = self.beta.reshape(len(self.beta), -1, 2, self.group).unbind(2)
         return betas.flatten(1), alphas.flatten(1)
 
 

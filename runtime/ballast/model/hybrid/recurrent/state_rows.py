@@ -63,8 +63,11 @@ class PlannedRows:
         for begin, table in zip(begins, tables, strict=False):
             host[begin : begin + len(table)] = table
         whole = send(host)
-        sent = [whole[begin : begin + len(table)] for begin, table in zip(begins, tables, strict=False)]
-        return StateRows(*sent[:3], num_single=self.num_single, chunks=Chunks(*sent[3:]) if self.chunks else None)
+        row_begins, before, after, *of_chunks = (
+            whole[begin : begin + len(table)] for begin, table in zip(begins, tables, strict=False)
+        )
+        chunks = Chunks(*of_chunks) if of_chunks else None
+        return StateRows(row_begins, before, after, self.num_single, chunks)
 
 
 def planned_rows(batch: Batch, begin: int, end: int) -> PlannedRows:

@@ -25,10 +25,12 @@ Cache = TypeVar("Cache", contravariant=True)
 class LayerKind(Protocol[Weights, Cache]):
     """How one kind of mixer computes a slice of a layer."""
 
-    attend: Attention | None
-    """The attention implementation; None for a recurrent layer."""
     has_window: bool
     """Whether a token attends to the last ones only: then the layer may keep these only."""
+
+    @property
+    def attend(self) -> Attention | None:
+        """The attention implementation; None for a recurrent layer."""
 
     def __call__(self, weights: Weights, normed: torch.Tensor, cache: Cache, step: Step) -> torch.Tensor:
         """normed float32 [T, D] → float32 [T, D]; writes the tokens' rows of the cache, or the states of their rows."""

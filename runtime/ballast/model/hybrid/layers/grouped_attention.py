@@ -64,7 +64,7 @@ class GroupedAttention:
         """See `LayerKind`."""
         num_tokens = len(normed)
         query, key, value = weights.heads(normed)
-        query, *gates = query.view(num_tokens, self._num_heads, -1).split(self._head_dim, 2)
+        query, *gates = torch.split(query.view(num_tokens, self._num_heads, -1), self._head_dim, 2)
         turned = self._pointwise.heads_and_cache(
             query,
             key.view(num_tokens, self._num_kv_heads, -1),

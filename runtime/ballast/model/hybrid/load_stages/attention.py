@@ -70,7 +70,9 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     device.pointwise = pointwise[0]
     slices = slice_sizes_of(state.mixers[0]) if options.slices is None else options.slices
     short = replace(slices, long_from=None)
-    recurrent = {mixer: DeltaNetLayer(mixer, recurrence) for mixer, recurrence in device.recurrences.items()}
+    recurrent: dict[Mixer, LayerKind[Any, Any]] = {
+        mixer: DeltaNetLayer(mixer, recurrence) for mixer, recurrence in device.recurrences.items()
+    }
 
     def layers(attends: Sequence[Attention], expanded: ExpandedAttention | None) -> AttentionLayers:
         kinds: dict[Mixer, LayerKind[Any, Any]] = {

@@ -32,6 +32,7 @@ from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.step import Step
 from ballast.model.metadata import read_spec
@@ -98,6 +99,7 @@ def load(file: Path, dtype: torch.dtype, *, rounds_attention: bool = False) -> H
     if rounds_attention:
         for layer in (hybrid.devices[0].attention, hybrid.devices[0].prefill_attention):
             [kind] = layer.kinds
+            assert isinstance(kind, LatentAttention)
             plain = kind.attend
             assert isinstance(plain, PlainAttention)
             assert isinstance(plain._sizes, LatentSizes)

@@ -108,6 +108,11 @@ class TorchPointwise:
         """See `Pointwise`."""
         return unit_of(gate, up, unit)
 
+    def gate_rows(self, rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`."""
+        rows *= (x * weight).sum(1, keepdim=True).sigmoid()
+        return rows
+
     @staticmethod
     def _values(value: torch.Tensor, weights: HeadWeights) -> torch.Tensor:
         return _biased(value, weights.value_bias) * weights.value_scale

@@ -25,12 +25,14 @@ from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAtten
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from devkit.kernels.plain_routing import Router, divide
 from devkit.kernels.torch_pointwise import TorchPointwise
+from devkit.kernels.torch_recurrence import TorchRecurrence
 from devkit.models.cpu_hand_off import cpu_hand_off
 from devkit.models.cpu_platform import CpuPlatform as CpuPlatform
 from devkit.models.float_experts import FloatExperts
@@ -71,6 +73,10 @@ class CpuBackend:
     ) -> tuple[PositionChoice, ChosenAttention]:
         """See `Backend`."""
         return PlainPositionChoice(index), PlainChosenAttention(sizes)
+
+    def recurrence(self, mixer: DeltaNetSpec, rms_eps: float) -> TorchRecurrence:
+        """See `Backend`."""
+        return TorchRecurrence(mixer, rms_eps)
 
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateAttention | None:
         """See `Backend`."""

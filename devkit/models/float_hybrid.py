@@ -19,7 +19,7 @@ from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.load_options import DeviceOptions, HybridOptions
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts
-from ballast.model.kv_pool import num_kv_blocks, num_window_blocks, outstanding_tokens
+from ballast.model.kv_pool import num_kv_blocks, num_state_slots, num_window_blocks, outstanding_tokens
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing
 from ballast.weights.gguf import open_gguf
@@ -56,11 +56,13 @@ def load_hybrid(
     window_blocks = num_window_blocks(
         window, num_blocks, settings.block_tokens, settings.max_batch_size, steps, has_tiers=True
     )
+    state_slots = num_state_slots(spec.states, num_blocks * settings.block_tokens, settings.max_batch_size)
     hybrid_options = HybridOptions(
         devices=devices,
         num_sampled_ids=spec.vocab_size,
         num_blocks=num_blocks,
         num_window_blocks=window_blocks,
+        num_state_slots=state_slots,
         block_tokens=settings.block_tokens,
         max_step_tokens=settings.prefill_chunk_size,
         max_batch_size=settings.max_batch_size,
@@ -71,6 +73,7 @@ def load_hybrid(
         if make_experts is not None:
             patch.setitem(MAKERS, "cpu", partial(CpuBackend, make_experts=make_experts))
         hybrid, _ = load_hybrid_model(gguf_model, spec, packing, hybrid_options, ahead=ahead)
+    hybrid.state_slots = state_slots
     if window is not None and window_blocks is not None:
         hybrid.window = window, window_blocks
     return hybrid

@@ -232,6 +232,32 @@ def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_sl
     assert (caches[1] != 3.0).any(1).nonzero().flatten().tolist() == [2, 9, 15]
 
 
+@pytest.mark.parametrize("width", [96, 2048])
+def test_rows_are_multiplied_by_gates_of_tokens(device, both, width: int) -> None:
+    x, weight = random(3, width + 8, device=device)[:, :width], random(width, device=device) * 0.1
+    expected = random(3, width, device=device) * torch.sigmoid(x.double() @ weight.double())[:, None].float()
+    for way in both:
+        rows = random(3, width, device=device)
+        found = way.gate_rows(rows, x, weight)
+        assert found.data_ptr() == rows.data_ptr()
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_query_may_stand_beside_its_heads_gate(device, both) -> None:
+    joined, key = random(2, 3, 2 * (ROPE + 8), device=device), random(2, 1, ROPE + 8, device=device)
+    query = joined[..., : ROPE + 8]
+    weights = HeadWeights(None, None, None, random(ROPE + 8, device=device), None)
+    step = step_of([7, 3], [0, 1], device)
+    caches = [torch.zeros((2, 2 * (ROPE + 8)), device=device) for _ in range(3)]
+    plain, fused = (
+        way.heads_and_cache(query, key, key, weights, cache, step) for way, cache in zip(both, caches, strict=False)
+    )
+    torch.testing.assert_close(fused, plain, **CLOSE)
+    alone = both[1].heads_and_cache(query.contiguous(), key, key, weights, caches[2], step)
+    assert torch.equal(fused, alone)
+    assert torch.equal(caches[1], caches[2])
+
+
 def test_a_norm_of_all_heads_uses_their_common_mean_square(both, unturned) -> None:
     device = both[0]._cos.device
     query, key = (
@@ -357,6 +383,7 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
             "heads_and_cache",
             {
                 "QUERY_STRIDE": 9216,
+                "HEAD_STRIDE": 128,
                 "KEY_STRIDE": 9216,
                 "VALUE_STRIDE": 9216,
                 **dict.fromkeys(("HAS_QUERY_BIAS", "HAS_KEY_BIAS", "HAS_VALUE_BIAS"), True),
@@ -386,6 +413,7 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
             },
         ),
         *(("gated", {"BLOCK": 1024, "UNIT": unit}) for unit in range(3)),
+        ("gate_rows", {"WIDTH": 2048, "STRIDE": 2048, "PADDED_WIDTH": 2048}),
     ],
 )
 @pytest.mark.usefixtures("kept_kernels")

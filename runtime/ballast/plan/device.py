@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from ballast.host.sizes import human
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
@@ -111,6 +112,7 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
     return [
         MemoryRow("dense weights", on_device, "packed, in the file's types; decoded during multiplication"),
         MemoryRow("KV cache", cache.num_bytes(num_blocks), cached),
+        *_state_rows(cache, num_blocks),
         *device_rows(numbers.tiers, numbers.block_tokens * row_bytes),
         MemoryRow("work buffers", work, f"for steps of up to {numbers.step_tokens} tokens", numbers.step_option),
         *([decode_lane] if numbers.has_prefill_lane else []),
@@ -136,6 +138,15 @@ def outside_bytes(own: DeviceLayers, max_batch_size: int) -> int:
 def gpu_cache(own: DeviceLayers, numbers: Numbers) -> CachePlan:
     """The cache of a GPU with the layers `own`."""
     return CachePlan(own, numbers, _KV_BYTES, on_gpu=True)
+
+
+def _state_rows(cache: CachePlan, num_blocks: int) -> list[MemoryRow]:
+    """The slots of recurrent state; none for layers without."""
+    num_bytes, num_slots = cache.state_bytes(num_blocks), cache.num_state_slots(num_blocks)
+    if not num_bytes:
+        return []
+    story = f"{num_slots} slots and the null slot, {human(num_bytes // (num_slots + 1))} each"
+    return [MemoryRow("recurrent state", num_bytes, story, "max_batch_size")]
 
 
 def kv_row_bytes(spec: ModelSpec) -> int:

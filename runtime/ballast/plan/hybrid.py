@@ -166,8 +166,8 @@ class _DeviceUses:
         numbers = replace(self.numbers, streams_experts=streams)
         without_cache = sum(use.num_bytes for use in device_uses(self.own, self.sizes, numbers, 0))
         cache = gpu_cache(self.own, numbers)
-        for_cache = self.memory.available_bytes - self.gpu_experts.fixed_bytes + cache.num_bytes(0)
-        num_blocks = cache.most_blocks(for_cache - without_cache)
+        without_cache -= cache.num_bytes(0) + cache.state_bytes(0)
+        num_blocks = cache.most_blocks(self.memory.available_bytes - self.gpu_experts.fixed_bytes - without_cache)
         return DevicePlan(
             self.memory,
             self.own.layers,

@@ -99,6 +99,7 @@ def decode(work: Work, rates: Rates, batch: int) -> Expected:
     if work.on_gpu:
         assert rates.gpu_memory is not None, "a plan with a GPU has its rate"
         gpu_bytes = work.dense_bytes + work.expert_bytes * chosen * work.gpu_expert_share
+        gpu_bytes += 2 * batch * work.state_bytes
         phases["the GPU's memory"] = gpu_bytes / (rates.gpu_memory * _GPU_SHARE)
         phases["the GPU's steps from layer to layer"] = work.num_layers * _GPU_LAYER_S
     else:

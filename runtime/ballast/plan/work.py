@@ -3,8 +3,10 @@ the slices in which it is computed. Pure arithmetic."""
 
 from __future__ import annotations
 
+from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import AttentionMixer
@@ -30,6 +32,7 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
     """A step of `num_tokens` tokens of any number of requests, including experts and logits."""
     widest = max(
         *(_attention_bytes(spec, mixer, num_tokens) for mixer in spec.attentions),
+        *(_delta_net_bytes(spec, mixer, num_tokens) for mixer in spec.mixers if isinstance(mixer, DeltaNetSpec)),
         _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)),
         _expert_bytes(spec, num_tokens),
     )
@@ -82,6 +85,8 @@ def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> in
     output."""
     heads, values = grouped.num_heads * grouped.head_dim, grouped.num_heads * grouped.v_dim
     floats = 2 * heads + grouped.kv_width + values
+    if grouped.gates_queries:  # a gate per entry, and its function
+        floats += 2 * heads
     if grouped.norms_all_heads:  # queries and keys are copied
         floats += heads + grouped.num_kv_heads * grouped.head_dim
     if GATE in grouped.options:  # and their function
@@ -89,6 +94,18 @@ def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> in
     halves = heads + values
     terms = max(spec.hidden, values) * _TERM_BYTES
     return num_tokens * (floats * FLOAT_BYTES + halves * _HALF_BYTES + terms)
+
+
+def _delta_net_bytes(spec: ModelSpec, mixer: DeltaNetSpec, num_tokens: int) -> int:
+    """Gated DeltaNet in slices like those of the model's attention: the products, those that pass the convolution once
+    more, two rows of each chunk's matrices, decays and betas with their products, and what heads give; before these the
+    terms of the products' input, after them those of the output."""
+    in_slices = min(num_tokens, *(slice_sizes_of(attention).tokens for attention in spec.attentions))
+    products = mixer.channels + mixer.value_width
+    floats = products + mixer.channels + mixer.value_width + (2 * CHUNK_TOKENS + 4) * mixer.num_heads
+    if mixer.is_grouped:  # products are copied
+        floats += products
+    return in_slices * (floats * FLOAT_BYTES + max(spec.hidden, mixer.value_width) * _TERM_BYTES)
 
 
 def _latent_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:

@@ -244,12 +244,15 @@ def _load_hybrid(
         if each.vram is not None:
             enforce(each.name, each.vram)
     window = _window(spec, settings, has_lanes=True)
+    num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
+    state_slots = num_state_slots(spec.states, num_blocks * settings.block_tokens, settings.max_batch_size)
     options = HybridOptions(
         devices=[DeviceOptions(torch.device(each.name), each.layers, each.vram) for each in settings.devices],
         num_sampled_ids=num_sampled_ids,
-        num_blocks=num_kv_blocks(settings.cache_lens, settings.block_tokens),
+        num_blocks=num_blocks,
         block_tokens=settings.block_tokens,
         num_window_blocks=None if window is None else window[1],
+        num_state_slots=state_slots,
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
         max_batch_size=settings.max_batch_size,
         gpu_experts=settings.gpu_experts,
@@ -271,6 +274,7 @@ def _load_hybrid(
             ]
             model.cache_tiers = _tiers(gguf_model, BlocksOfDevices(own, ahead.take), settings)
     model.window = window
+    model.state_slots = state_slots
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

@@ -21,11 +21,13 @@ from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.handoff.hand_off import HandOff
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.recurrent.recurrence import Recurrence
 from ballast.model.hybrid.sparse.choice import PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
@@ -81,6 +83,10 @@ class Backend(Protocol):
         self, index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype
     ) -> tuple[PositionChoice, ChosenAttention]:
         """The selection of positions, and attention to them. Raises ValueError if the device cannot compute them."""
+
+    def recurrence(self, mixer: DeltaNetSpec, rms_eps: float) -> Recurrence:
+        """The operations of recurrent layers with this mixer, of both lanes. Raises ValueError if the device cannot
+        compute them."""
 
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateAttention | None:
         """Start compiling the faster kernels of attention. Returns None if there are none."""

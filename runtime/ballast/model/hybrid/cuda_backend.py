@@ -38,6 +38,7 @@ from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.platforms.registrar import CudaRegistrar
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
+from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.sparse.choice import PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention
 from ballast.model.hybrid.sparse.gpu import sparse_kernels
@@ -47,6 +48,7 @@ from ballast.model.hybrid.startup.kernels_ahead import KernelsAhead
 from ballast.model.hybrid.startup.parallel_compile import CompileAhead, parallel_compile
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
@@ -83,6 +85,10 @@ class CudaBackend:
     ) -> tuple[PositionChoice, ChosenAttention]:
         """See `Backend`."""
         return sparse_kernels(index, sizes, kv_dtype, self.device, lambda: self.parallel_compile(lambda _: None))
+
+    def recurrence(self, mixer: DeltaNetSpec, rms_eps: float) -> TritonRecurrence:
+        """See `Backend`."""
+        return TritonRecurrence(mixer, rms_eps)
 
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateFlashinfer:
         """See `Backend`."""

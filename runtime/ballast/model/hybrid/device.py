@@ -21,6 +21,7 @@ from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.platforms.interface import Platform, Stream
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool, LayerStates
 from ballast.model.hybrid.step import Step
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ class Device:
     """The memory limit, for messages; None: no limit."""
     kv: DeviceKvPool
     """The KV cache of its layers."""
+    states: DeviceStatePool
+    """The states of its recurrent layers."""
     experts: DeviceExperts
     """The experts of its routed layers in device memory, and those that the device reads from host memory."""
     inputs: DecodeInputs
@@ -73,9 +76,10 @@ class Device:
         """Count of numbers that were too large for the cache, as of the last `fetch_num_saturated`."""
         return int(self._num_saturated)
 
-    def cache(self, layer: int) -> LayerCache:
-        """The cache of a layer, which must be one of `layers`."""
-        return self.kv.layers[self.layers.index(layer)]
+    def cache(self, layer: int) -> LayerCache | LayerStates:
+        """The cache or the states of a layer, which must be one of `layers`."""
+        index = self.layers.index(layer)
+        return self.states.layers[index] or self.kv.layers[index]
 
     def attention_for(self, *, is_prefill: bool) -> AttentionLayers:
         """Attention for steps of the prefill lane, or for other steps."""

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import AttentionMixer
 from ballast.model.spec import ModelSpec
 
-
-def device_mixers(spec: ModelSpec) -> tuple[AttentionMixer, ...] | None:
-    """The mixer of each layer: any mixers of grouped-query attention, or one of latent attention, with an indexer if
-    any layer has one. None if a GPU does not support the combination."""
-    mixers = [layer.mixer for layer in spec.layers]
-    grouped = tuple(mixer for mixer in mixers if isinstance(mixer, GroupedSpec))
-    latent = tuple(_with_indexer(mixer) for mixer in mixers if isinstance(mixer, LatentSpec))
-    if len(grouped) == spec.num_layers:
-        return grouped
-    return latent if len(latent) == spec.num_layers and len(set(latent)) == 1 else None
+DeviceMixer = AttentionMixer | DeltaNetSpec
+"""What a GPU computes."""
 
 
-def _with_indexer(mixer: LatentSpec) -> LatentSpec:
-    return mixer if mixer.index is None else replace(mixer, index=replace(mixer.index, has_indexer=True))
+def device_mixers(spec: ModelSpec) -> tuple[DeviceMixer, ...] | None:
+    """The mixer of each layer: any mixers of grouped-query attention, also with recurrent layers, or one of latent
+    attention, with an indexer if any layer has one. None if a GPU does not support the combination."""
+    mixers = tuple(_with_indexer(layer.mixer) for layer in spec.layers if not isinstance(layer.mixer, KimiDeltaSpec))
+    attentions = {mixer for mixer in mixers if not isinstance(mixer, DeltaNetSpec)}
+    if len(mixers) < spec.num_layers or not attentions:
+        return None
+    is_supported = len(set(mixers)) == 1 or all(isinstance(mixer, GroupedSpec) for mixer in attentions)
+    return mixers if is_supported else None
+
+
+def _with_indexer(mixer: DeviceMixer) -> DeviceMixer:
+    if not isinstance(mixer, LatentSpec) or mixer.index is None:
+        return mixer
+    return replace(mixer, index=replace(mixer.index, has_indexer=True))

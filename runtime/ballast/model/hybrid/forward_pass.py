@@ -130,7 +130,8 @@ def check_ranges(spec: ModelSpec, ranges: Sequence[range]) -> None:
 
 def _mlp(weights: MlpWeights, x: torch.Tensor, pointwise: Pointwise) -> torch.Tensor:
     if len(x) <= PRODUCT_TOKENS:
-        return weights.down(pointwise.gated(*weights.gate_and_up(x), unit=weights.unit))
+        out = weights.down(pointwise.gated(*weights.gate_and_up(x), unit=weights.unit))
+        return out if weights.share is None else pointwise.gate_rows(out, x, weights.share)
     out = torch.empty_like(x)
     for begin, end in even_bounds(0, len(x), PRODUCT_TOKENS):
         out[begin:end] = _mlp(weights, x[begin:end], pointwise)

@@ -40,6 +40,8 @@ class HybridOptions:
     """Tokens in a block of the KV cache."""
     num_window_blocks: int | None = None
     """Blocks of layers with a window, not counting the null block; None: they have the blocks of all layers."""
+    num_state_slots: int = 0
+    """Slots of recurrent state, not counting the null slot."""
     max_step_tokens: int
     """Most tokens in a step."""
     max_batch_size: int

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ballast.model.batch import Batch
+from ballast.model.hybrid.recurrent.state_rows import StateRows, planned_rows
 from ballast.model.hybrid.slices import Slice, SliceSizes, cut
 
 
@@ -63,6 +64,8 @@ class Step:
     windows: Step | None = None
     """The same step, with the slots and blocks of layers that keep only their windows; None: all layers keep all
     tokens."""
+    states: StateRows | None = None
+    """The slots of recurrent layers; None: no layer is recurrent."""
 
     def rows(self, begin: int, end: int) -> Step:
         """Positions and slots of tokens begin … end - 1, with the step's other tables unchanged. They are copies: for
@@ -70,9 +73,11 @@ class Step:
         return replace(self, positions=self.positions[begin:end].clone(), slots=self.slots[begin:end].clone())
 
     @classmethod
-    def from_batch(cls, batch: Batch, device: torch.device, sizes: SliceSizes | None = None) -> Step:
+    def from_batch(
+        cls, batch: Batch, device: torch.device, sizes: SliceSizes | None = None, *, has_states: bool = False
+    ) -> Step:
         """Copy a batch's tables to the device; the batch is not needed afterwards. `sizes` None: the step is not cut
-        into slices."""
+        into slices. `has_states`: whether layers are recurrent."""
         begins = batch.query_indptr.copy()
         lens = batch.positions[begins[1:] - 1] + np.int32(1)
 
@@ -87,6 +92,8 @@ class Step:
         )
         if sizes is not None:
             whole = whole._cut(begins, lens, sizes, send)
+        if has_states:
+            whole = whole._with_states(batch, send)
         if batch.window_slots is None or batch.window_indices is None:
             return whole
         blocks = send(_rows_of(batch.window_indices, batch))
@@ -106,6 +113,16 @@ class Step:
         on_device = [table.clone() for table in split]  # as in `rows`
         pairs = zip(cuts, tables[::2], tables[1::2], on_device[::2], on_device[1::2], strict=True)
         return replace(self, slices=tuple(self._slice(place, *own) for place, own in enumerate(pairs, 1)))
+
+    def _with_states(self, batch: Batch, send: Callable[[NDArray[np.int32]], torch.Tensor]) -> Step:
+        """The step with the slots of recurrent state of each slice, or of the whole step if there are none."""
+        if not self.slices:
+            return replace(self, states=planned_rows(batch, 0, batch.token_ids.size).send(send))
+        slices = []
+        for part in self.slices:
+            states = planned_rows(batch, part.begin, part.end).send(send)
+            slices.append(replace(part, step=replace(part.step, states=states)))
+        return replace(self, slices=tuple(slices))
 
     def _elsewhere(self, slots: torch.Tensor, blocks: torch.Tensor) -> Step:
         """The step and its slices, with other slots [T] and blocks [R, maximum blocks of a request]."""

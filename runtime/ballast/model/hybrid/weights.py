@@ -15,13 +15,16 @@ from ballast._core import kernels
 from ballast.families.architecture import Unit
 from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.experts.routing import Choose, MakeRouter
+from ballast.model.hybrid.layers.delta_net import DeltaNetWeights
 from ballast.model.hybrid.layers.grouped_attention import GroupedWeights
 from ballast.model.hybrid.layers.largest_kept import largest_kept
 from ballast.model.hybrid.layers.latent_attention import LatentWeights
 from ballast.model.hybrid.linear import Linear, Linears, MakeLinear
-from ballast.model.layers.feed_forward import EXPERTS, RoutingSpec
+from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.feed_forward import EXPERTS, MLP_GATE, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
-from ballast.model.layers.layer import RecurrentMixer
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
+from ballast.model.layers.layer import Mixer, RecurrentMixer
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, layer_tensors
@@ -33,7 +36,7 @@ IsTaken = Callable[[int, kernels.Experts], bool]
 them."""
 
 
-AttentionWeights = LatentWeights | GroupedWeights
+MixerWeights = LatentWeights | GroupedWeights | DeltaNetWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class MlpWeights:
     down: Linear  # N → D
     unit: Unit | None = None
     """What it computes of gate and up. None: silu(g) · u."""
+    share: torch.Tensor | None = None  # [D]
+    """The sigmoid of its product with a token's input multiplies the output. None: 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class RoutedWeights:
 class LayerWeights:
     """One transformer layer."""
 
-    attention: AttentionWeights
+    attention: MixerWeights
     ffn_norm: torch.Tensor  # [D]
     mlp: MlpWeights | None
     routed: RoutedWeights | None
@@ -138,16 +143,18 @@ class _Loader:
         unit = spec.feed_forward.unit if experts is None else experts.shared_unit
         host = LayerTensors(self._tensors, layer_tensors(self._spec, index))
         tensors = DeviceTensors(host, on.make_linear, on.device)
-        assert not isinstance(mixer, RecurrentMixer), "the plan rejects recurrent state on a GPU"
-        for name, largest in largest_kept(host, mixer).items():
-            # A NaN bound stays NaN.
-            self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
+        if not isinstance(mixer, RecurrentMixer):
+            for name, largest in largest_kept(host, mixer).items():
+                # A NaN bound stays NaN.
+                self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
         return LayerWeights(
-            attention=GroupedWeights.load(tensors, mixer)
-            if isinstance(mixer, GroupedSpec)
-            else LatentWeights.load(tensors, mixer),
+            attention=_mixer_weights(tensors, mixer),
             ffn_norm=tensors.vector("ffn_norm"),
-            mlp=MlpWeights(tensors.linears("gate", "up"), tensors.linear("down"), unit) if "down" in host else None,
+            mlp=MlpWeights(
+                tensors.linears("gate", "up"), tensors.linear("down"), unit, tensors.optional_vector(MLP_GATE)
+            )
+            if "down" in host
+            else None,
             routed=None if experts is None else self._routed(index, tensors, experts.routing, on),
         )
 
@@ -156,3 +163,12 @@ class _Loader:
         packed = tensors.host.experts(EXPERTS)
         is_taken = on.is_taken(self._routed_index[index], packed)
         return RoutedWeights(router, on.make_router(rule, bias), None if is_taken else packed)
+
+
+def _mixer_weights(tensors: DeviceTensors, mixer: Mixer) -> MixerWeights:
+    assert not isinstance(mixer, KimiDeltaSpec), "the plan rejects Kimi Delta Attention on a GPU"
+    if isinstance(mixer, DeltaNetSpec):
+        return DeltaNetWeights.load(tensors, mixer)
+    if isinstance(mixer, GroupedSpec):
+        return GroupedWeights.load(tensors, mixer)
+    return LatentWeights.load(tensors, mixer)

@@ -85,6 +85,9 @@ other gates and heads by layer."""
 GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2", "lagunam1", *WINDOWED)
 """Architectures with grouped-query attention: without norm, bias and unrotated entries; with all; with all except the
 norm of heads; with one norm over all heads of a token; with gates of entries; and those with windows."""
+RECURRENT = ("qwen3next", "qwen35")
+"""Architectures with recurrent layers, queries with gates and a gate of shared experts: with neighbouring heads that
+share a key, and with alternating ones."""
 SPARSE = ("v32", "glm5")
 """Architectures whose tokens attend to 32 positions that an indexer selects: in every layer, and shared by some
 layers."""
@@ -112,6 +115,8 @@ class Pair(Runner):
         assert (first.window is None) == (second.window is None)
         if first.window is not None and second.window is not None:
             self.window = min(first.window, second.window)
+        assert first.state_slots == second.state_slots
+        self.state_slots = first.state_slots
         self.largest_error = 0.0
         self.divergences: list[float] = []
         self.same_top: list[bool] = []
@@ -166,11 +171,11 @@ def load(file: Path, device: torch.device, settings: EngineSettings = SETTINGS, 
     return load_hybrid(file, device, settings, keeps_windows=True, **options)
 
 
-def as_served(file: Path, device: str, vram: VramLimit | None = None) -> Runner:
+def as_served(file: Path, device: str, vram: VramLimit | None = None, settings: EngineSettings = SETTINGS) -> Runner:
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
     devices = () if device == "cpu" else (DeviceSettings(device, range(spec.num_layers), vram),)
-    return load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, devices=devices))
+    return load_runner(gguf_model, spec, spec.vocab_size, replace(settings, devices=devices))
 
 
 def pair_on_cpu(file: Path) -> Pair:
@@ -240,6 +245,8 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
         *((arch, "split", "q4_k") for arch in (*GROUPED, *SPARSE)),
         # A matrix is float32 in one model whatever its type; what the other does with types has tests of its own.
         *((arch, "split", "f32") for arch in ("qwen3", "gptoss", "glm5")),
+        # With rounded activations, near ties between their experts are decided otherwise.
+        *((arch, "split", "f32") for arch in RECURRENT),
         *if_long(*((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q8_0"))),
         ("gptoss", "split", "mxfp4"),
     ],
@@ -491,7 +498,11 @@ def test_an_error_in_the_measurement_of_the_share_ends_the_start(
             for mla in ("split", "joint")
             if (arch, mla) not in {("v3", "split"), ("v2lite", "joint")}
         ),
-        *((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "bf16", "q8_0", "q4_k_m")),
+        *(
+            (arch, "split", quant)
+            for arch in (*GROUPED, *RECURRENT, *SPARSE)
+            for quant in ("f32", "bf16", "q8_0", "q4_k_m")
+        ),
         ("gptoss", "split", "mxfp4"),
         ("mimov2", "split", "nvfp4"),
     ],
@@ -504,14 +515,77 @@ def test_distributions_on_a_gpu_agree_with_float32(written: MakeTiny, arch: str,
     pair.check()
 
 
+def run_conversations(pair: Pair, settings: EngineSettings) -> None:
+    """Two turns of conversations with a common beginning, which preempt each other and begin from snapshots."""
+    rng = np.random.default_rng(7)
+    beginning = rng.integers(0, 300, 40).tolist()
+    said = [beginning + rng.integers(0, 300, length).tolist() for length in (70, 6, 30, 45)]
+    core = EngineCore(pair, scheduler_config(settings))
+    for turn in range(2):
+        sampling = SamplingParams(max_tokens=16, temperature=0.0)
+        requests = [Request(f"{turn}.{index}", tuple(text), sampling) for index, text in enumerate(said)]
+        for text, reply in zip(said, generate(core, requests, first_seq=1 + 10 * turn), strict=True):
+            text += [*reply.token_ids, *rng.integers(0, 300, 5).tolist()]
+    core.check()
+    assert core.stats().preemptions > 0
+    assert core.stats().prefix_hit_tokens > 0
+    assert core.stats().snapshots > 0
+
+
+SCARCE = replace(SETTINGS, cache_lens=208)
+"""Few blocks, so that requests preempt each other."""
+
+
+@pytest.mark.parametrize("arch", RECURRENT)
+def test_states_agree_after_snapshots_and_preemption(written: MakeTiny, arch: str) -> None:
+    file = written(arch=arch, mla="split", quant="f32").gguf
+    pair = Pair(as_served(file, "cpu", settings=SCARCE), load(file, CPU, SCARCE, kv_dtype=torch.float32))
+    run_conversations(pair, SCARCE)
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}])
+@pytest.mark.parametrize(("arch", "quant"), [("qwen3next", "q4_k"), ("qwen35", "q8_0")])
+def test_states_on_a_gpu_agree_after_snapshots_and_preemption(
+    written: MakeTiny, arch: str, quant: str, options: dict[str, int]
+) -> None:
+    pair = pair_on_gpu(written(arch=arch, mla="split", quant=quant).gguf, SCARCE, **options)
+    run_conversations(pair, SCARCE)
+    pair.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("arch", RECURRENT)
+def test_captured_steps_leave_the_states_of_queued_ones(written: MakeTiny, arch: str) -> None:
+    """The same steps give the same bits, whether they are captured or not."""
+    file = written(arch=arch, mla="split", quant="q8_0").gguf
+    found = []
+    for decodes_by_graphs in (False, True):
+        model = load(file, GPU, decodes_by_graphs=decodes_by_graphs)
+        rng, texts = np.random.default_rng(9), []
+        core = EngineCore(model, scheduler_config(SETTINGS))
+        for seq, length in enumerate((40, 3, 17), 1):
+            prompt = tuple(rng.integers(0, 300, length).tolist())
+            texts += generate(
+                core, [Request(str(seq), prompt, SamplingParams(max_tokens=16, temperature=0.0))], first_seq=seq
+            )
+        states = [layer for layer in model.devices[0].states.layers if layer is not None]
+        found.append(([text.token_ids for text in texts], [tensor.cpu() for layer in states for tensor in layer]))
+        assert (model.device_counts.decode_graphs > 0) == decodes_by_graphs
+    assert found[1][0] == found[0][0]
+    for captured, queued in zip(found[1][1], found[0][1], strict=True):
+        torch.testing.assert_close(captured[1:], queued[1:], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("arch", "mla", "quant"),
     [
         ("v3", "split", "q4_k"),
         ("v2lite", "joint", "q8_0"),
-        *((arch, "split", "q4_k") for arch in ("qwen3", "v32", "step35", *SCALED)),
-        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2", "laguna")),
+        *((arch, "split", "q4_k") for arch in ("qwen3", "v32", "step35", "qwen3next", *SCALED)),
+        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2", "laguna", "qwen35")),
         ("gptoss", "split", "mxfp4"),
     ],
 )
@@ -601,7 +675,8 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("arch", ["v3", "qwen3", "gptoss", "glm5", *if_long("mimov2")])  # mimov2's tables are gptoss's
+# mimov2's tables are gptoss's.
+@pytest.mark.parametrize("arch", ["v3", "qwen3", "gptoss", "glm5", "qwen3next", *if_long("mimov2")])
 def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, device: str) -> None:
     file = written(arch=arch, mla="split", quant="q4_k").gguf
     model = load_hybrid(file, GPU if device == "cuda" else CPU, SETTINGS)
@@ -616,8 +691,8 @@ def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, d
     ("arch", "quant"),
     [
         *(("v3", quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")),
-        *((arch, "q4_k") for arch in ("qwen3", "v32", "step35", *SCALED)),
-        *((arch, "q8_0") for arch in ("glm45", "glm5")),
+        *((arch, "q4_k") for arch in ("qwen3", "v32", "step35", "qwen3next", *SCALED)),
+        *((arch, "q8_0") for arch in ("glm45", "glm5", "qwen35")),
         *(("gptoss", quant) for quant in ("mxfp4", "q8_0")),
     ],
 )
@@ -739,7 +814,7 @@ def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}, {"pcie_share": 0.4}])
-@pytest.mark.parametrize(("arch", "split"), [("v3", [1, 3]), ("qwen3", [1]), ("v32", [2])])
+@pytest.mark.parametrize(("arch", "split"), [("v3", [1, 3]), ("qwen3", [1]), ("v32", [2]), ("qwen3next", [2])])
 def test_layers_divided_among_parts_of_a_gpu_agree_with_the_cpu_model(
     written: MakeTiny, arch: str, split: list[int], options: dict[str, Any]
 ) -> None:

@@ -34,15 +34,15 @@ class DeviceKvPool:
         device: torch.device,
         num_window_blocks: int | None = None,
     ) -> None:
-        """`planes`: the KV components of each layer; all of a layer have the same window. `num_window_blocks`: number
-        of usable blocks of layers with a window; None: `num_blocks`."""
+        """`planes`: the KV components of each layer, none of a recurrent one; all of a layer have the same window.
+        `num_window_blocks`: number of usable blocks of layers with a window; None: `num_blocks`."""
         num_windowed = num_blocks if num_window_blocks is None else num_window_blocks
         self.block_tokens = block_tokens
 
         self.layers: list[LayerCache] = []
         self._has_window: list[bool] = []
         for of_layer in planes:
-            [window] = {plane.window for plane in of_layer}
+            [window] = {plane.window for plane in of_layer} or {None}
             self._has_window.append(window is not None and num_window_blocks is not None)
             num_slots = ((num_blocks if window is None else num_windowed) + 1) * block_tokens
 
@@ -62,7 +62,7 @@ class DeviceKvPool:
             has_window
             for layer, has_window in zip(self.layers, self._has_window, strict=True)
             for tensor in layer
-            if tensor is not None
+            if tensor is not None and tensor.shape[1]
         ]
 
     @property
@@ -73,4 +73,4 @@ class DeviceKvPool:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """The tensors of all layers, in order; each [slots, row width]."""
-        return [tensor for layer in self.layers for tensor in layer if tensor is not None]
+        return [tensor for layer in self.layers for tensor in layer if tensor is not None and tensor.shape[1]]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ballast.model.batch import Batch
 from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.platforms.platform_of import platform_of
+from ballast.model.hybrid.recurrent.state_rows import StateRows
 from ballast.model.hybrid.step import RequestTable, Step
 
 _ALIGNED = 4
@@ -33,6 +34,8 @@ class Columns(NamedTuple, Generic[Table]):
     blocks: Table  # [B, max_blocks]
     window_slots: Table  # those of layers that keep only their windows; without such layers, `slots` again
     window_blocks: Table
+    states_before: Table  # [B], slots of recurrent state; without recurrent layers, `slots` again
+    states_after: Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +58,18 @@ class DecodeInputs:
         copy: SmallCopy,
         *,
         has_windows: bool = False,
+        has_states: bool = False,
     ) -> None:
         """A step has at most `max_batch_size` tokens, and a request at most `max_blocks` blocks. `has_windows`: whether
-        some layers keep only their windows."""
+        some layers keep only their windows. `has_states`: whether some are recurrent."""
         platform = platform_of(device)
         self.max_batch_size = max_batch_size
         self._max_blocks = max_blocks
         self._num_tables = 2 if has_windows else 1
         """Tables of slots and blocks."""
+        self._has_states = has_states
+        self._num_columns = 2 + self._num_tables + (2 if has_states else 0)
+        """Columns of one number per token."""
         capacity = self._used(max_batch_size)
         self._host_table = torch.zeros(capacity, dtype=torch.int32, pin_memory=platform.pins)
         self._table = torch.zeros(capacity, dtype=torch.int32, device=device)
@@ -98,6 +105,8 @@ class DecodeInputs:
         columns = self._columns(self._host_table.numpy(), size)
         columns.positions[:] = batch.positions
         np.add(batch.positions, 1, out=columns.lens)
+        if self._has_states:
+            _fill_states(columns, batch)
         tables = [(columns.slots, columns.blocks, batch.slots, batch.kv_indices)]
         if self._num_tables > 1:
             # Padding reads and writes the null block only, which all layers have.
@@ -133,16 +142,19 @@ class DecodeInputs:
         own, host_lens = self._columns(self._table, size), self._columns(self._host_table.numpy(), size).lens
         begins, order = self._begins[: size + 1], self._order[:size]
 
+        states = StateRows(begins, own.states_before, own.states_after, size, None) if self._has_states else None
+
         def step(slots: torch.Tensor, blocks: torch.Tensor, windows: Step | None = None) -> Step:
             requests = RequestTable(self._host_begins[: size + 1], host_lens, begins, own.lens, blocks)
-            return Step(own.positions, slots, order, requests, windows=windows)
+            return Step(own.positions, slots, order, requests, windows=windows, states=states)
 
         windows = step(own.window_slots, own.window_blocks) if self._num_tables > 1 else None
         return DecodeInput(self._embedded[:size], step(own.slots, own.blocks, windows))
 
     def _columns(self, table: Table, size: int) -> Columns[Table]:
         stride = _column_stride(size)
-        first, last = (2 + self._num_tables) * stride, self._num_tables - 1
+        first, last = self._num_columns * stride, self._num_tables - 1
+        before = self._num_columns - 2 if self._has_states else 1
 
         def column(index: int) -> Table:
             return table[index * stride :][:size]
@@ -151,13 +163,37 @@ class DecodeInputs:
             own = table[first + index * self._stride_of_blocks(size) :][: size * self._max_blocks]
             return own.reshape(size, self._max_blocks)
 
-        return Columns(column(0), column(1), column(2), blocks(0), column(2 + last), blocks(last))
+        return Columns(
+            column(0),
+            column(1),
+            column(2),
+            blocks(0),
+            column(2 + last),
+            blocks(last),
+            column(before),
+            column(before + 1),
+        )
 
     def _stride_of_blocks(self, size: int) -> int:
         return _column_stride(size * self._max_blocks)
 
     def _used(self, size: int) -> int:
-        return (2 + self._num_tables) * _column_stride(size) + self._num_tables * self._stride_of_blocks(size)
+        return self._num_columns * _column_stride(size) + self._num_tables * self._stride_of_blocks(size)
+
+
+def _fill_states(columns: Columns[NDArray[np.int32]], batch: Batch) -> None:
+    if batch.states is None:
+        columns.states_before.fill(0)
+        columns.states_after.fill(0)
+        return
+    before, after, _, save_ends, _ = batch.states
+    if before.size != columns.states_before.size or save_ends.size:
+        raise ValueError(
+            f"{columns.states_before.size} tokens of {before.size} requests leave {save_ends.size} further states; "
+            "expected one token per request, which leaves the state after it alone"
+        )
+    columns.states_before[:] = before
+    columns.states_after[:] = after
 
 
 def _column_stride(size: int) -> int:

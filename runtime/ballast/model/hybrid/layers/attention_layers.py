@@ -1,7 +1,8 @@
-"""The attention of layers, from their normed input to their contribution to the stream.
+"""The mixers of layers, attention or recurrent ones, from their normed input to their contribution to the stream.
 
 A long step is computed slice by slice, so that the size of queries and intermediate results is bounded. A slice's
-tokens are in the cache before its queries read it. Shapes: T tokens, D hidden.
+tokens are in the cache before its queries read it, and the next slice begins with the state that it leaves. Shapes:
+T tokens, D hidden.
 """
 
 from __future__ import annotations
@@ -13,55 +14,57 @@ import torch
 
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.attention import Attention
-from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.pieces import Pieces
 from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.hybrid.step import Step
 
 Weights = TypeVar("Weights", contravariant=True)
+Cache = TypeVar("Cache", contravariant=True)
 
 
-class AttentionKind(Protocol[Weights]):
-    """How one kind of attention computes a slice of a layer."""
+class LayerKind(Protocol[Weights, Cache]):
+    """How one kind of mixer computes a slice of a layer."""
 
-    attend: Attention
-    """The attention implementation."""
     has_window: bool
     """Whether a token attends to the last ones only: then the layer may keep these only."""
 
-    def __call__(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
-        """normed float32 [T, D] → float32 [T, D]; writes the tokens' rows of the cache."""
+    @property
+    def attend(self) -> Attention | None:
+        """The attention implementation; None for a recurrent layer."""
 
-    def long(self, weights: Weights, normed: torch.Tensor, cache: LayerCache, step: Step, out: torch.Tensor) -> None:
+    def __call__(self, weights: Weights, normed: torch.Tensor, cache: Cache, step: Step) -> torch.Tensor:
+        """normed float32 [T, D] → float32 [T, D]; writes the tokens' rows of the cache, or the states of their rows."""
+
+    def long(self, weights: Weights, normed: torch.Tensor, cache: Cache, step: Step, out: torch.Tensor) -> None:
         """The same for a long slice; the result goes to `out`."""
 
 
 class AttentionLayers:
-    """Attention of one model's layers. Layers may have different kinds."""
+    """The mixers of one model's layers. Layers may have different kinds."""
 
-    def __init__(self, of_layer: Sequence[AttentionKind[Any]], slices: SliceSizes) -> None:
+    def __init__(self, of_layer: Sequence[LayerKind[Any, Any]], slices: SliceSizes) -> None:
         """`of_layer`: the kind of each layer."""
         self._of_layer = of_layer
         self.kinds = tuple(dict.fromkeys(of_layer))
         """The different kinds, in the order of their first layers."""
+        self._has_states = any(kind.attend is None for kind in self.kinds)
         self.slices = slices
         """Slice limits for steps."""
 
     def prepare(self, step: Step) -> None:
         """See `Attention.prepare`."""
         for kind in self.kinds:
-            kind.attend.prepare(_own(kind, step))
+            if kind.attend is not None:
+                kind.attend.prepare(_own(kind, step))
 
     def prepared(self, batch: Batch, device: torch.device) -> Step:
         """The batch's tables on the device, sliced and planned."""
-        step = Step.from_batch(batch, device, self.slices)
+        step = Step.from_batch(batch, device, self.slices, has_states=self._has_states)
         self.prepare(step)
         return step
 
-    def pieces(
-        self, layer: int, weights: Any, normed: torch.Tensor, cache: LayerCache, step: Step
-    ) -> Pieces[torch.Tensor]:
-        """Attention of a layer, by its index in the model, as `AttentionKind` computes it: one slice per advance of the
+    def pieces(self, layer: int, weights: Any, normed: torch.Tensor, cache: Any, step: Step) -> Pieces[torch.Tensor]:
+        """The mixer of a layer, by its index in the model, as `LayerKind` computes it: one slice per advance of the
         generator."""
         kind = self._of_layer[layer]
         step = _own(kind, step)
@@ -80,6 +83,6 @@ class AttentionLayers:
         return out
 
 
-def _own(kind: AttentionKind[Any], step: Step) -> Step:
+def _own(kind: LayerKind[Any, Any], step: Step) -> Step:
     """The step with the tables of layers of this kind."""
     return step if step.windows is None or not kind.has_window else step.windows

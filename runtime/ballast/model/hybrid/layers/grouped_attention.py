@@ -21,7 +21,7 @@ class GroupedWeights:
     """A layer's weights for G heads with keys of width K and values of width V."""
 
     norm: torch.Tensor  # [D]
-    heads: Linears  # D → H * K; G * K; G * V
+    heads: Linears  # D → H * K, or H * 2 K with gates; G * K; G * V
     of_heads: HeadWeights
     sinks: torch.Tensor | None  # [H]
     gate: Linear | None  # D → H, or H * V with gates of entries
@@ -49,22 +49,24 @@ class GroupedWeights:
 
 
 class GroupedAttention:
-    """The grouped `AttentionKind` of layers with one mixer."""
+    """The grouped `LayerKind` of layers with one mixer."""
 
     def __init__(self, mixer: GroupedSpec, pointwise: Pointwise, attend: Attention) -> None:
         self._num_heads = mixer.num_heads
         self._num_kv_heads = mixer.num_kv_heads
+        self._head_dim = mixer.head_dim
         self._pointwise = pointwise
         self.attend = attend
         self.has_window = mixer.window is not None
         self._gate = functional.softplus if mixer.gate == "softplus" else functional.sigmoid
 
     def __call__(self, weights: GroupedWeights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
-        """See `AttentionKind`."""
+        """See `LayerKind`."""
         num_tokens = len(normed)
         query, key, value = weights.heads(normed)
+        query, *gates = torch.split(query.view(num_tokens, self._num_heads, -1), self._head_dim, 2)
         turned = self._pointwise.heads_and_cache(
-            query.view(num_tokens, self._num_heads, -1),
+            query,
             key.view(num_tokens, self._num_kv_heads, -1),
             value.view(num_tokens, self._num_kv_heads, -1),
             weights.of_heads,
@@ -75,6 +77,8 @@ class GroupedAttention:
         attended = self.attend(turned, cache.rows, step, weights.sinks)
         if weights.gate is not None:
             attended *= self._gate(weights.gate(normed)).view(num_tokens, self._num_heads, -1)
+        for gate in gates:  # one, if each head's query is followed by a gate
+            attended *= functional.sigmoid(gate)
         out = weights.output(attended.flatten(1))
         return out if weights.output_bias is None else out.add_(weights.output_bias)
 

@@ -75,7 +75,7 @@ class LatentWeights:
 
 
 class LatentAttention:
-    """The latent `AttentionKind` of layers with one mixer."""
+    """The latent `LayerKind` of layers with one mixer."""
 
     def __init__(
         self, mixer: LatentSpec, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
@@ -89,7 +89,7 @@ class LatentAttention:
         self._expanded = expanded
 
     def __call__(self, weights: LatentWeights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
-        """See `AttentionKind`; in the latent space."""
+        """See `LayerKind`; in the latent space."""
         queries, latents, *index_keys = self._down(weights, normed)
         if weights.indexer is not None:
             self._choose(weights.indexer, normed, queries, index_keys[0], cache, step)
@@ -103,7 +103,7 @@ class LatentAttention:
     def long(
         self, weights: LatentWeights, normed: torch.Tensor, cache: LayerCache, step: Step, out: torch.Tensor
     ) -> None:
-        """See `AttentionKind`; with keys and values expanded from the latent space."""
+        """See `LayerKind`; with keys and values expanded from the latent space."""
         assert self._expanded is not None
         num_tokens = len(normed)
         shape = num_tokens, self._mixer.num_heads, self._mixer.query_dim

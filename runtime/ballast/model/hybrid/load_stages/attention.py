@@ -1,4 +1,4 @@
-"""The attention of all layers: selects its kernels before weights are loaded, and makes its layers afterwards."""
+"""The mixers of all layers: selects their kernels before weights are loaded, and makes the layers afterwards."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedS
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from ballast.model.hybrid.backend import Backend
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
-from ballast.model.hybrid.layers.attention_layers import AttentionKind, AttentionLayers
+from ballast.model.hybrid.layers.attention_layers import AttentionLayers, LayerKind
+from ballast.model.hybrid.layers.delta_net import DeltaNetLayer
 from ballast.model.hybrid.layers.grouped_attention import GroupedAttention
 from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.recurrent.recurrence import Recurrence
 from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import SINKS
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import AttentionMixer
+from ballast.model.layers.layer import AttentionMixer, Mixer
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.rope import build_rope_table, softmax_scale
 
 
 def choose_kernels(state: LoadState, report: Report) -> None:
-    """Select the attention kernels. Start to compile those that take minutes."""
+    """Select the kernels of attention and of recurrent layers. Start to compile those that take minutes."""
     options = state.options
     sizes = [_sizes(mixer, options.block_tokens) for mixer in state.mixers]
     state.expanded_sizes = _expanded_sizes(state.mixers[0], sizes[0])
@@ -37,6 +40,7 @@ def choose_kernels(state: LoadState, report: Report) -> None:
     def choose(device: DeviceState) -> None:
         backend = device.backend
         backend.prepare()
+        device.recurrences = _recurrences(state, backend)
         device.attends = [[_attention(state, backend, each) for each in sizes] for _ in range(2)]
         device.late_attention = [
             None if state.spec.choices else backend.late_attention(each, state.expanded_sizes, state.off)
@@ -66,12 +70,16 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     device.pointwise = pointwise[0]
     slices = slice_sizes_of(state.mixers[0]) if options.slices is None else options.slices
     short = replace(slices, long_from=None)
+    recurrent: dict[Mixer, LayerKind[Any, Any]] = {
+        mixer: DeltaNetLayer(mixer, recurrence) for mixer, recurrence in device.recurrences.items()
+    }
 
     def layers(attends: Sequence[Attention], expanded: ExpandedAttention | None) -> AttentionLayers:
-        kinds = {
+        kinds: dict[Mixer, LayerKind[Any, Any]] = {
             mixer: _kind(mixer, own, attend, expanded)
             for mixer, own, attend in zip(state.mixers, pointwise, attends, strict=True)
         }
+        kinds |= recurrent
         return AttentionLayers([kinds[mixer] for mixer in state.layer_mixers], short if expanded is None else slices)
 
     device.attention = layers(device.attends[0], None)
@@ -123,6 +131,17 @@ def _attention(state: LoadState, backend: Backend, sizes: Sizes) -> Attention:
         raise ModelError(state.gguf_model.path, str(error)) from error
 
 
+def _recurrences(state: LoadState, backend: Backend) -> dict[DeltaNetSpec, Recurrence]:
+    try:
+        return {
+            mixer: backend.recurrence(mixer, state.spec.rms_eps)
+            for mixer in dict.fromkeys(state.layer_mixers)
+            if isinstance(mixer, DeltaNetSpec)
+        }
+    except ValueError as error:
+        raise ModelError(state.gguf_model.path, str(error)) from error
+
+
 def _sizes(mixer: AttentionMixer, block_tokens: int) -> Sizes:
     scale = softmax_scale(mixer)
     if isinstance(mixer, LatentSpec):
@@ -149,7 +168,7 @@ def _expanded_sizes(mixer: AttentionMixer, of: Sizes) -> ExpandedSizes | None:
 
 def _kind(
     mixer: AttentionMixer, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
-) -> AttentionKind[Any]:
+) -> LayerKind[Any, Any]:
     """`expanded`: for long slices of latent attention."""
     if isinstance(mixer, LatentSpec):
         return LatentAttention(mixer, pointwise, attend, expanded)

@@ -11,6 +11,7 @@ from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.model import HybridModel, RoutedExperts
+from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.model.hybrid.startup.pcie_share import SHARES
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def allocate(state: LoadState, report: Report) -> None:
-    """Allocate the KV cache and the input of decode steps."""
+    """Allocate the KV cache, the recurrent states and the input of decode steps."""
     options = state.options
     max_blocks = -(-state.num_positions // options.block_tokens)
 
@@ -28,6 +29,8 @@ def allocate(state: LoadState, report: Report) -> None:
         device.kv = DeviceKvPool(
             planes, options.num_blocks, options.block_tokens, options.kv_dtype, on, options.num_window_blocks
         )
+        mixers = [state.spec.layers[layer].mixer for layer in device.layers]
+        device.states = DeviceStatePool(mixers, options.num_state_slots, on)
         device.inputs = DecodeInputs(
             options.max_batch_size,
             max_blocks,
@@ -35,6 +38,7 @@ def allocate(state: LoadState, report: Report) -> None:
             on,
             device.backend.small_copy,
             has_windows=options.num_window_blocks is not None,
+            has_states=state.spec.state_numbers > 0,
         )
 
     state.on_each(allocate_on)
@@ -66,6 +70,7 @@ def _assemble_device(device: DeviceState) -> None:
         layers=device.layers,
         vram=device.options.vram,
         kv=device.kv,
+        states=device.states,
         experts=device.experts,
         inputs=device.inputs,
         attention=device.attention,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,9 +26,12 @@ from ballast.model.hybrid.load_options import DeviceOptions, HybridOptions
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.recurrent.recurrence import Recurrence
+from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.hybrid.weights import HybridWeights, RoutedWeights
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.packed_tensors import Packing
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -58,9 +61,10 @@ class DeviceState:
 
     # --- attention kernels ---
     attends: Sequence[Sequence[Any]]
-    """Attention by lane and mixer, with kernels that need no compilation in advance."""
+    """Attention by lane and mixer of attention, with kernels that need no compilation in advance."""
     late_attention: Sequence[LateAttention | None]
-    """By mixer."""
+    """By mixer of attention."""
+    recurrences: Mapping[DeltaNetSpec, Recurrence]
 
     # --- weights ---
     linears: list[Linear]
@@ -79,6 +83,7 @@ class DeviceState:
 
     # --- memory ---
     kv: DeviceKvPool
+    states: DeviceStatePool
     inputs: DecodeInputs
 
     # --- model ---
@@ -112,11 +117,11 @@ class LoadState:
         self.measurements = options.start.measurements
         self.off = SwitchedOff()
         of_layers = device_mixers(spec)
-        assert of_layers is not None, "the plan rejects these kinds of attention"
+        assert of_layers is not None, "the plan rejects these kinds of layers"
         self.layer_mixers = of_layers
-        """The mixer of each layer."""
-        self.mixers = tuple(dict.fromkeys(of_layers))
-        """The different mixers."""
+        """The mixer of each layer, attention or recurrent."""
+        self.mixers = tuple(dict.fromkeys(each for each in of_layers if not isinstance(each, DeltaNetSpec)))
+        """The different mixers that are attention."""
         self.num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
         """Maximum positions of a request."""
 

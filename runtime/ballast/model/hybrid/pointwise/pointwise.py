@@ -87,9 +87,9 @@ class Pointwise(Protocol):
         step: Step,
     ) -> torch.Tensor:
         """Returns the query [T, H, K] for the products query [T, H, K], key [T, G, K] and value [T, G, V], whose tokens
-        may be strided. Each product gets its bias. Queries and keys are normed, and the first rope_dim entries of each
-        head are rotated, i with i + rope_dim / 2. The cache's slots get the keys of all heads, then the values. Numbers
-        are clamped as in `query_and_cache`."""
+        may be strided, as may the query's heads. Each product gets its bias. Queries and keys are normed, and the first
+        rope_dim entries of each head are rotated, i with i + rope_dim / 2. The cache's slots get the keys of all heads,
+        then the values. Numbers are clamped as in `query_and_cache`."""
 
     def index_query_and_key(
         self, query: torch.Tensor, key: torch.Tensor, norm: IndexNorm, keys: torch.Tensor, step: Step
@@ -100,3 +100,6 @@ class Pointwise(Protocol):
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """silu(gate) * up, or the unit of both, each [T, N]."""
+
+    def gate_rows(self, rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Multiply the rows [T, D] in place by the sigmoid of the products of x [T, D] and weight [D]; returns them."""

@@ -245,7 +245,7 @@ def _turned_head(
 
 @triton.jit
 def heads_and_cache(
-    query,  # float32 [T, heads, KEY_DIM], tokens QUERY_STRIDE apart
+    query,  # float32 [T, heads, KEY_DIM], tokens QUERY_STRIDE apart and heads HEAD_STRIDE
     key,  # float32 [T, kv heads, KEY_DIM], tokens KEY_STRIDE apart
     value,  # float32 [T, kv heads, V_DIM], tokens VALUE_STRIDE apart
     query_bias,  # float32 [heads, KEY_DIM], if there is one
@@ -265,6 +265,7 @@ def heads_and_cache(
     eps,
     value_scale,
     QUERY_STRIDE: tl.constexpr,
+    HEAD_STRIDE: tl.constexpr,
     KEY_STRIDE: tl.constexpr,
     VALUE_STRIDE: tl.constexpr,
     HAS_QUERY_BIAS: tl.constexpr,
@@ -289,7 +290,7 @@ def heads_and_cache(
     row = cache + tl.load(slots + token).to(tl.int64) * ROW_WIDTH
     if head < num_heads:
         num_beyond = _turned_head(
-            query + token * QUERY_STRIDE + head * KEY_DIM,
+            query + token * QUERY_STRIDE + head * HEAD_STRIDE,
             query_bias + head * KEY_DIM,
             query_norm,
             cos + angle,
@@ -424,3 +425,22 @@ def gated(
     x = tl.load(gate + token * stride + column, mask=is_there, other=0.0)
     y = tl.load(up + token * stride + column, mask=is_there, other=0.0)
     tl.store(out + token * width + column, unit_of(x, y, alpha, limit, UNIT), mask=is_there)
+
+
+@triton.jit
+def gate_rows(
+    rows,  # float32 [T, WIDTH], replaced
+    x,  # float32 [T, WIDTH], rows STRIDE apart
+    weight,  # float32 [WIDTH]
+    WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PADDED_WIDTH: tl.constexpr,
+):
+    """Multiply each row by the sigmoid of the product of x and the weight. Grid: tokens."""
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, PADDED_WIDTH)
+    is_there = column < WIDTH
+    value = tl.load(x + token * STRIDE + column, mask=is_there, other=0.0)
+    product = tl.reduce(value * tl.load(weight + column, mask=is_there, other=0.0), 0, plus)
+    at = rows + token * WIDTH + column
+    tl.store(at, tl.load(at, mask=is_there, other=0.0) / (1.0 + tl.exp(-product)), mask=is_there)

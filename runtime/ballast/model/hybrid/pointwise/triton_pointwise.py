@@ -163,6 +163,7 @@ class TritonPointwise:
             self._rms_eps,
             weights.value_scale,
             QUERY_STRIDE=query.stride(0),
+            HEAD_STRIDE=query.stride(1),
             KEY_STRIDE=key.stride(0),
             VALUE_STRIDE=value.stride(0),
             HAS_QUERY_BIAS=query_bias is not None,
@@ -233,3 +234,18 @@ class TritonPointwise:
         kind, alpha, limit = kernel_unit(unit)
         pointwise_kernels.gated[grid](gate, up, out, width, gate.stride(0), alpha, limit, UNIT=kind, BLOCK=_GATED_BLOCK)
         return out
+
+    def gate_rows(self, rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """See `Pointwise`."""
+        num_tokens, width = rows.shape
+        padded_width = padded(width)
+        pointwise_kernels.gate_rows[(num_tokens,)](
+            rows,
+            x,
+            weight,
+            WIDTH=width,
+            STRIDE=x.stride(0),
+            PADDED_WIDTH=padded_width,
+            num_warps=max(1, min(16, padded_width // 256)),
+        )
+        return rows

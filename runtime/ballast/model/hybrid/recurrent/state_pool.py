@@ -1,0 +1,36 @@
+"""Recurrent state in device memory, addressed by the scheduler's slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.layer import Mixer
+
+
+class LayerStates(NamedTuple):
+    """The states of a layer by slot, float32. Slot 0 is not used."""
+
+    recurrent: torch.Tensor  # [slots, heads, key_dim, v_dim]
+    inputs: torch.Tensor  # [slots, conv_taps - 1, channels], the last inputs of the convolution
+
+
+class DeviceStatePool:
+    """The states of the layers of one device."""
+
+    def __init__(self, mixers: Sequence[Mixer], num_slots: int, device: torch.device) -> None:
+        """`mixers`: of each layer. Slot 0, the null slot, is in addition to `num_slots`."""
+
+        def zeros(*shape: int) -> torch.Tensor:
+            return torch.zeros((num_slots + 1, *shape), device=device)
+
+        self.layers: list[LayerStates | None] = [
+            LayerStates(zeros(mixer.num_heads, mixer.key_dim, mixer.v_dim), zeros(mixer.conv_taps - 1, mixer.channels))
+            if isinstance(mixer, DeltaNetSpec)
+            else None
+            for mixer in mixers
+        ]
+        """None for a layer without state."""

@@ -1,0 +1,359 @@
+"""Models with recurrent layers on devices: the logits of the CPU's model in any steps, from any snapshots, and on
+several devices, in one lane and in two. The devices are the CPU's memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ballast._core import kernels
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from ballast.engine.runner import with_changes
+from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.errors import ModelError
+from ballast.model.batch import Batch
+from ballast.model.hybrid import backends
+from ballast.model.hybrid.attention.device_kv_pool import LayerCache
+from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
+from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
+from ballast.model.hybrid.slices import SliceSizes
+from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks
+from ballast.model.metadata import read_spec
+from ballast.model.packed_tensors import Packing
+from ballast.model.runner import Runner
+from ballast.model.transformer import Transformer
+from ballast.model.weights import load_weights
+from ballast.tiny.shape import PRESETS
+from ballast.weights.gguf import open_gguf
+from devkit.generate import Generated, generate
+from devkit.kernels.torch_recurrence import TorchRecurrence
+from devkit.models.cpu_backend import CpuBackend, copied
+from devkit.models.float_experts import FloatExperts
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.simulated_devices import SimulatedDevices, owner_of
+from devkit.models.written import MakeTiny, write_tiny_model
+
+CPU = torch.device("cpu")
+SETTINGS = EngineSettings(
+    cache_lens=1024,
+    max_batch_size=3,
+    max_new_tokens=40,
+    chunk_size=24,
+    prefill_chunk_size=48,
+    max_queue=32,
+    block_tokens=4,
+)
+STREAM_FROM = 30
+CLOSE = {"rtol": 1e-3, "atol": 2e-4}
+ARCHS = ["qwen3next", "qwen35"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Torch's threads do not pay for tiny matrices."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def simulated() -> Iterator[SimulatedDevices]:
+    with SimulatedDevices() as mode:
+        yield mode
+
+
+@pytest.fixture(scope="module", params=[*ARCHS, "older"])
+def file(request: pytest.FixtureRequest, written: MakeTiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`older`: a file whose tensors are grouped by key head."""
+    if request.param != "older":
+        return written(arch=request.param, mla="split", quant="f32").gguf
+    shape = PRESETS["qwen3next"]
+    assert shape.delta_net is not None
+    shape = replace(shape, delta_net=replace(shape.delta_net, is_grouped=True))
+    return write_tiny_model(tmp_path_factory.mktemp("grouped"), arch="qwen3next", quant="f32", overrides=shape).gguf
+
+
+def load(file: Path, settings: EngineSettings = SETTINGS, **options: Any) -> HybridModel:
+    defaults: dict[str, Any] = {"kv_dtype": torch.float32, "stream_from_tokens": 0}
+    return load_hybrid(file, CPU, settings, make_experts=FloatExperts, **(defaults | options))
+
+
+def on_cpu(file: Path) -> Transformer:
+    """The model without devices, in float32."""
+    gguf = open_gguf(file)
+    spec = read_spec(gguf, None)
+    packing = Packing(kernels.ThreadPool(1), "reference", None)
+    weights = load_weights(gguf, spec, spec.vocab_size, packing, lambda _: None)
+    num_blocks = num_kv_blocks(SETTINGS.cache_lens, SETTINGS.block_tokens)
+    kv, states = KvPool(spec.planes, num_blocks, SETTINGS.block_tokens), StatePool(spec.states, 16)
+    return Transformer(spec, weights, packing.pool, "reference", kv, SETTINGS.cache_lens, states)
+
+
+class Row:
+    """One request's tokens of a step, in blocks of its own."""
+
+    def __init__(
+        self, request: int, begin: int, end: int, before: int, after: int, saves: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        self.tokens = np.random.default_rng(request).integers(0, 300, 200).astype(np.int32)[begin:end]
+        self.positions = np.arange(begin, end, dtype=np.int32)
+        self.blocks = np.arange(-(-end // 4), dtype=np.int32) + 1 + 50 * request
+        self.slots = self.blocks[self.positions // 4] * np.int32(4) + self.positions % np.int32(4)
+        self.before, self.after, self.saves = before, after, saves
+
+
+def batch_of(*rows: Row) -> Batch:
+    """All logits are computed."""
+    saves = [save for row in rows for save in row.saves]
+    num_tokens = sum(len(row.tokens) for row in rows)
+    return Batch(
+        token_ids=np.concatenate([row.tokens for row in rows]),
+        positions=np.concatenate([row.positions for row in rows]),
+        slots=np.concatenate([row.slots for row in rows]),
+        query_indptr=np.cumsum([0, *(len(row.tokens) for row in rows)]).astype(np.int32),
+        kv_indptr=np.cumsum([0, *(len(row.blocks) for row in rows)]).astype(np.int32),
+        kv_indices=np.concatenate([row.blocks for row in rows]),
+        sampled=np.arange(num_tokens, dtype=np.int64),
+        states=(
+            np.array([row.before for row in rows], np.int32),
+            np.array([row.after for row in rows], np.int32),
+            np.cumsum([0, *(len(row.saves) for row in rows)]).astype(np.int32),
+            np.array([end for end, _ in saves], np.int32),
+            np.array([slot for _, slot in saves], np.int32),
+        ),
+    )
+
+
+STEPS = [
+    batch_of(Row(0, 0, 30, 0, 1, [(7, 2), (28, 3)]), Row(1, 0, 9, 0, 4)),
+    batch_of(Row(1, 9, 10, 4, 4), Row(0, 30, 31, 1, 5)),
+    batch_of(Row(1, 10, 11, 4, 6), Row(2, 0, 40, 0, 7, [(38, 8)]), Row(0, 31, 36, 5, 5, [(1, 9)])),
+    batch_of(Row(0, 28, 36, 3, 10), Row(2, 38, 39, 8, 11)),  # from snapshots
+    batch_of(Row(0, 36, 37, 5, 5), Row(1, 11, 12, 6, 6), Row(2, 40, 41, 7, 12)),
+]
+
+
+def logits_of(model: Runner, steps: Sequence[Batch] = STEPS) -> list[np.ndarray]:
+    return [model.forward(batch, lambda: None).copy() for batch in steps]
+
+
+def compare(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, other, **CLOSE)
+
+
+def test_logits_are_those_of_the_cpu(file: Path) -> None:
+    expected, model = logits_of(on_cpu(file)), load(file)
+    found = logits_of(model)
+    compare(found, expected)
+    # Rows that begin from a snapshot, and those that have computed the same tokens before.
+    np.testing.assert_allclose(found[3][7], found[2][-1], **CLOSE)
+    np.testing.assert_allclose(found[3][8], found[2][39], **CLOSE)
+
+
+def test_slices_of_a_step_pass_states_on(file: Path) -> None:
+    expected, model = logits_of(load(file)), load(file, slices=SliceSizes(tokens=11, long_from=None))
+    compare(logits_of(model), expected)
+
+
+def test_chunks_of_the_gpus_kernels_are_in_the_logits(written: MakeTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of several chunks gives the logits of steps of one token, through the tables that kernels read."""
+    model = load(written(arch="qwen3next", quant="f32").gguf, replace(SETTINGS, prefill_chunk_size=160))
+    seen: list[list[int]] = []
+    update = TorchRecurrence.update
+
+    def noted(self: TorchRecurrence, *arguments: Any) -> torch.Tensor:
+        chunks = arguments[-1].chunks
+        seen.append([] if chunks is None else chunks.ends.tolist())
+        return update(self, *arguments)
+
+    monkeypatch.setattr(TorchRecurrence, "update", noted)
+    [whole] = logits_of(model, [batch_of(Row(0, 0, 150, 0, 1, [(70, 2)]))])
+    assert seen[0] == [64, 70, 128, 150]
+    parts = [batch_of(Row(0, at, at + 1, 0 if at == 0 else 3, 3)) for at in range(100)]
+    parts.append(batch_of(Row(0, 100, 150, 3, 3)))
+    np.testing.assert_allclose(np.concatenate(logits_of(model, parts)), whole, **CLOSE)
+    [resumed] = logits_of(model, [batch_of(Row(0, 70, 150, 2, 4))])
+    np.testing.assert_allclose(resumed, whole[70:], **CLOSE)
+
+
+@pytest.mark.parametrize("split", [[1], [2, 3]])
+def test_states_are_on_the_devices_of_their_layers(file: Path, split: list[int], simulated: SimulatedDevices) -> None:
+    one, several = load(file), load(file, split=split)
+    for own, other in zip(logits_of(one), logits_of(several), strict=True):
+        np.testing.assert_array_equal(other, own)
+    for number, device in enumerate(several.devices):
+        assert device.states.layers
+        own = [tensor for layer in device.states.layers if layer is not None for tensor in layer]
+        assert {owner_of(tensor) for tensor in own} <= {number}
+    tensors = [layer for device in several.devices for layer in device.states.layers]
+    for before, after in zip(one.devices[0].states.layers, tensors, strict=True):
+        assert (before is None) == (after is None)
+        for left, right in zip(before or (), after or (), strict=True):
+            assert torch.equal(left.cpu(), right.cpu())
+            assert left[1].any()
+
+
+def test_only_attention_has_a_cache_and_only_recurrent_layers_states(file: Path) -> None:
+    [device] = load(file).devices
+    kinds = [isinstance(device.cache(layer), LayerCache) for layer in device.layers]
+    assert kinds == [not states for states in read_spec(open_gguf(file), None).states]
+    assert len(device.kv.tensors) == len(device.kv.has_windows) == sum(kinds) < len(kinds)
+    assert [layer is None for layer in device.states.layers] == kinds
+
+
+def test_padding_leaves_no_state(file: Path) -> None:
+    [device] = (model := load(file)).devices
+    model.warm_up([1, 40], model._experts._host.idle(), range(len(device.layers)))
+    assert not any(tensor.any() for layer in device.states.layers if layer is not None for tensor in layer)
+
+
+def test_a_token_without_a_state_begins_a_text(file: Path) -> None:
+    model, batch = load(file), batch_of(Row(0, 0, 20, 0, 1))
+    logits_of(model)  # so that slots hold something
+    [whole] = logits_of(model, [batch])
+    [alone] = logits_of(model, [replace(batch, states=None)])
+    np.testing.assert_array_equal(alone, whole)
+
+
+def test_decode_inputs_have_the_slots_of_their_rows() -> None:
+    inputs = DecodeInputs(3, 4, 8, CPU, copied, has_states=True)
+    batch = batch_of(Row(0, 9, 10, 5, 6), Row(1, 3, 4, 7, 7))
+    inputs.send_tables(batch)
+    step = inputs.of_size(2).step
+    assert step.states is not None
+    assert (step.states.before.tolist(), step.states.after.tolist()) == ([5, 7], [6, 7])
+    assert (step.states.num_single, step.states.chunks) == (2, None)
+    assert step.slots.tolist() == batch.slots.tolist()
+    assert step.requests.lens.tolist() == [10, 4]
+    assert all(table.data_ptr() % 16 == 0 for table in (step.states.before, step.states.after))
+    inputs.send_tables(replace(batch, states=None))
+    assert (step.states.before.tolist(), step.states.after.tolist()) == ([0, 0], [0, 0])
+    inputs.send_tables(batch)
+    inputs.send_padding(2)
+    assert (step.states.before.tolist(), step.states.after.tolist()) == ([0, 0], [0, 0])
+    with pytest.raises(ValueError, match="2 tokens of 2 requests leave 1 further states"):
+        inputs.send_tables(batch_of(Row(0, 9, 10, 5, 6, [(1, 8)]), Row(1, 3, 4, 7, 7)))
+
+
+def core_of(model: HybridModel, settings: EngineSettings = SETTINGS, *, lanes: int = 1, **changes: Any) -> EngineCore:
+    config = scheduler_config(replace(settings, stream_from_tokens=STREAM_FROM))
+    return EngineCore(model, with_changes(config, **({"prefill_costs": [(1, 1.0)]} if lanes == 2 else {}), **changes))
+
+
+def conversations(core: EngineCore) -> list[Generated]:
+    """Three turns of conversations with a common beginning; each turn repeats the text so far."""
+    rng = random.Random(5)
+
+    def tokens(count: int) -> list[int]:
+        return [rng.randrange(300) for _ in range(count)]
+
+    beginning = tokens(60)
+    said = [beginning + tokens(rng.randrange(5, 60)) for _ in range(4)]
+    replies = []
+    for _ in range(3):
+        sampling = SamplingParams(max_tokens=9, temperature=0.0)
+        turn = generate(core, [Request(str(index), tuple(text), sampling) for index, text in enumerate(said)])
+        replies += turn
+        for text, reply in zip(said, turn, strict=True):
+            text += [*reply.token_ids, *tokens(12)]
+    core.check()
+    return replies
+
+
+def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
+    return [reply.token_ids for reply in replies]
+
+
+def cached(replies: Sequence[Generated]) -> int:
+    return sum(reply.cached_tokens for reply in replies)
+
+
+@pytest.fixture(scope="module")
+def next_file(written: MakeTiny) -> Path:
+    return written(arch="qwen3next", mla="split", quant="f32").gguf
+
+
+@pytest.fixture(scope="module")
+def expected(next_file: Path) -> list[tuple[int, ...]]:
+    """Every token is computed for each request."""
+    replies = conversations(core_of(load(next_file), prefix_cache=False))
+    assert cached(replies) == 0
+    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too alike to prove anything"
+    return texts(replies)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_text_is_the_same_from_snapshots(next_file: Path, expected: list[tuple[int, ...]], lanes: int) -> None:
+    model = load(next_file, stream_from_tokens=STREAM_FROM)
+    core = core_of(model, lanes=lanes)
+    replies = conversations(core)
+    assert texts(replies) == expected
+    assert cached(replies) > 4 * 60
+    assert core.stats().snapshots > 4
+    assert lanes == 1 or model.device_counts.streamed_steps > 3
+
+
+def test_text_is_the_same_after_preemption(next_file: Path, expected: list[tuple[int, ...]]) -> None:
+    settings = replace(SETTINGS, cache_lens=184, chunk_size=8, prefill_chunk_size=8)
+    core = core_of(load(next_file, settings), settings)
+    assert texts(conversations(core)) == expected
+    assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_text_is_the_same_on_several_devices(
+    next_file: Path, expected: list[tuple[int, ...]], lanes: int, simulated: SimulatedDevices
+) -> None:
+    model = load(next_file, split=[1], stream_from_tokens=STREAM_FROM)
+    assert texts(conversations(core_of(model, lanes=lanes))) == expected
+
+
+def test_failed_requests_leave_no_state(
+    next_file: Path, expected: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their states and snapshots hold NaN."""
+    core = core_of(load(next_file))
+    update = TorchRecurrence.update
+
+    def spoilt(self: TorchRecurrence, *arguments: Any) -> torch.Tensor:
+        states, rows = arguments[-2:]
+        out = update(self, *arguments)
+        for slots in (rows.after, *(() if rows.chunks is None else (rows.chunks.slots,))):
+            states[slots] = torch.nan
+        return out * torch.nan
+
+    for seq, length in enumerate((70, 33, 9), 1):
+        prompt = tuple(random.Random(seq).randrange(300) for _ in range(length))
+        core.add(seq, Request(str(seq), prompt, SamplingParams(max_tokens=9, temperature=0.0)), 0)
+    core.step()
+    failed = []
+    with monkeypatch.context() as patch:
+        patch.setattr(TorchRecurrence, "update", spoilt)
+        for _ in range(12):
+            failed += [seq for seq, _ in core.step().failed]
+            core.check()
+    assert sorted(failed) == [1, 2, 3]
+    assert core.stats().snapshots == 0
+    assert texts(conversations(core)) == expected
+
+
+def test_a_device_that_cannot_compute_the_heads_is_named(written: MakeTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(CpuBackend):
+        def recurrence(self, mixer: Any, rms_eps: float) -> Any:
+            return TritonRecurrence(replace(mixer, key_dim=24), rms_eps)
+
+    file = written(arch="qwen3next", quant="f32").gguf
+    monkeypatch.setitem(backends.MAKERS, "cpu", Refusing)
+    with pytest.raises(ModelError, match="recurrent layers have keys of 24 and values of"):
+        load_hybrid(file, CPU, SETTINGS)

@@ -8,7 +8,7 @@ from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.positions import NO_ROPE
 from ballast.model.spec import ModelSpec
-from devkit.models.changed_spec import changed
+from devkit.models.changed_spec import changed, latent_of
 from devkit.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC, V3_YARN
 
 K2_SPEC = changed(
@@ -61,9 +61,12 @@ KIMI_LINEAR_48B_SPEC = with_kimi_delta(
         num_layers=27,
         dense_width=9216,
         mixer=replace(
-            changed(V2_LITE_SPEC, num_heads=32, kv_lora_rank=512, nope_dim=128, v_dim=128, dim=64).layers[0].mixer,
+            latent_of(KIMI_LINEAR_SPEC.attentions[0]),
+            num_heads=32,
+            kv_lora_rank=512,
+            nope_dim=128,
+            v_dim=128,
             rope=replace(NO_ROPE, dim=64),
-            rotates=False,
         ),
         vocab_size=163840,
         context_length=1048576,

@@ -118,8 +118,9 @@ def _layer(weights: Mapping[str, Any], mixer: Mixer, rope: int) -> model.Layer:
 
 def _rope_index(spec: ModelSpec, mixer: Mixer) -> int:
     """Of its rotation; 0 if positions do not count."""
-    counts = not isinstance(mixer, RecurrentMixer) and mixer.rope in spec.ropes
-    return spec.ropes.index(mixer.rope) if counts else 0
+    if isinstance(mixer, RecurrentMixer) or mixer.rope not in spec.ropes:
+        return 0
+    return spec.ropes.index(mixer.rope)
 
 
 def _mixer(mixer: Mixer) -> model.LatentShape | model.GroupedShape | model.DeltaNetShape | model.KimiDeltaShape:

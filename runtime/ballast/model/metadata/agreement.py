@@ -110,7 +110,7 @@ def _num_heads(number: int, mixer: Mixer, config: HfConfig) -> int | None:
     if isinstance(mixer, DeltaNetSpec):
         return config.linear_num_value_heads
     if isinstance(mixer, KimiDeltaSpec):
-        return config.linear_attn_config and config.linear_attn_config.num_heads
+        return None if config.linear_attn_config is None else config.linear_attn_config.num_heads
     return config.num_heads(number, has_window=isinstance(mixer, GroupedSpec) and mixer.window is not None)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ballast.tiny import TinyModel, TinyShape, weights
 from ballast.tiny.model import rows_for, write_model
-from ballast.tiny.shape import PRESETS
+from ballast.tiny.presets import PRESETS
 from ballast.tiny.tokenizer import TinyTokenizer, make_tokenizer
 
 MakeTiny = Callable[..., TinyModel]

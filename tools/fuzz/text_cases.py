@@ -14,7 +14,7 @@ import yaml
 from ballast.config.options import OPTIONS
 from ballast.text import byte_alphabet
 from ballast.tiny.hf_config import generation_config, hf_config
-from ballast.tiny.shape import V3
+from ballast.tiny.presets import V3
 from ballast.tiny.tokenizer import make_tokenizer
 from devkit.models.changed_spec import experts_of, latent_of
 from devkit.models.vocabulary import BOS, EOS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ballast.tiny.shape import BALLAST_TINY
+from ballast.tiny.presets import BALLAST_TINY
 
 SHAPE = BALLAST_TINY
 

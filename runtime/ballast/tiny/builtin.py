@@ -11,7 +11,7 @@ import tokenizers
 from gguf import GGUFReader
 
 from ballast.tiny.model import TinyModel, write_model
-from ballast.tiny.shape import BALLAST_TINY
+from ballast.tiny.presets import BALLAST_TINY
 from ballast.tiny.tokenizer import tokenizer_of
 from ballast.tiny.weights import Floats
 

@@ -18,8 +18,9 @@ from ballast.errors import ConfigError
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, SCALED_TYPES, expected_tensors, scale_name
 from ballast.tiny import hf_config, metadata, weights
+from ballast.tiny.presets import PRESETS
 from ballast.tiny.quant_mix import check_quant, file_type, types_for
-from ballast.tiny.shape import PRESETS, TinyShape
+from ballast.tiny.shape import TinyShape
 from ballast.tiny.spec import spec_of
 from ballast.tiny.tokenizer import TinyTokenizer, make_tokenizer
 from ballast.weights.quantize import matrix_scales, quantize

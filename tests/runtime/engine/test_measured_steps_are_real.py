@@ -23,7 +23,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.transformer import Transformer
 from ballast.tiny import weights
 from ballast.tiny.model import rows_for, write_model
-from ballast.tiny.shape import PRESETS
+from ballast.tiny.presets import PRESETS
 from ballast.tiny.tokenizer import make_tokenizer
 from ballast.weights.gguf import open_gguf
 from devkit.models.float_experts import FloatExperts

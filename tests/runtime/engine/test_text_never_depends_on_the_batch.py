@@ -22,7 +22,7 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.text.loading import load_text
-from ballast.tiny.shape import PRESETS
+from ballast.tiny.presets import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params

@@ -21,7 +21,7 @@ from ballast.engine.startup.loading import load_runner
 from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
 from ballast.model.transformer import Transformer
-from ballast.tiny.shape import MIMO_V2, PRESETS
+from ballast.tiny.presets import MIMO_V2, PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
 from devkit.models.written import MakeTiny, write_tiny_model

@@ -29,7 +29,7 @@ from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.tiny.shape import PRESETS, QWEN3_NEXT, V3
+from ballast.tiny.presets import PRESETS, QWEN3_NEXT, V3
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params

@@ -11,7 +11,7 @@ from ballast._core import kernels
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.metadata import read_spec
-from ballast.tiny.shape import MIMO_V2
+from ballast.tiny.presets import MIMO_V2
 from ballast.weights.gguf import open_gguf
 from devkit.generate import generate
 from devkit.models.gguf_files import Tensors, copy_model

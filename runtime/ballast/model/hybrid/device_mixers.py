@@ -13,8 +13,9 @@ from ballast.model.spec import ModelSpec
 def device_mixers(spec: ModelSpec) -> tuple[AttentionMixer, ...] | None:
     """The mixer of each layer: any mixers of grouped-query attention, or one of latent attention, with an indexer if
     any layer has one. None if a GPU does not support the combination."""
-    grouped = tuple(mixer for mixer in spec.mixers if isinstance(mixer, GroupedSpec))
-    latent = tuple(_with_indexer(mixer) for mixer in spec.mixers if isinstance(mixer, LatentSpec))
+    mixers = [layer.mixer for layer in spec.layers]
+    grouped = tuple(mixer for mixer in mixers if isinstance(mixer, GroupedSpec))
+    latent = tuple(_with_indexer(mixer) for mixer in mixers if isinstance(mixer, LatentSpec))
     if len(grouped) == spec.num_layers:
         return grouped
     return latent if len(latent) == spec.num_layers and len(set(latent)) == 1 else None

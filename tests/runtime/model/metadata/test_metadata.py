@@ -20,7 +20,7 @@ from ballast.model.metadata import HfConfig, read_config, read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import TYPES, check_tensors, expected_tensors
 from ballast.tiny import write_tiny_model
-from ballast.tiny.shape import PRESETS
+from ballast.tiny.presets import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed, latent_of
 from devkit.models.gguf_files import shapes_of, write_model

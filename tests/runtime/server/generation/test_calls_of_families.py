@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ballast.tiny.shape import PRESETS
+from ballast.tiny.presets import PRESETS
 from devkit.long import times
 from devkit.models.written import write_tiny_model
 from devkit.servers.process import ServerProcess

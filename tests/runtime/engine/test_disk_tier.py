@@ -32,6 +32,7 @@ from ballast.model.tiers import disk_tier
 from ballast.model.tiers.block_file import BlockFile
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
+from devkit.long import times
 from devkit.models.written import write_tiny_model
 from devkit.tiers import tiers_of, until_written
 
@@ -66,6 +67,10 @@ def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         return EngineCore(runner, with_changes(config, decode_costs=costs) if costs else config)
 
     return make
+
+
+of_files = pytest.mark.parametrize("make_core", times(["qwen3"], ["qwen3", "glm5"]), indirect=True)
+"""Tests of what is done with files, whatever they hold."""
 
 
 def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
@@ -423,6 +428,7 @@ def stored(make_core: MakeCore, tmp_path_factory: pytest.TempPathFactory) -> tup
     return folder, num_tokens
 
 
+@of_files
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_damage_on_disk_costs_time_but_changes_no_token(
     make_core: MakeCore,

@@ -269,7 +269,7 @@ ATTACKS = {
 
 @pytest.fixture
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = Limits(cpu_s=0.4, memory_bytes=128 << 20)
+    limits = Limits(cpu_s=0.2, memory_bytes=128 << 20)
     monkeypatch.setattr(foreign, "_PROCESS", GuardedProcess("ballast.text.foreign.render", limits))
 
 
@@ -278,7 +278,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_template_that_exhausts_resources_is_stopped(name: str) -> None:
     """The reply names the template and its limit. Values are the client's, so that nothing is computed beforehand."""
     limit = (
-        r"(was stopped: it (ran for more than 0\.4 s|takes more than 128 MiB of memory)|exceeds 16777216 characters)"
+        r"(was stopped: it (ran for more than 0\.2 s|takes more than 128 MiB of memory)|exceeds 16777216 characters)"
     )
     hostile = ChatTemplate(ATTACKS[name], bos_token=BOS, eos_token=EOS, name="m.gguf (metadata)")
     with pytest.raises(RequestError, match=rf"chat template \(m\.gguf \(metadata\)\) .*{limit}$") as refused:
@@ -290,7 +290,7 @@ def test_a_template_that_exhausts_resources_is_stopped(name: str) -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("{{ 7 ** 99999999 % 10 }}", r"compiling it was stopped: it ran for more than 0\.4 s"),
+        ("{{ 7 ** 99999999 % 10 }}", r"compiling it was stopped: it ran for more than 0\.2 s"),
         ("{{ 'x' * 60000000 }}", "compiling it was stopped: it takes more than 128 MiB of memory"),
         ("{{ " + "(" * 5000 + ")" * 5000 + " }}", "maximum recursion depth exceeded"),
         ("x" * (1 << 20) + "x", "1048577 characters; expected at most 1048576"),

@@ -24,6 +24,7 @@ from ballast.model.hybrid import backends
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.recurrent import chunk_kernels, conv_kernels, delta_kernels, triton_recurrence
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks
@@ -35,6 +36,7 @@ from ballast.model.weights import load_weights
 from ballast.tiny.shape import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
+from devkit.kernels.interpreted import interpreted
 from devkit.kernels.torch_recurrence import TorchRecurrence
 from devkit.models.cpu_backend import CpuBackend, copied
 from devkit.models.float_experts import FloatExperts
@@ -159,6 +161,27 @@ def test_logits_are_those_of_the_cpu(file: Path) -> None:
     # Rows that begin from a snapshot, and those that have computed the same tokens before.
     np.testing.assert_allclose(found[3][7], found[2][-1], **CLOSE)
     np.testing.assert_allclose(found[3][8], found[2][39], **CLOSE)
+
+
+def test_the_gpus_kernels_give_the_logits_of_the_cpu(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Triton's interpreter, in the layers of the whole model."""
+
+    class Interpreting(CpuBackend):
+        def recurrence(self, mixer: Any, rms_eps: float) -> Any:
+            return TritonRecurrence(mixer, rms_eps)
+
+    for module in (chunk_kernels, conv_kernels, delta_kernels):
+        name = module.__name__.rpartition(".")[2]
+        monkeypatch.setattr(triton_recurrence, name, interpreted(module, monkeypatch))
+    steps = [
+        batch_of(Row(0, 0, 11, 0, 1, [(7, 2)]), Row(1, 0, 3, 0, 4)),
+        batch_of(Row(1, 3, 4, 4, 4), Row(0, 11, 12, 1, 5)),
+        batch_of(Row(1, 4, 5, 4, 6), Row(0, 7, 12, 2, 7)),
+    ]
+    expected = logits_of(on_cpu(file), steps)
+    monkeypatch.setitem(backends.MAKERS, "cpu", Interpreting)
+    model = load_hybrid(file, CPU, SETTINGS, kv_dtype=torch.float32, stream_from_tokens=0)
+    compare(logits_of(model, steps), expected)
 
 
 def test_slices_of_a_step_pass_states_on(file: Path) -> None:

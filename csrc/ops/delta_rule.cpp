@@ -51,8 +51,8 @@ class Tile {
 // apart; those of more tokens would leave the second-level cache before the next tile reads them.
 constexpr int64_t kBlockTokens = 64;
 
-// The end of a row's block of tokens from `begin`. Between blocks the state is in the row's slot, so a row that
-// leaves none is one block.
+// The end of a row's block of tokens from `begin`. Between blocks the state is in the row's slot, so a row
+// that leaves none is one block.
 int64_t end_of_block(const StateRows& rows, int64_t row, int64_t begin) {
   const int64_t num_tokens = rows.num_tokens(row);
   return rows.slot_out(row) == kNullState ? num_tokens : std::min(num_tokens, begin + kBlockTokens);

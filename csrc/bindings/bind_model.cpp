@@ -291,8 +291,8 @@ void bind_model(py::module_ m) {
       .def(py::init([](int64_t num_heads, int64_t kv_lora_rank, int64_t nope_dim, int64_t rope_dim,
                        int64_t v_dim, float softmax_scale, const std::optional<IndexerShape>& index,
                        bool rotates) {
-             return LatentShape{num_heads, kv_lora_rank, nope_dim, rope_dim,
-                                v_dim,     softmax_scale, index,   rotates};
+             return LatentShape{num_heads, kv_lora_rank,  nope_dim, rope_dim,
+                                v_dim,     softmax_scale, index,    rotates};
            }),
            py::kw_only(), arg("num_heads"), arg("kv_lora_rank"), arg("nope_dim"), arg("rope_dim"),
            arg("v_dim"), arg("softmax_scale"), arg("index").none(true), arg("rotates"));
@@ -300,9 +300,9 @@ void bind_model(py::module_ m) {
       .def(py::init([](int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t v_dim,
                        int64_t rope_dim, float softmax_scale, bool norms_all_heads, int64_t window,
                        float value_scale, bool softplus_gates, bool gates_entries, bool gates_queries) {
-             return GroupedShape{num_heads,     num_kv_heads,   head_dim,        v_dim,        rope_dim,
-                                 softmax_scale, norms_all_heads, window, value_scale, softplus_gates, gates_entries,
-                                 gates_queries};
+             return GroupedShape{num_heads,   num_kv_heads,   head_dim,        v_dim,
+                                 rope_dim,    softmax_scale,  norms_all_heads, window,
+                                 value_scale, softplus_gates, gates_entries,   gates_queries};
            }),
            py::kw_only(), arg("num_heads"), arg("num_kv_heads"), arg("head_dim"), arg("v_dim"),
            arg("rope_dim"), arg("softmax_scale"), arg("norms_all_heads"), arg("window"), arg("value_scale"),

@@ -81,7 +81,7 @@ void bind_delta_rule(ThreadPool& pool, const py::array& queries, const py::array
     std::copy_n(v + t * num_heads * value_width, num_heads * value_width, to);
   }
   const DeltaInput input{
-      joined.data(), joined.data() + num_keys * key_width, joined.data() + 2 * num_keys * key_width,
+      joined.data(), joined.data() + num_keys * key_width,   joined.data() + 2 * num_keys * key_width,
       num_all,       read<float>("decays", decays, decayed), read<float>("betas", betas, gated)};
   float* all =
       write<float>("states", states,

@@ -28,7 +28,7 @@ struct DeltaTile {
   int64_t decay_stride;
   const float* betas;  // one number
   int64_t beta_stride;
-  float* out;            // [kDeltaColumns]
+  float* out;  // [kDeltaColumns]
   int64_t out_stride;
 };
 

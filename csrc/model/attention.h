@@ -52,8 +52,8 @@ struct GroupedShape {
   float value_scale = 1;        // factor of values
   bool softplus_gates = false;  // whether outputs are multiplied by the softplus of gates, else the sigmoid
   bool gates_entries = false;   // whether each entry of a head's output has a gate, else each head
-  // Whether the query matrix also computes the gates: the query of a head is followed by the gates of the entries of
-  // its output, and v_dim is head_dim.
+  // Whether the query matrix also computes the gates: the query of a head is followed by the gates of the
+  // entries of its output, and v_dim is head_dim.
   bool gates_queries = false;
 };
 
@@ -72,8 +72,8 @@ struct DeltaNetShape {
   int64_t channels() const { return 2 * key_width() + value_width(); }  // of the convolution
 };
 
-// Kimi Delta Attention (arXiv 2510.26692): as Gated DeltaNet, with a decay for each row of a state, and as many
-// heads of keys as of values, all of one width.
+// Kimi Delta Attention (arXiv 2510.26692): as Gated DeltaNet, with a decay for each row of a state, and as
+// many heads of keys as of values, all of one width.
 struct KimiDeltaShape {
   int64_t num_heads;
   int64_t head_dim;

@@ -13,8 +13,8 @@
 namespace ballast {
 namespace {
 
-// Queries, keys and values have a matrix and a convolution each. The decays of a state's rows and the gates of
-// the result go through a low rank.
+// Queries, keys and values have a matrix and a convolution each. The decays of a state's rows and the gates
+// of the result go through a low rank.
 class KimiDeltaAttention final : public Attention {
  public:
   KimiDeltaAttention(const KimiDeltaShape& shape, int64_t hidden, LayerTensors& tensors)
@@ -170,8 +170,8 @@ void KimiDeltaAttention::attend(const AttentionCall& call, const float* normed, 
   through_rank(call, normed, gate_down_, gate_up_, s.gates.data());
   prepare(call, queries, keys);
   delta_rule(call.pool, call.kernels, delta_shape(),
-             {queries, keys, values, width, s.decays.data(), s.betas.data()}, call.step.states, cache.states[0],
-             s.values.data());
+             {queries, keys, values, width, s.decays.data(), s.betas.data()}, call.step.states,
+             cache.states[0], s.values.data());
   apply_gates(call);
   linear(call.pool, s.values.data(), num_tokens, output_, out);
 }

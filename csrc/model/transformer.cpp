@@ -49,9 +49,8 @@ void Transformer::check_ropes() const {
     if (dim == 0) continue;
     require(layer.rope < ropes_.size(), name + " has rotation " + std::to_string(layer.rope) +
                                             "; expected one of " + std::to_string(ropes_.size()));
-    require(dim == ropes_[layer.rope].dim, name + " rotates " + std::to_string(dim) +
-                                                           " entries; expected " +
-                                                           std::to_string(ropes_[layer.rope].dim));
+    require(dim == ropes_[layer.rope].dim, name + " rotates " + std::to_string(dim) + " entries; expected " +
+                                               std::to_string(ropes_[layer.rope].dim));
   }
 }
 

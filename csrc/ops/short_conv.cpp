@@ -24,7 +24,8 @@ const float* input_of(const ConvShape& shape, const float* x, const StateRows& r
   return states + rows.slot_in(row) * shape.state_floats() + (token + shape.taps - 1) * shape.channels;
 }
 
-// sums = weights * inputs, summed over kUsualTaps taps in their order; the weights of taps are a stride apart.
+// sums = weights * inputs, summed over kUsualTaps taps in their order; the weights of taps are a stride
+// apart.
 void sum_usual_taps(const float* weights, int64_t stride, const float* const* inputs, int64_t count,
                     float* __restrict sums) {
   const float *w0 = weights, *w1 = w0 + stride, *w2 = w1 + stride, *w3 = w2 + stride;

@@ -143,14 +143,15 @@ def test_the_delta_rule_is_what_it_says(sizes: Sizes, isa: str):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_token_does_not_depend_on_steps_rows_and_threads(sizes: Sizes, isa: str):
-    inputs = inputs_of(sizes, 60)
+    inputs = inputs_of(sizes, 160)
     whole = empty_states(sizes)
-    alone = run(sizes, inputs, [Row(range(60), 0, 1)], whole, isa)
-    states, first = empty_states(sizes), [Row(range(20), 0, 2, ((1, 4), (9, 5))), Row(range(60), 0, 3)]
+    alone = run(sizes, inputs, [Row(range(160), 0, 1, ((73, 9), (109, 10)))], whole, isa)
+    states, first = empty_states(sizes), [Row(range(20), 0, 2, ((1, 4), (9, 5))), Row(range(160), 0, 3)]
     begun = run(sizes, inputs, first, states, isa, num_threads=2)
     np.testing.assert_array_equal(begun, np.concatenate([alone[:20], alone]))
     # From the state after the step, in place; and from a state that it left on its way, which stays.
-    second = [Row(range(20, 60), 2, 2), Row(range(9, 30), 5, 6), Row(range(9, 60), 5, 7, ((21, 8),))]
+    saved = Row(range(9, 160), 5, 7, ((21, 8), (64, 9), (100, 10)))
+    second = [Row(range(20, 160), 2, 2), Row(range(9, 30), 5, 6), saved]
     kept = states[5].copy()
     resumed = run(sizes, inputs, second, states, isa, num_threads=3)
     np.testing.assert_array_equal(resumed, np.concatenate([alone[20:], alone[9:30], alone[9:]]))
@@ -158,8 +159,9 @@ def test_a_token_does_not_depend_on_steps_rows_and_threads(sizes: Sizes, isa: st
     for slot in (2, 3, 7):
         np.testing.assert_array_equal(states[slot], whole[1])
     np.testing.assert_array_equal(states[6], states[8])
+    np.testing.assert_array_equal(states[9:11], whole[9:11])
     one_by_one = empty_states(sizes)
-    for token in range(60):
+    for token in range(160):
         slot_in = 0 if token == 0 else 1 + (token - 1) % 2
         out = run(sizes, inputs, [Row(range(token, token + 1), slot_in, 1 + token % 2)], one_by_one, isa)
         np.testing.assert_array_equal(out[0], alone[token])

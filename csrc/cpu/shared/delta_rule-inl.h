@@ -17,7 +17,8 @@ struct DeltaSums {
 
 // The decay of a head's whole state. It multiplies the sum over rows instead of each row.
 struct HeadDecay {
-  HeadDecay(const DeltaTile& in, int64_t token) : decay(broadcast_float(in.decays[token * in.decay_stride])) {}
+  HeadDecay(const DeltaTile& in, int64_t token)
+      : decay(broadcast_float(in.decays[token * in.decay_stride])) {}
   // Of rows that are not decayed yet, the factors in what the state gives for a token's key.
   static const float* factors(const DeltaTile& in, int64_t token, float*) {
     return in.keys + token * in.input_stride;
@@ -74,8 +75,8 @@ BALLAST_INLINE void recall(const DeltaTile& in, const float* factors, int64_t co
 }
 
 // Updates the state by a token, for which it gave `recalled`, and writes the token's result. With kHasNext,
-// `recalled` becomes the sum of the new state's rows times `next_factors`: the same sums as those of `recall`,
-// without reading the state again.
+// `recalled` becomes the sum of the new state's rows times `next_factors`: the same sums as those of
+// `recall`, without reading the state again.
 template <class Decay, bool kHasNext>
 BALLAST_INLINE void update(const DeltaTile& in, int64_t token, const float* next_factors, int64_t column,
                            DeltaSums& recalled) {

@@ -154,7 +154,8 @@ void silu_times(const float* gate, const float* up, int64_t n, float* out) {
 void sigmoid_times(const float* gate, const float* up, int64_t n, float* out) {
   const __m256 one = _mm256_set1_ps(1.0f);
   for (int64_t i = 0; i < n; i += 8) {
-    const __m256 below = _mm256_add_ps(one, exp_of(_mm256_sub_ps(_mm256_setzero_ps(), _mm256_loadu_ps(gate + i))));
+    const __m256 below =
+        _mm256_add_ps(one, exp_of(_mm256_sub_ps(_mm256_setzero_ps(), _mm256_loadu_ps(gate + i))));
     _mm256_storeu_ps(out + i, _mm256_div_ps(_mm256_loadu_ps(up + i), below));
   }
 }
@@ -179,7 +180,7 @@ void softplus_decays(const float* x, const float* shift, float rate, int64_t n, 
   const __m256 sign = _mm256_set1_ps(-0.0f);
   for (int64_t i = 0; i < n; i += 8) {
     const __m256 a = _mm256_add_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(shift + i));
-    const __m256 rest = log_of_one_and(exp_of(_mm256_or_ps(a, sign)));  // of e^-|a|
+    const __m256 rest = log_of_one_and(exp_of(_mm256_or_ps(a, sign)));                   // of e^-|a|
     const __m256 softplus = _mm256_add_ps(_mm256_max_ps(_mm256_setzero_ps(), a), rest);  // keeps NaN
     _mm256_storeu_ps(out + i, exp_of(_mm256_mul_ps(rates, softplus)));
   }

@@ -43,18 +43,18 @@ def solve_chunks(
     begin, end = tl.load(chunk_begins + chunk), tl.load(chunk_ends + chunk)
     place = tl.arange(0, TOKENS)
     is_there = begin + place < end
-    token = (begin + place).to(tl.int64)
+    first = begin.to(tl.int64)
     key_head = key_head_of(head, HEADS, KEY_HEADS, ALTERNATE)
-    at = inputs + token[:, None] * CHANNELS + key_head * KEY + tl.arange(0, KEY)[None, :]
+    at = inputs + first * CHANNELS + key_head * KEY + (place[:, None] * CHANNELS + tl.arange(0, KEY)[None, :])
     query = tl.load(at, mask=is_there[:, None], other=0.0)
     key = tl.load(at + KEY_HEADS * KEY, mask=is_there[:, None], other=0.0)
-    beta = tl.load(betas + token * HEADS + head, mask=is_there, other=0.0)
-    decay = tl.load(log_decays + token * HEADS + head, mask=is_there, other=0.0)
+    beta = tl.load(betas + first * HEADS + head + place * HEADS, mask=is_there, other=0.0)
+    decay = tl.load(log_decays + first * HEADS + head + place * HEADS, mask=is_there, other=0.0)
     sums = tl.associative_scan(decay, 0, plus)
     row, column = place[:, None], place[None, :]
     # 0 above the diagonal, where the difference is positive.
     fade = tl.exp(tl.where(row >= column, sums[:, None] - sums[None, :], 0.0))
-    own = (token[:, None] * HEADS + head) * TOKENS + column
+    own = (first * HEADS + head) * TOKENS + (row * (HEADS * TOKENS) + column)
     score = tl.dot(query, tl.trans(key), input_precision="tf32x3")
     tl.store(scores + own, tl.where(row >= column, score * fade, 0.0), mask=is_there[:, None])
     overlap = tl.dot(key, tl.trans(key), input_precision="tf32x3") * fade * beta[:, None]
@@ -103,25 +103,27 @@ def pass_chunks(
     for chunk in range(tl.load(row_chunks + row), tl.load(row_chunks + row + 1)):
         begin = tl.load(chunk_begins + chunk)
         is_there = begin + place < tl.load(chunk_ends + chunk)
-        token = (begin + place).to(tl.int64)
-        own = (token[:, None] * HEADS + head) * TOKENS + place[None, :]
-        beta = tl.load(betas + token * HEADS + head, mask=is_there, other=0.0)
-        decay = tl.load(log_decays + token * HEADS + head, mask=is_there, other=0.0)
+        first = begin.to(tl.int64)
+        own = (first * HEADS + head) * TOKENS + (place[:, None] * (HEADS * TOKENS) + place[None, :])
+        beta = tl.load(betas + first * HEADS + head + place * HEADS, mask=is_there, other=0.0)
+        decay = tl.load(log_decays + first * HEADS + head + place * HEADS, mask=is_there, other=0.0)
         sums, total = tl.associative_scan(decay, 0, plus), tl.reduce(decay, 0, plus)
         grown = tl.exp(sums)[:, None]
-        at = inputs + token[:, None] * CHANNELS + key_head * KEY + of_key[None, :]
-        key = tl.load(at + KEY_HEADS * KEY, mask=is_there[:, None], other=0.0)
-        value_at = inputs + token[:, None] * CHANNELS + (2 * KEY_HEADS * KEY + head * VALUE) + column[None, :]
+        token_inputs = inputs + first * CHANNELS
+        key_at = token_inputs + key_head * KEY + (place[:, None] * CHANNELS + of_key[None, :])
+        key = tl.load(key_at + KEY_HEADS * KEY, mask=is_there[:, None], other=0.0)
+        value_at = token_inputs + 2 * KEY_HEADS * KEY + head * VALUE + (place[:, None] * CHANNELS + column[None, :])
         value = tl.load(value_at, mask=is_there[:, None], other=0.0)
         change = (value - tl.dot(key, state, input_precision="tf32x3") * grown) * beta[:, None]
         inverse = tl.load(inverses + own, mask=is_there[:, None], other=0.0)
         change = tl.dot(inverse, change, input_precision="tf32x3")
-        query = tl.load(at, mask=is_there[:, None], other=0.0)
+        query = tl.load(key_at, mask=is_there[:, None], other=0.0)
         attended = tl.dot(query, state, input_precision="tf32x3") * grown
         score = tl.load(scores + own, mask=is_there[:, None], other=0.0)
         attended = tl.dot(score, change, attended, input_precision="tf32x3")
-        out_at = out + (token[:, None] * HEADS + head) * VALUE + column[None, :]
+        out_at = out + (first * HEADS + head) * VALUE + (place[:, None] * (HEADS * VALUE) + column[None, :])
         tl.store(out_at, attended, mask=is_there[:, None])
+        key = tl.load(key_at + KEY_HEADS * KEY, mask=is_there[:, None], other=0.0)  # again, to keep fewer registers
         faded = tl.trans(key * tl.exp(total - sums)[:, None])
         state = tl.dot(faded, change, state * tl.exp(total), input_precision="tf32x3")
         slot = tl.load(chunk_slots + chunk).to(tl.int64)

@@ -111,7 +111,9 @@ class BlockFile:
         except BaseException:
             self.close()
             raise
-        self._last_write = int(self._heads["write"].max())
+        # A state may remain of a later write, whose head has gone. It must not become the state of another one.
+        of_state = 0 if self._states is None else self._states.last_block_write
+        self._last_write = max(of_state, int(self._heads["write"].max()))
 
     def restored(self) -> Restored:
         """The stored blocks, in the order of eviction: oldest write first. Content is checked when it is read."""

@@ -35,6 +35,11 @@ class StateFile:
         os.ftruncate(contents_file, num_states * stride_of(state_bytes))
         self._last_write = int(self._heads["write"].max())
 
+    @property
+    def last_block_write(self) -> int:
+        """The latest write of a block that has a state; 0 without states."""
+        return int(self._heads["block_write"].max())
+
     def of_blocks(self, block_writes: NDArray[np.uint64]) -> dict[int, int]:
         """By block, its state, which was written last if it has several. `block_writes`: by block, the number of its
         write."""

@@ -76,6 +76,20 @@ def test_a_state_is_lost_with_its_block(filled: Path) -> None:
     assert restored(filled) == {}
 
 
+@pytest.mark.parametrize("lost", [5, None])
+def test_a_state_is_not_found_after_other_tokens_in_its_block(filled: Path, lost: int | None) -> None:
+    """Although the write of which it was has gone from the heads of blocks: numbers of writes do not repeat."""
+    with opened(filled) as file:
+        if lost is None:
+            file.discard()
+        else:
+            file.drop(lost)
+    with opened(filled) as file:
+        for block in (3, 5) if lost is None else (lost,):
+            write(file, block, seed=40)
+    assert restored(filled) == ({} if lost is None else {3: 2})
+
+
 def test_the_last_of_several_states_is_found(filled: Path) -> None:
     with opened(filled) as file:
         file.write_state(4, 3, state(4))

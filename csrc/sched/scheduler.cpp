@@ -368,11 +368,7 @@ bool Scheduler::is_worth_fetching(SeqId seq) const {
 
 void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
   Request& request = fetching(seq);
-  const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
-  int32_t num_found = state_.tiers.end_fetch(request, num_blocks, is_damaged);
-  // Layers with a window or recurrent state have what follows the last block that was asked for alone.
-  const bool needs_all = state_.blocks.windows().is_used() || state_.blocks.states().is_used();
-  if (needs_all && num_found < num_asked) num_found = 0;
+  const int32_t num_found = state_.tiers.end_fetch(request, num_blocks, is_damaged);
   state_.request_blocks.end_fetch(request, num_found > 0);
   const int32_t num_tokens = num_found * state_.config.block_tokens;
   if (request.aborted) {

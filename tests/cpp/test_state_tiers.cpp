@@ -190,6 +190,49 @@ TEST(without_its_state_a_fetch_is_of_no_use) {
   EXPECT(server.serve(9, tokens(22)) == 0 && server.num_fetches == 0);
 }
 
+TEST(blocks_that_arrive_without_the_state_do_not_count_as_fetched) {
+  Server server(config_of({{100, 100, 40, 2}}));
+  server.serve(1, tokens(22));
+  server.store_all();
+  for (int64_t seq = 2; seq < 8; ++seq) server.serve(seq, tokens(40, 1000 * static_cast<int32_t>(seq)));
+  server.scheduler.add(SeqId{9}, tokens(22), 2, {});
+  server.scheduler.plan();
+  server.take();
+  EXPECT(server.fetches.size() == 1 && server.fetches[SeqId{9}] > 1);
+  server.scheduler.fetched(SeqId{9}, server.fetches[SeqId{9}] - 1, false);
+  EXPECT(server.scheduler.stats().tiers[0].fetched_tokens == 0);
+}
+
+TEST(a_state_follows_blocks_that_are_sent_again) {
+  Server server(config_of({{300, 300, 100, 4}}, 32, 16));
+  server.serve(1, tokens(22));
+  server.store_all();
+  for (int64_t seq = 2; seq < 5; ++seq) server.serve(seq, tokens(100, 1000 * static_cast<int32_t>(seq)));
+  server.store_all();
+  // Two requests fetch the same blocks. The second one, whose client leaves, finds them damaged when the first
+  // one has them.
+  for (int64_t seq = 20; seq < 22; ++seq) server.scheduler.add(SeqId{seq}, tokens(22), 8, {});
+  server.scheduler.plan();
+  server.take();
+  EXPECT(server.fetches.size() == 2);
+  server.scheduler.fetched(SeqId{20}, server.fetches[SeqId{20}], false);
+  server.scheduler.abort(SeqId{21});
+  server.scheduler.fetched(SeqId{21}, 0, true);
+  server.fetches.clear();
+  for (int step = 0; step < 20; ++step) {
+    const auto plan = server.scheduler.plan();
+    server.take();
+    server.scheduler.commit(std::vector<int32_t>(plan->logits_at.size(), 7));
+    server.take();
+    server.store_all();
+    server.scheduler.check();
+  }
+  EXPECT(server.scheduler.stats().running == 0);
+  for (int64_t seq = 30; seq < 33; ++seq) server.serve(seq, tokens(100, 1000 * static_cast<int32_t>(seq)));
+  const int32_t before = server.num_fetches;
+  EXPECT(server.serve(50, tokens(22)) == 20 && server.num_fetches == before + 1);
+}
+
 TEST(a_hundred_thousand_operations_leak_nothing) {
   std::mt19937 random(7);
   const auto below = [&](int32_t end) { return std::uniform_int_distribution<int32_t>(0, end - 1)(random); };

@@ -177,6 +177,9 @@ int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_dama
     tiers_[static_cast<size_t>(tier)].release_from(table, position);
   }
   if (request.aborted || is_forgotten) return 0;
+  // A window or a recurrent state is there only after the last block that was requested.
+  const bool needs_all = blocks_.windows().is_used() || blocks_.states().is_used();
+  if (needs_all && num_blocks < num_asked) return 0;
   for (int32_t i = 0; i < num_blocks; ++i) {
     fetched_tokens_[static_cast<size_t>(from[static_cast<size_t>(i)])] += config_.block_tokens;
   }
@@ -198,6 +201,7 @@ void TierMirror::send(size_t tier, TierTable& to, const std::vector<int32_t>& to
                       const std::vector<BlockId>& blocks, size_t num_blocks) {
   std::vector<BlockId>& table = to.blocks;
   tiers_[tier].release_hidden(table, to.num_hides);
+  to.num_noted = std::min(to.num_noted, table.size());
   bool is_sent = false;
   while (table.size() < num_blocks && tiers_[tier].extend(table, tokens, salt, is_sent)) {
     if (!is_sent) continue;

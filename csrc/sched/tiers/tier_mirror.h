@@ -33,7 +33,8 @@ class TierMirror {
   // The request starts: holds the tiers' blocks of its prefix and orders those that were found.
   void begin_fetch(Request& request);
   // Completes the fetch of a request: the first num_blocks arrived. If is_damaged, the next one is hidden.
-  // Returns the number of usable blocks: 0 if their contents were found to be wrong in the meantime.
+  // Returns the number of usable blocks: 0 if their contents were found to be wrong in the
+  // meantime, or if some are missing and layers have a window or recurrent state.
   int32_t end_fetch(Request& request, int32_t num_blocks, bool is_damaged);
   // Blocks that a tier still has to bring for a request.
   void set_coming(Request& request, int32_t tier, int32_t num_blocks);

@@ -95,7 +95,7 @@ struct Stats {
   int64_t snapshot_hits;         // total requests that began at one
   int64_t state_slots_used;      // by requests
   int64_t fetching;              // of `waiting`, requests whose blocks are being fetched
-  int64_t unsent;                // ended requests with blocks that are still to be sent
+  int64_t unsent;                // ended requests with blocks, and snapshots, that are still to be sent
   std::vector<TierStats> tiers;  // as configured
 };
 

@@ -315,7 +315,7 @@ class Stats(PybindObject):
         """The part of `waiting` whose blocks are being fetched from tiers."""
     @property
     def unsent(self) -> int:
-        """Ended requests with blocks that remain to be sent to tiers."""
+        """Ended requests with blocks, and snapshots, that remain to be sent to tiers."""
     @property
     def tiers(self) -> list[TierStats]:
         """One entry per tier, in the order of the configuration."""

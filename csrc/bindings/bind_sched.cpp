@@ -197,12 +197,10 @@ void bind_sched(py::module_ m) {
 
   m.def(
       "num_state_slots",
-      [](int64_t capacity_tokens, int64_t max_batch_size, bool keeps_snapshots) {
-        const int32_t size = to_int32("max_batch_size", max_batch_size);
-        return keeps_snapshots ? ample_state_slots(capacity_tokens, size) : least_state_slots(size);
+      [](int64_t capacity_tokens, int64_t max_batch_size) {
+        return ample_state_slots(capacity_tokens, to_int32("max_batch_size", max_batch_size));
       },
-      py::kw_only(), py::arg("capacity_tokens"), py::arg("max_batch_size"),
-      py::arg("keeps_snapshots") = true);
+      py::kw_only(), py::arg("capacity_tokens"), py::arg("max_batch_size"));
 
   py::class_<SchedulerConfig>(m, "SchedulerConfig")
       .def(py::init(&make_config), py::kw_only(), py::arg("num_blocks"), py::arg("block_tokens"),

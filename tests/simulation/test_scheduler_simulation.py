@@ -338,7 +338,7 @@ def test_windows_leave_no_block_behind_either_and_are_found_again() -> None:
 
 
 def test_states_leave_no_slot_behind_and_are_found_again() -> None:
-    least = sched.num_state_slots(capacity_tokens=0, max_batch_size=CONFIG["max_batch_size"], keeps_snapshots=False)
+    least = 2 * CONFIG["max_batch_size"]
     costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
     hits = []
     for num_blocks, state_slots, options in (

@@ -27,9 +27,9 @@ def num_window_blocks(
     steps that can be outstanding at the same time, with `has_tiers` for as many requests that fetch, and with
     `keeps_borders` for borders of cached prefixes. Raises ValueError for a number below 1."""
 
-def num_state_slots(*, capacity_tokens: int, max_batch_size: int, keeps_snapshots: bool = True) -> int:
-    """Number of slots of recurrent state: enough for `max_batch_size` requests and, with `keeps_snapshots`, for
-    snapshots of a cache of `capacity_tokens`."""
+def num_state_slots(*, capacity_tokens: int, max_batch_size: int) -> int:
+    """Number of slots of recurrent state: enough for `max_batch_size` requests and for snapshots of a cache of
+    `capacity_tokens`."""
 
 class SchedulerConfig(PybindObject):
     def __init__(

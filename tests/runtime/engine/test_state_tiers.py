@@ -43,9 +43,9 @@ MIB = 1 << 20
 MakeCore = Callable[..., EngineCore]
 
 
-@pytest.fixture(scope="module")
-def make_core(written: MakeTiny) -> MakeCore:
-    gguf = open_gguf(written(arch="qwen3next", mla="split", quant="q4_k").gguf)
+@pytest.fixture(scope="module", params=["qwen3next", "kimilinear"])
+def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
+    gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf, None)
 
     def make(folder: Path | None, **changes: object) -> EngineCore:
@@ -185,9 +185,10 @@ def test_host_memory_takes_every_snapshot(make_core: MakeCore, plain: list[Gener
 def test_a_folder_that_is_too_small_for_a_state_is_not_used(
     make_core: MakeCore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    core = make_core(tmp_path, kv_disk_bytes=MIB)
+    core = make_core(tmp_path, kv_disk_bytes=MIB // 4)
     assert not tiers_of(core)
-    assert "kv_disk_dir is not used" in caplog.text
+    (record,) = (each for each in caplog.records if each.message == "kv_disk_dir is not used")
+    assert "is too small for one recurrent state of" in vars(record)["why"]
 
 
 def test_an_idle_engine_stores_the_states_of_conversations(

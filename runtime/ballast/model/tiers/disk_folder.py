@@ -67,7 +67,10 @@ def open_disk_tier(
         num_states = min(MAX_STATES, num_states_in(num_bytes, place_bytes))
         num_bytes -= num_states * place_bytes
         if states is not None and num_states == 0:
-            raise BlockFileError(f"{folder}: too small for one recurrent state of {human(state_bytes)}")
+            raise BlockFileError(
+                f"{folder}: a quarter of {human(num_bytes)} is too small for one recurrent state of "
+                f"{human(state_bytes)}; raise kv_disk_bytes or free space"
+            )
         num_blocks = min(MAX_BLOCKS, num_bytes // (stride_of(cache.block_bytes) + head_type(block_tokens).itemsize))
         if num_blocks == 0:
             raise BlockFileError(

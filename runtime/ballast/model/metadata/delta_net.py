@@ -23,7 +23,7 @@ _MOST_TAPS = 16
 _WIDTH_MULTIPLE = 32
 """Of the widths of heads; the kernels compute as many columns of a state together."""
 _MOST_STATE_BYTES = 2 << 30
-"""Of a sequence. Kimi-K3, with 2.8T weights, has 465 MB."""
+"""The most state of a sequence. Kimi-K3, with 2.8T weights, has 465 MB."""
 
 
 def recurrent_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:

@@ -10,7 +10,7 @@ import torch
 from ballast.model.hybrid.recurrent.state_rows import StateRows
 
 NORM_EPS = 1e-6
-"""Of the squares of a query or a key, which are normed without weights."""
+"""Added to the sum of squares of a query or a key, which are normed without weights."""
 
 
 @dataclass(frozen=True, slots=True)

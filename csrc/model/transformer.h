@@ -28,7 +28,6 @@ class Transformer {
   int64_t num_logits() const { return weights_.output.rows(); }
   int64_t num_slots() const { return cache_.num_slots; }
   int64_t num_window_slots() const { return cache_.num_window_slots; }
-  int64_t num_state_slots() const { return cache_.num_state_slots; }
   // Bytes of routed experts' weights that all steps so far have read: per step and layer, each chosen expert
   // once. May be called from any thread.
   int64_t expert_bytes_read() const { return routed_.bytes_read(); }

@@ -209,8 +209,8 @@ TEST(a_state_follows_blocks_that_are_sent_again) {
   server.store_all();
   for (int64_t seq = 2; seq < 5; ++seq) server.serve(seq, tokens(100, 1000 * static_cast<int32_t>(seq)));
   server.store_all();
-  // Two requests fetch the same blocks. The second one, whose client leaves, finds them damaged when the first
-  // one has them.
+  // Two requests fetch the same blocks. The second one, whose client leaves, finds them damaged when the
+  // first one has them.
   for (int64_t seq = 20; seq < 22; ++seq) server.scheduler.add(SeqId{seq}, tokens(22), 8, {});
   server.scheduler.plan();
   server.take();

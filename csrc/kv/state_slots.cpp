@@ -31,11 +31,11 @@ size_t StateSlots::num_usable(const std::vector<BlockId>& blocks) const {
 
 StateSlot StateSlots::take() {
   if (free_.empty()) {
-    BALLAST_CHECK(!line_.empty());
-    const StateSlot given_up = line_.begin()->second;
-    line_.erase(line_.begin());
-    detach(given_up);
-    free_.push_back(given_up);
+    BALLAST_CHECK(!unheld_.empty());
+    const StateSlot evicted = unheld_.begin()->second;
+    unheld_.erase(unheld_.begin());
+    detach(evicted);
+    free_.push_back(evicted);
   }
   const StateSlot taken = free_.back();
   free_.pop_back();
@@ -49,7 +49,7 @@ void StateSlots::hold(StateSlot id) {
   Slot& held = slot(id);
   if (held.num_holders++ > 0) return;
   BALLAST_CHECK(held.block != kNullBlock);
-  line_.erase(place(held));
+  unheld_.erase(eviction_key(held));
   ++num_held_;
 }
 
@@ -59,11 +59,11 @@ void StateSlots::release(StateSlot id) {
   BALLAST_CHECK(released.num_holders > 0);
   if (--released.num_holders > 0) return;
   --num_held_;
-  released.number = ++num_released_;
+  released.number = ++num_uses_;
   if (released.block == kNullBlock)
     free_.push_back(id);
   else
-    line_.emplace(place(released), id);
+    unheld_.emplace(eviction_key(released), id);
 }
 
 bool StateSlots::is_own(StateSlot id) const {
@@ -101,9 +101,9 @@ void StateSlots::restore(BlockId block, StateSlot id) {
   BALLAST_CHECK(found != free_.end() && of(block) == kNullSlot);
   free_.erase(found);
   slot(id).block = block;
-  slot(id).number = ++num_released_;
+  slot(id).number = ++num_uses_;
   snapshots_[index_of(block)] = id;
-  line_.emplace(place(slot(id)), id);
+  unheld_.emplace(eviction_key(slot(id)), id);
   ++num_snapshots_;
 }
 
@@ -114,10 +114,10 @@ void StateSlots::touch(BlockId block) {
 // It counts as used now, and leaves the grid if it is more than that.
 void StateSlots::use(StateSlot id, bool is_on_grid) {
   Slot& used = slot(id);
-  if (used.num_holders == 0) line_.erase(place(used));
+  if (used.num_holders == 0) unheld_.erase(eviction_key(used));
   used.is_on_grid &= is_on_grid;
-  used.number = ++num_released_;
-  if (used.num_holders == 0) line_.emplace(place(used), id);
+  used.number = ++num_uses_;
+  if (used.num_holders == 0) unheld_.emplace(eviction_key(used), id);
 }
 
 void StateSlots::detach(StateSlot id) {
@@ -132,7 +132,7 @@ void StateSlots::drop(BlockId block) {
   const StateSlot dropped = of(block);
   if (dropped == kNullSlot) return;
   const bool is_held = slot(dropped).num_holders > 0;
-  if (!is_held) line_.erase(place(slot(dropped)));
+  if (!is_held) unheld_.erase(eviction_key(slot(dropped)));
   detach(dropped);
   if (!is_held) free_.push_back(dropped);
 }
@@ -158,10 +158,10 @@ void StateSlots::check(const std::vector<int32_t>& holders) const {
     BALLAST_CHECK(index_of(snapshots_[index_of(each.block)]) == id);
     if (is_held) continue;
     ++num_waiting;
-    const auto found = line_.find(place(each));
-    BALLAST_CHECK(found != line_.end() && index_of(found->second) == id);
+    const auto found = unheld_.find(eviction_key(each));
+    BALLAST_CHECK(found != unheld_.end() && index_of(found->second) == id);
   }
-  BALLAST_CHECK(num_held == num_held_ && num_snapshots == num_snapshots_ && num_waiting == line_.size());
+  BALLAST_CHECK(num_held == num_held_ && num_snapshots == num_snapshots_ && num_waiting == unheld_.size());
   BALLAST_CHECK(holders[index_of(kNullSlot)] == 0);
 }
 

@@ -32,9 +32,9 @@ int32_t ample_state_slots(int64_t capacity_tokens, int32_t max_batch_size);
 
 // A slot is free, or held by requests, or a snapshot, or both of the last two. A snapshot is the state after
 // the tokens of a block of the cache and of all blocks before it, and belongs to this block. Snapshots that
-// no request holds are given up for other slots: first those on the grid of long prompts, then the others,
-// each in the order of last use. The contents of a slot that has more than one holder, or is a snapshot,
-// never change.
+// no request holds are evicted when slots are needed: first those on the grid of long prompts, then the
+// others, each in the order of last use. The contents of a slot that has more than one holder, or is a
+// snapshot, never change.
 //
 // Without slots every call is without effect, and every block has its state.
 class StateSlots {
@@ -52,7 +52,7 @@ class StateSlots {
   // The snapshot of a block, or the null slot.
   StateSlot of(BlockId block) const { return slots_.empty() ? kNullSlot : snapshots_[index_of(block)]; }
 
-  // A slot with one holder. It may give up a snapshot; one must be left that no request holds.
+  // Acquires a slot, with one holder. It may evict a snapshot; a slot must be left that no request holds.
   StateSlot take();
   void hold(StateSlot slot);
   void release(StateSlot slot);
@@ -81,13 +81,13 @@ class StateSlots {
     BlockId block = kNullBlock;  // whose snapshot it is
     bool is_on_grid = false;
     int32_t num_tokens = 0;
-    int64_t number = 0;  // in the line
+    int64_t number = 0;  // of its last use
   };
-  using Place = std::pair<bool, int64_t>;  // whether not on the grid, and the number
+  using EvictionKey = std::pair<bool, int64_t>;  // whether not on the grid, and the number
 
   Slot& slot(StateSlot id) { return slots_[index_of(id)]; }
   const Slot& slot(StateSlot id) const { return slots_[index_of(id)]; }
-  static Place place(const Slot& slot) { return {!slot.is_on_grid, slot.number}; }
+  static EvictionKey eviction_key(const Slot& slot) { return {!slot.is_on_grid, slot.number}; }
   void use(StateSlot id, bool is_on_grid);
   void detach(StateSlot id);
 
@@ -95,10 +95,10 @@ class StateSlots {
   std::vector<Slot> slots_;           // empty without slots
   std::vector<StateSlot> snapshots_;  // by block of the cache
   std::vector<StateSlot> free_;
-  std::map<Place, StateSlot> line_;  // snapshots that nobody holds
+  std::map<EvictionKey, StateSlot> unheld_;  // snapshots that no request holds, in the order of eviction
   int32_t num_held_ = 0;
   int32_t num_snapshots_ = 0;
-  int64_t num_released_ = 0;
+  int64_t num_uses_ = 0;
 };
 
 }  // namespace ballast

@@ -50,12 +50,12 @@ class Tier {
   bool is_storing_states() const { return !storing_states_.empty(); }
   // Whether a state is there or on its way.
   bool has_or_gets_state(BlockId block) const;
-  // A place for the state of a known block, which may take that of another block; the null slot if the tier
-  // cannot take one now. Otherwise the caller must copy its content.
+  // Acquires a slot for the state of a known block, which may evict that of another block; the null slot if
+  // the tier cannot take one now. Otherwise the caller must copy its content.
   StateSlot send_state(BlockId block);
   // Completes the oldest pending store of a state.
   void state_arrives(bool is_whole);
-  // A state that is being fetched is not given up.
+  // A state that is being fetched is not evicted.
   void hold_state(StateSlot state) { blocks_.states().hold(state); }
   void release_state(StateSlot state) { blocks_.states().release(state); }
   // See PrefixIndex; 0 for a block that is not known.

@@ -49,7 +49,7 @@ class Recurrence(Protocol):
         states: torch.Tensor,
         rows: StateRows,
     ) -> torch.Tensor:
-        """What each token gives, [T, H, V]. `convolved` [T, C]: queries and keys of all key heads, which are normed in
+        """The results of all tokens, [T, H, V]. `convolved` [T, C]: queries and keys of all key heads, normed in
         place, then values. A state decays by exp(rate * softplus(alpha + rate_shift)), where both are [H]. `states`
         [slots, H, K, V]."""
 

@@ -33,7 +33,7 @@ from ballast.model.packed_tensors import Packing
 from ballast.model.runner import Runner
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
-from ballast.tiny.shape import PRESETS
+from ballast.tiny.presets import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
 from devkit.kernels.interpreted import interpreted

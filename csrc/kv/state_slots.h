@@ -95,7 +95,7 @@ class StateSlots {
   std::vector<Slot> slots_;           // empty without slots
   std::vector<StateSlot> snapshots_;  // by block of the cache
   std::vector<StateSlot> free_;
-  std::map<Place, StateSlot> line_;  // snapshots that nobody holds
+  std::map<Place, StateSlot> line_;  // snapshots that no request holds
   int32_t num_held_ = 0;
   int32_t num_snapshots_ = 0;
   int64_t num_released_ = 0;

@@ -1,4 +1,4 @@
-// What layers with the gated delta rule have in common.
+// Code shared by the layers with the gated delta rule.
 #pragma once
 
 #include <cstdint>

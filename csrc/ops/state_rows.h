@@ -9,7 +9,7 @@ namespace ballast {
 inline constexpr int32_t kNullState = 0;
 
 // A row is the next tokens of one sequence. It reads the state before them from one slot and leaves the state
-// after them in another one, or in the same one; nobody else reads a slot that it writes. It also leaves
+// after them in another one, or in the same one; no other row reads a slot that it writes. It also leaves
 // the state after some of its tokens in further slots.
 struct StateRows {
   int64_t num_rows = 0;

@@ -55,7 +55,7 @@ void SchedulerConfig::validate() const {
     require(!has_tiers || states.num_slots >= least_state_slots(max_batch_size) + 2, "state_slots",
             states.num_slots, "with tiers that keep states, two more are needed to fetch one");
     require(window.tokens == 0, "window", window.tokens,
-            "no model has windows beside recurrent state; use no window, which keeps all");
+            "windows and recurrent state cannot be combined; use 0 for no window");
   }
   require(window.tokens >= 0, "window", window.tokens, "a token sees at least itself; use 0 for no window");
   if (window.tokens == 0) return;

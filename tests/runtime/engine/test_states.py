@@ -88,7 +88,7 @@ def plain(make_core: MakeCore) -> list[Generated]:
     """Without a prefix cache, every token is computed for each request."""
     replies = conversations(make_core(prefix_cache=False))
     assert cached(replies) == 0
-    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too alike to prove anything"
+    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too similar to prove anything"
     return replies
 
 

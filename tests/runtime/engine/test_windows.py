@@ -111,7 +111,7 @@ def plain(make_core: MakeCore) -> list[Generated]:
     replies = conversations(core)
     stats = core.stats()
     assert (stats.window_used_tokens, stats.window_cached_tokens) == (0, 0)
-    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too alike to prove anything"
+    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too similar to prove anything"
     return replies
 
 

@@ -73,11 +73,11 @@ class CacheStates(Protocol):
 
 
 STATE_SHARE = 4
-"""One part in so many of a tier's bytes is for recurrent states: with blocks of about 10,000 tokens come two states."""
+"""1/STATE_SHARE of a tier's bytes is for recurrent states: two states for about 10,000 tokens of blocks."""
 
 
 def num_states_in(num_bytes: int, state_bytes: int) -> int:
-    """States that a tier of `num_bytes` holds beside blocks; 0 without states."""
+    """States that a tier of `num_bytes` holds in addition to blocks; 0 without states."""
     return num_bytes // STATE_SHARE // state_bytes if state_bytes else 0
 
 

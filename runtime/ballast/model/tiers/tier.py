@@ -63,7 +63,7 @@ class KvTier(Protocol):
     """Most stores that are under way at a time."""
     block_bytes: int
     num_states: int
-    """Recurrent states that it holds beside blocks, by ids from 1."""
+    """Recurrent states that it holds in addition to blocks, by ids from 1."""
     most_storing_states: int
     takes_rested_states: bool
     """Whether it takes only those of conversations at rest."""

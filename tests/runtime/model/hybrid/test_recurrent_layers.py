@@ -312,7 +312,7 @@ def expected(next_file: Path) -> list[tuple[int, ...]]:
     """Every token is computed for each request."""
     replies = conversations(core_of(load(next_file), prefix_cache=False))
     assert cached(replies) == 0
-    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too alike to prove anything"
+    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too similar to prove anything"
     return texts(replies)
 
 
@@ -349,7 +349,7 @@ def test_failed_requests_leave_no_state(
     core = core_of(load(next_file))
     update = TorchRecurrence.update
 
-    def spoilt(self: TorchRecurrence, *arguments: Any) -> torch.Tensor:
+    def with_nan(self: TorchRecurrence, *arguments: Any) -> torch.Tensor:
         states, rows = arguments[-2:]
         out = update(self, *arguments)
         for slots in (rows.after, *(() if rows.chunks is None else (rows.chunks.slots,))):
@@ -362,7 +362,7 @@ def test_failed_requests_leave_no_state(
     core.step()
     failed = []
     with monkeypatch.context() as patch:
-        patch.setattr(TorchRecurrence, "update", spoilt)
+        patch.setattr(TorchRecurrence, "update", with_nan)
         for _ in range(12):
             failed += [seq for seq, _ in core.step().failed]
             core.check()

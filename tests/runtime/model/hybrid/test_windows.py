@@ -110,7 +110,7 @@ def texts(replies: list[Generated]) -> list[tuple[int, ...]]:
 def expected(file: Path) -> list[tuple[int, ...]]:
     """With all tokens in all layers."""
     found = texts(conversations(core_of(load(file, keeps_windows=False), lanes=1)))
-    assert len(set(found)) > len(found) // 2, "the texts are too alike to prove anything"
+    assert len(set(found)) > len(found) // 2, "the texts are too similar to prove anything"
     return found
 
 

@@ -5,7 +5,7 @@ the chunk, the changes N [tokens, VALUE] of all tokens solve
 (I + A) N = diag(beta) (V - diag(exp(c)) K S), where A is the part below the diagonal of diag(beta) (K Kᵀ ∘ D). Then
 out = diag(exp(c)) Q S + (Q Kᵀ ∘ D) N, and the state after the chunk is exp(c[-1]) S + (diag(exp(c[-1] - c)) K)ᵀ N.
 
-`solve_chunks` inverts I + A for all chunks at once, `pass_chunks` carries the state from chunk to chunk. A difference
+`solve_chunks` inverts I + A for all chunks together, `pass_chunks` carries the state from chunk to chunk. A difference
 of sums is taken before its exponential, which is then at most 1.
 
 Triton's built-in operations only: see reduce_kernels.py.

@@ -10,7 +10,7 @@ import torch
 from ballast.model.hybrid.recurrent.state_rows import StateRows
 
 NORM_EPS = 1e-6
-"""Of the squares of a query or a key, which are normed without weights."""
+"""Added to the sum of squares of a query or a key, which are normed without weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Recurrence(Protocol):
         states: torch.Tensor,
         rows: StateRows,
     ) -> torch.Tensor:
-        """What each token gives, [T, H, V]. `convolved` [T, C]: queries and keys of all key heads, which are normed in
-        place, then values. A state decays by exp(rate * softplus(alpha + rate_shift)), where both are [H]. `states`
+        """The output of each token, [T, H, V]. `convolved` [T, C]: queries and keys of all key heads, normed in place,
+        then values. A state decays by exp(rate * softplus(alpha + rate_shift)), where both are [H]. `states`
         [slots, H, K, V]."""
 
     def gated_norm(self, values: torch.Tensor, gates: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""Where the rows of a step read and write recurrent state, and the chunks of their tokens. A row is the tokens of one
-request."""
+"""The slots of recurrent state that the rows of a step read and write, and the chunks of their tokens. A row is the
+tokens of one request."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PlannedRows:
     num_single: int
 
     def send(self, send: Callable[[NDArray[np.int32]], torch.Tensor]) -> StateRows:
-        """Copy the tables to the device at once."""
+        """Copy all tables to the device in one transfer."""
         tables: list[Sequence[int]] = [self.begins, self.before, self.after]
         if self.chunks:
             tables += zip(*self.chunks, strict=True)

@@ -276,6 +276,20 @@ def test_correct_output_of_the_published_template_is_unchanged(messages: list[di
         assert family(name).render(messages) == published.render(messages)
 
 
+@pytest.mark.parametrize("levels", [64, 65, 900])
+@pytest.mark.parametrize("name", ["qwen3-coder-next", "qwen3.6", "glm-4.7"])
+def test_arguments_of_many_levels_are_written_as_they_are(name: str, levels: int) -> None:
+    """No server error, though going through them exceeds the limit of recursion."""
+    text = load_text(None, byte_metadata(user_defined=("<think>", "</think>")), "m.gguf", name)
+    arguments = '{"a":' * levels + "1" + "}" * levels
+    turns = [
+        {"role": "user", "content": "U"},
+        {"role": "assistant", "content": "", "tool_calls": [call("f", arguments)]},
+    ]
+    prompt = text.require_template().render(turns, protect=text.tokenizer.protect)
+    assert (arguments in prompt) == (levels > 64)
+
+
 @pytest.mark.parametrize("name", ["qwen3", "qwen3.5", "qwen3.6", "step-3.5-flash"])
 def test_a_result_in_a_users_message_is_no_question(name: str) -> None:
     """Though it spells tokens that a client may not write."""

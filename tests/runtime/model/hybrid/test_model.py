@@ -140,15 +140,6 @@ class Pair(Runner):
         return theirs[batch.sampled]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads do not pay for tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def expected_warnings() -> list[str]:
     """The messages of warnings and errors that a test on a GPU expects, in order; the test fills the list."""

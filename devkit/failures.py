@@ -1,4 +1,5 @@
-"""A pytest plugin: writes each failure to the file TEST_FAILURES at once, so that a run that is cut off names them."""
+"""A pytest plugin: appends each failure to the file TEST_FAILURES as soon as it happens, for runs that are
+interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Helpers of layers with the gated delta rule.
+// Code shared by the layers with the gated delta rule.
 #pragma once
 
 #include <cstdint>

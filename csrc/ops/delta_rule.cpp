@@ -58,7 +58,7 @@ int64_t end_of_block(const StateRows& rows, int64_t row, int64_t begin) {
   return rows.slot_out(row) == kNullState ? num_tokens : std::min(num_tokens, begin + kBlockTokens);
 }
 
-// Begins to read the lines that only this tile uses. They are too far apart for the CPU to predict them.
+// Prefetches the lines that only this tile uses. They are too far apart for the CPU's own prefetcher.
 void prefetch(const DeltaTile& tile) {
   constexpr int64_t kLineFloats = 16;
   for (int64_t token = 0; token < tile.num_tokens; ++token) {

@@ -9,8 +9,8 @@ namespace ballast {
 inline constexpr int32_t kNullState = 0;
 
 // A row is the next tokens of one sequence. It reads the state before them from one slot and leaves the state
-// after them in another one, or in the same one; no other row reads a slot that it writes. It also
-// leaves the state after some of its tokens in further slots.
+// after them in another one, or in the same one; no other row reads a slot that it writes. It also leaves
+// the state after some of its tokens in further slots.
 struct StateRows {
   int64_t num_rows = 0;
   const int32_t* token_indptr = nullptr;  // [num_rows + 1], the tokens of each row

@@ -81,7 +81,7 @@ def _np_dtype(kind: tl.dtype) -> np.dtype[Any]:
 _unwrap = core._unwrap_if_constexpr
 _describe_block = tl.block_type.__init__
 _blocks: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
-"""What blocks of a type and shape have in common; Triton would make it for every intermediate result."""
+"""Attributes shared by blocks of a type and shape; Triton would make them for every intermediate result."""
 _NOTHING_TO_UNWRAP = frozenset({int, float, bool, str, type(None), tl.tensor})
 
 

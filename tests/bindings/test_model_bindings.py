@@ -61,7 +61,7 @@ def layer(**changes) -> model.Layer:
         **changes,
     }
     return model.Layer(
-        mixer=model.LatentShape(**sizes, softmax_scale=0.4, index=None),
+        mixer=model.LatentShape(**sizes, softmax_scale=0.4, index=None, rotates=True),
         tensors={role: tensor for role, tensor in tensors.items() if tensor is not None},
         rope=0,
     )

@@ -20,7 +20,7 @@ std::vector<BlockId> ids(int32_t end) {
   return all;
 }
 
-// A slot that nobody holds, as the snapshot of a block.
+// A slot that no request holds, as the snapshot of a block.
 StateSlot snapshot_of(StateSlots& slots, BlockId block, bool is_on_grid = false) {
   const StateSlot slot = slots.take();
   slots.attach(block, slot, is_on_grid);

@@ -117,7 +117,7 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(net: DeltaNetSpec, num_tokens: int) -> Inputs:
-    """Slots that nobody may read hold NaN; decays are from 0.2 to 1."""
+    """Slots that no row may read hold NaN; decays are from 0.2 to 1."""
     inputs, states = (
         torch.cat([torch.full((1, *shape), torch.nan), random(NUM_SLOTS - 1, *shape)])
         for shape in ((net.conv_taps - 1, net.channels), (net.num_heads, net.key_dim, net.v_dim))
@@ -180,7 +180,7 @@ def test_states_follow_the_definition(device: torch.device, net: DeltaNetSpec, s
 
 @pytest.mark.parametrize("net", NETS)
 def test_steps_of_any_length_give_the_same_numbers(device: torch.device, net: DeltaNetSpec) -> None:
-    """100 tokens at once; token by token at the beginning and the end; from a state that a step left on its way."""
+    """100 tokens in one step; token by token at the beginning and the end; from a state that a step left on its way."""
     given = inputs_of(net, 100).on(device, torch.float32)
     recurrence = TritonRecurrence(net, EPS)
 
@@ -203,7 +203,7 @@ def test_steps_of_any_length_give_the_same_numbers(device: torch.device, net: De
 @pytest.mark.parametrize(("alpha", "beta"), [(-12.0, 9.0), (-12.0, -3.0), (30.0, 9.0)])
 def test_equal_keys_replace_what_was_remembered(device: torch.device, alpha: float, beta: float) -> None:
     """The inverse of a chunk's matrix is hardest to find where keys are equal and nothing is forgotten; where all is
-    forgotten at once, sums of logarithms are largest."""
+    forgotten immediately, sums of logarithms are largest."""
     net = NETS[2]
     given = inputs_of(net, 150)
     given.x[:, net.key_width : 2 * net.key_width] = given.x[0, net.key_width : 2 * net.key_width]

@@ -19,7 +19,7 @@ struct DeltaSums {
 struct HeadDecay {
   HeadDecay(const DeltaTile& in, int64_t token)
       : decay(broadcast_float(in.decays[token * in.decay_stride])) {}
-  // The factors of rows that are not decayed yet in what the state gives for a token's key.
+  // The factors of rows that are not decayed yet, in the product of the state and a token's key.
   static const float* factors(const DeltaTile& in, int64_t token, float*) {
     return in.keys + token * in.input_stride;
   }

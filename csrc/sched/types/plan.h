@@ -26,7 +26,7 @@ struct Plan {
   // Slots of recurrent state: before a row's tokens, after them, and after some of them. Empty without such
   // state.
   std::vector<StateSlot> states_in;   // [rows]
-  std::vector<StateSlot> states_out;  // [rows]; another one than states_in, or one that no other row reads
+  std::vector<StateSlot> states_out;  // [rows]; differs from states_in unless no other row reads it
   std::vector<int32_t> save_indptr;   // [rows + 1]
   std::vector<int32_t> save_ends;     // [saves] how many of the row's tokens precede it, ascending
   std::vector<StateSlot> save_slots;  // [saves]

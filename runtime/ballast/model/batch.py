@@ -29,8 +29,8 @@ class Batch:
     window_slots: NDArray[np.int32] | None = None  # [T], as `slots`, of layers that free what is behind their windows
     window_indices: NDArray[np.int32] | None = None  # as `kv_indices`, of these layers; None: there are none
     states: States | None = None
-    """Slots of recurrent state: `Plan.states_in`, `states_out`, `save_indptr`, `save_ends` and `save_slots`; None: the
-    state is zeros and not kept."""
+    """Slots of recurrent state: `Plan.states_in`, `states_out`, `save_indptr`, `save_ends` and `save_slots`; None: it
+    is zeros and not kept."""
     num_decode: int = 0  # the first requests, which decode: one token each, or more if tokens are drafted
 
     @property

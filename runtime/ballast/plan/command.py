@@ -132,10 +132,10 @@ def _streaming_cache(plan: MemoryPlan) -> int:
 
 
 def _no_tiers(tiers: KvTierSizes) -> KvTierSizes:
-    """No tiers; a tier that is asked for is rejected."""
+    """No tiers: on a GPU, they cannot keep recurrent state. A tier that is requested is rejected."""
     for name, value in (("kv_disk_dir", tiers.disk_dir), ("kv_host_bytes", tiers.host_bytes)):
         if value:
-            raise ConfigError(name, value, "does not keep recurrent state, which this model has; leave it out")
+            raise ConfigError(name, value, "keeps no recurrent state of a GPU, which this model has; leave it out")
     return KvTierSizes(0, None)
 
 

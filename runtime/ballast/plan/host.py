@@ -151,7 +151,7 @@ def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
 
 
 def _attention_floats(spec: ModelSpec) -> int:
-    """Floats per token between the operations of attention. Recurrent layers have further buffers."""
+    """Floats per token between the operations of attention. Recurrent layers have buffers of their own."""
     recurrent = {isinstance(mixer, RecurrentMixer) for mixer in spec.mixers}
     return sum(
         max(_attention_of(mixer).token_floats for mixer in spec.mixers if isinstance(mixer, RecurrentMixer) == kind)

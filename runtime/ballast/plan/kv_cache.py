@@ -64,12 +64,12 @@ class CachePlan:
         return kept * self.numbers.block_tokens * self.number_bytes
 
     def num_state_slots(self, num_blocks: int) -> int:
-        """Usable slots of recurrent state with a cache of `num_blocks`; 0 for layers without such state."""
+        """Usable slots of recurrent state for a cache of `num_blocks`; 0 for layers without such state."""
         capacity = num_blocks * self.numbers.block_tokens
         return num_state_slots(self.cached.states, capacity, self.numbers.max_batch_size)
 
     def state_bytes(self, num_blocks: int) -> int:
-        """Bytes of the slots of recurrent state with a cache of `num_blocks`, and of the null slot."""
+        """Bytes of the slots of recurrent state for a cache of `num_blocks`, and the null slot."""
         num_slots = self.num_state_slots(num_blocks)
         a_slot = sum(state.size for of_layer in self.cached.states for state in of_layer)
         return (num_slots + 1) * a_slot * FLOAT_BYTES

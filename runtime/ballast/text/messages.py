@@ -28,6 +28,8 @@ _TEXT = frozenset({"text"})
 _PARTS = {"assistant": _TEXT | {"refusal"}}
 """Types of text parts, for roles that have more than "text"."""
 _Divide: TypeAlias = Callable[[str, ThinkTags], tuple[str, str]]
+_MAX_LEVELS = 64
+"""Of arguments in calls; request bodies have the same limit."""
 _REMINDER = "system-reminder"
 """The tag around instructions inside a user's turn. Anthropic's agents use it, and tell the model what it means."""
 # OpenAI's names have 64 characters at most, Anthropic's 128; those that clients make of MCP servers' need more than 64.
@@ -88,7 +90,7 @@ def has_calls(chat: Sequence[Mapping[str, Any]]) -> bool:
 
 def with_object_arguments(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages with the arguments of calls as objects, for templates that go through them. Text that is no JSON
-    object stays text."""
+    object, or one of more than 64 levels, stays text."""
     return [
         {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
         if message.get("tool_calls")
@@ -132,7 +134,21 @@ def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
         arguments = json.loads(function["arguments"])
     except (ValueError, RecursionError):
         return dict(call)
-    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else dict(call)
+    if not isinstance(arguments, dict) or is_deeper(arguments, _MAX_LEVELS):
+        return dict(call)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def is_deeper(value: dict[str, Any], levels: int) -> bool:
+    """Whether collections are nested in more than `levels` levels, the value included. Later steps go through values
+    recursively."""
+    level: list[Any] = [value]
+    for _ in range(levels):
+        inner = (item for each in level for item in (each.values() if isinstance(each, dict) else each))
+        level = [item for item in inner if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _num_leading(chat: Sequence[Mapping[str, Any]]) -> int:

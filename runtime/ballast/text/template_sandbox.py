@@ -17,6 +17,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from ballast.text.control_text import unescape
+
 MAX_CHARS = 1 << 24
 """More than any context takes; a template that writes more is running away."""
 
@@ -66,6 +68,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlocks]
     )
     environment.filters["tojson"] = _to_json
+    environment.filters["unprotected"] = unescape  # for tests of what a client wrote; never for output
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment

@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails
 
 from ballast.errors import ContextLengthError, RequestError
+from ballast.text.messages import is_deeper
 from ballast.wire.field_rules import Rule
 from ballast.wire.field_schemas import add_rules
 
@@ -119,7 +120,8 @@ def parse_json(data: bytes) -> dict[str, Any]:
         raise RequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise RequestError("the body must be a JSON object")
-    _check_depth(value)
+    if is_deeper(value, MAX_DEPTH):
+        raise RequestError(f"the body is nested more than {MAX_DEPTH} levels deep")
     return value
 
 
@@ -138,17 +140,6 @@ def _holds_more(data: bytes, signs: bytes, most: int) -> bool:
     found = re.finditer(rb'"(?:[^"\\]++|\\.)*+"|[%b]' % re.escape(signs), data, re.DOTALL)
     outside = (True for each in found if data[each.start()] != ord('"'))
     return next(islice(outside, most, None), False)
-
-
-def _check_depth(value: dict[str, Any]) -> None:
-    """Raises RequestError for a body that is nested too deeply for later recursive steps."""
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        inner = (item for box in level for item in (box.values() if isinstance(box, dict) else box))
-        level = [item for item in inner if isinstance(item, (dict, list))]
-        if not level:
-            return
-    raise RequestError(f"the body is nested more than {MAX_DEPTH} levels deep")
 
 
 def validated(kind: type[Body], value: Mapping[str, Any]) -> Body:

@@ -114,7 +114,7 @@ def test_turns_continue_where_the_template_repeats_the_prompt(agent: Agent) -> N
 def test_the_text_is_that_of_a_server_without_a_cache(agent: Agent) -> None:
     fresh = agent.core(prefix_cache=False)
     turns = converse(agent, agent.core())
-    assert len({ids for _, ids, _ in turns}) > NUM_TURNS // 2, "the replies are too alike to prove anything"
+    assert len({ids for _, ids, _ in turns}) > NUM_TURNS // 2, "the replies are too similar to prove anything"
     for number, (request, ids, _) in enumerate(turns, 1):
         (reply,) = generate(fresh, [request], first_seq=number)
         assert (reply.token_ids, reply.cached_tokens) == (ids, 0)

@@ -70,7 +70,7 @@ def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 of_files = pytest.mark.parametrize("make_core", times(["qwen3"], ["qwen3", "glm5"]), indirect=True)
-"""Tests of what is done with files, whatever they hold."""
+"""Tests that do not depend on the contents of the files."""
 
 
 def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:

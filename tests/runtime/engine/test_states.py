@@ -11,7 +11,6 @@ import pytest
 
 from ballast._core import sched
 from ballast.engine.core import EngineCore
-from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes
 from ballast.engine.startup import loading
 from ballast.engine.startup.build import EngineSettings, scheduler_config
@@ -20,8 +19,9 @@ from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
 from ballast.model.transformer import Transformer
 from ballast.weights.gguf import open_gguf
-from devkit.generate import Generated, generate
+from devkit.generate import Generated
 from devkit.models.written import MakeTiny
+from devkit.turns import cached, converse, greedy, random_tokens, texts
 
 BLOCK_TOKENS = 4
 CACHE_LENS = 2048
@@ -53,48 +53,18 @@ def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
     return make
 
 
-def request_of(prompt: Sequence[int], max_tokens: int = 12) -> Request:
-    return Request("test", tuple(prompt), SamplingParams(max_tokens=max_tokens, temperature=0.0))
-
-
-def tokens(rng: random.Random, count: int) -> list[int]:
-    return [rng.randrange(300) for _ in range(count)]
-
-
-def conversations(core: EngineCore) -> list[Generated]:
-    """Three turns of conversations with a common beginning; each turn repeats the text so far."""
-    rng = random.Random(5)
-    beginning = tokens(rng, 90)
-    said = [beginning + tokens(rng, rng.randrange(5, 60)) for _ in range(6)]
-    replies = []
-    for _ in range(3):
-        turn = generate(core, map(request_of, said))
-        replies += turn
-        for text, reply in zip(said, turn, strict=True):
-            text += [*reply.token_ids, *tokens(rng, 15)]
-    return replies
-
-
-def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
-    return [reply.token_ids for reply in replies]
-
-
-def cached(replies: Sequence[Generated]) -> int:
-    return sum(reply.cached_tokens for reply in replies)
-
-
 @pytest.fixture(scope="module")
 def plain(make_core: MakeCore) -> list[Generated]:
     """Without a prefix cache, every token is computed for each request."""
-    replies = conversations(make_core(prefix_cache=False))
+    replies = converse(make_core(prefix_cache=False))
     assert cached(replies) == 0
-    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too alike to prove anything"
+    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too similar to prove anything"
     return replies
 
 
 def test_text_is_the_same_from_snapshots(make_core: MakeCore, plain: list[Generated]) -> None:
     core = make_core(40)
-    replies = conversations(core)
+    replies = converse(core)
     assert texts(replies) == texts(plain)
     assert cached(replies[6:]) > 12 * 90, "turns continue at the end of the one before"
     assert core.stats().snapshots > 12
@@ -103,7 +73,7 @@ def test_text_is_the_same_from_snapshots(make_core: MakeCore, plain: list[Genera
 def test_text_is_the_same_with_any_number_of_slots(make_core: MakeCore, plain: list[Generated]) -> None:
     found = []
     for more_slots in (0, 1, 4, 12):
-        replies = conversations(make_core(more_slots))
+        replies = converse(make_core(more_slots))
         assert texts(replies) == texts(plain)
         found.append(cached(replies))
     assert found[0] < found[-1]
@@ -111,14 +81,14 @@ def test_text_is_the_same_with_any_number_of_slots(make_core: MakeCore, plain: l
 
 def test_text_is_the_same_in_any_steps(make_core: MakeCore, plain: list[Generated]) -> None:
     for sizes in ({"max_batch_size": 1}, {"chunk_size": 7, "prefill_chunk_size": 5}, {"prefill_chunk_size": 300}):
-        replies = conversations(make_core(**sizes))
+        replies = converse(make_core(**sizes))
         assert texts(replies) == texts(plain)
         assert cached(replies) > 0
 
 
 def test_text_is_the_same_after_preemption(make_core: MakeCore, plain: list[Generated]) -> None:
     core = make_core(cache_lens=240, chunk_size=8, prefill_chunk_size=8)
-    assert texts(conversations(core)) == texts(plain)
+    assert texts(converse(core)) == texts(plain)
     assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
 
 
@@ -126,14 +96,14 @@ def test_aborted_requests_leave_no_slot_behind(make_core: MakeCore, plain: list[
     core = make_core(4)
     rng = random.Random(9)
     for seq in range(1, 30):
-        core.add(seq, request_of(tokens(rng, rng.randrange(1, 120))), 0)
+        core.add(seq, greedy(random_tokens(rng, rng.randrange(1, 120))), 0)
         for _ in range(rng.randrange(4)):
             core.step()
         core.abort(seq)
         core.check()
     while core.step().num_tokens:
         core.check()
-    assert texts(conversations(core)) == texts(plain)
+    assert texts(converse(core)) == texts(plain)
 
 
 def admitted(scheduler: sched.Scheduler, seq: int, prompt: Sequence[int]) -> int:
@@ -151,12 +121,14 @@ def test_prompts_replies_and_what_prompts_have_in_common_are_found_again() -> No
     sizes = {"num_blocks": 8000, "block_tokens": 4, "max_batch_size": 1, "chunk_size": 64, "prefill_chunk_size": 512}
     scheduler = sched.Scheduler(sched.SchedulerConfig(**sizes, state_slots=40))
     rng = random.Random(3)
-    said, common = tokens(rng, 403), tokens(rng, 102)
+    said, common = random_tokens(rng, 403), random_tokens(rng, 102)
     assert admitted(scheduler, 1, said) == 0
     assert admitted(scheduler, 2, said) == 400
-    assert admitted(scheduler, 3, [*said, *[7] * 6, *tokens(rng, 10)]) == 408, "all but the last token of the reply"
-    assert [admitted(scheduler, seq, common + tokens(rng, 160)) for seq in (4, 5, 6)] == [0, 0, 100]
-    long = tokens(rng, 20_000)
+    assert admitted(scheduler, 3, [*said, *[7] * 6, *random_tokens(rng, 10)]) == 408, (
+        "all but the last token of the reply"
+    )
+    assert [admitted(scheduler, seq, common + random_tokens(rng, 160)) for seq in (4, 5, 6)] == [0, 0, 100]
+    long = random_tokens(rng, 20_000)
     assert admitted(scheduler, 7, long) == 0
     assert admitted(scheduler, 8, long[:18_000]) == 16_384, "the grid of long prompts"
 

@@ -13,7 +13,6 @@ import pytest
 
 from ballast._core import sched
 from ballast.engine.core import EngineCore
-from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_tiers
 from ballast.engine.startup import loading
 from ballast.engine.startup.build import EngineSettings, scheduler_config
@@ -26,6 +25,7 @@ from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
 from devkit.models.written import MakeTiny, write_tiny_model
 from devkit.tiers import until_written
+from devkit.turns import cached, converse, greedy, random_tokens, texts
 
 BLOCK_TOKENS = 4
 CACHE_LENS = 2048
@@ -74,63 +74,33 @@ def make_core(request: pytest.FixtureRequest, written: MakeTiny) -> MakeCore:
     return make
 
 
-def request_of(prompt: Sequence[int], max_tokens: int = 12) -> Request:
-    return Request("test", tuple(prompt), SamplingParams(max_tokens=max_tokens, temperature=0.0))
-
-
-def tokens(rng: random.Random, count: int) -> list[int]:
-    return [rng.randrange(300) for _ in range(count)]
-
-
-def conversations(core: EngineCore) -> list[Generated]:
-    """Three turns of conversations with a common beginning, several windows long; each turn repeats the text so far."""
-    rng = random.Random(5)
-    beginning = tokens(rng, 90)
-    prompts = [beginning + tokens(rng, rng.randrange(5, 60)) for _ in range(6)]
-    replies = []
-    for _ in range(3):
-        turn = generate(core, map(request_of, prompts))
-        replies += turn
-        for text, reply in zip(prompts, turn, strict=True):
-            text += [*reply.token_ids, *tokens(rng, 15)]
-    return replies
-
-
-def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
-    return [reply.token_ids for reply in replies]
-
-
-def cached(replies: Sequence[Generated]) -> int:
-    return sum(reply.cached_tokens for reply in replies)
-
-
 @pytest.fixture(scope="module")
 def plain(make_core: MakeCore) -> list[Generated]:
     """With all tokens in all layers."""
     core = make_core(no_window_blocks)
-    replies = conversations(core)
+    replies = converse(core)
     stats = core.stats()
     assert (stats.window_used_tokens, stats.window_cached_tokens) == (0, 0)
-    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too alike to prove anything"
+    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too similar to prove anything"
     return replies
 
 
 def test_text_is_the_same_with_windows_only(make_core: MakeCore, plain: list[Generated]) -> None:
-    replies = conversations(make_core())
+    replies = converse(make_core())
     assert texts(replies) == texts(plain)
     assert cached(replies) > cached(plain) // 2, "borders of conversations are kept"
 
 
 def test_text_is_the_same_with_as_few_window_blocks_as_work(make_core: MakeCore, plain: list[Generated]) -> None:
     for sizes in ({}, {"max_batch_size": 1}, {"chunk_size": 7, "prefill_chunk_size": 5}):
-        replies = conversations(make_core(least_window_blocks, **sizes))
+        replies = converse(make_core(least_window_blocks, **sizes))
         assert texts(replies) == texts(plain)
         assert 0 < cached(replies) <= cached(plain)
 
 
 def test_text_is_the_same_after_preemption(make_core: MakeCore, plain: list[Generated]) -> None:
     core = make_core(least_window_blocks, cache_lens=240, chunk_size=8, prefill_chunk_size=8)
-    assert texts(conversations(core)) == texts(plain)
+    assert texts(converse(core)) == texts(plain)
     assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
 
 
@@ -139,13 +109,13 @@ def test_text_is_the_same_with_a_tier(make_core: MakeCore, plain: list[Generated
     sizes = {"cache_lens": 480, "max_batch_size": 2, "chunk_size": 16, "prefill_chunk_size": 16}
     core = make_core(least_window_blocks, folder=tmp_path / "kv", **sizes)
     assert core._runner.window is not None
-    assert texts(conversations(core)) == texts(plain)
+    assert texts(converse(core)) == texts(plain)
     [tier] = core.stats().tiers
     assert tier.fetched_tokens > 0
     until_written(core)
     core.close()
     again = make_core(least_window_blocks, folder=tmp_path / "kv", **sizes)
-    replies = conversations(again)
+    replies = converse(again)
     assert texts(replies) == texts(plain)
     assert replies[0].cached_tokens > 0, "of an earlier process"
     again.close()
@@ -158,7 +128,7 @@ def test_a_long_context_keeps_its_windows_only(make_core: MakeCore) -> None:
     assert runner.window is not None
     window, num_window_blocks = runner.window
     assert num_window_blocks * BLOCK_TOKENS < CACHE_LENS // 4
-    core.add(1, request_of(tokens(random.Random(7), 1500), max_tokens=40), 0)
+    core.add(1, greedy(random_tokens(random.Random(7), 1500), max_tokens=40), 0)
     prompt, reply = [], []
     while (result := core.step()).num_tokens:
         core.check()
@@ -177,7 +147,7 @@ def test_a_model_whose_layers_all_have_a_window_keeps_all_tokens(tmp_path: Path)
         **sizes, cache_lens=CACHE_LENS, max_new_tokens=64, max_queue=64, block_tokens=BLOCK_TOKENS
     )
     core = EngineCore(load_runner(gguf, spec, spec.vocab_size, settings), scheduler_config(settings))
-    [reply] = generate(core, [request_of(tokens(random.Random(7), 1500))])
+    [reply] = generate(core, [greedy(random_tokens(random.Random(7), 1500))])
     assert len(reply.token_ids) == 12
 
 
@@ -202,18 +172,18 @@ def crowded() -> sched.Scheduler:
 
 def test_what_requests_have_in_common_is_a_border_from_the_second_one_on(crowded: sched.Scheduler) -> None:
     rng = random.Random(3)
-    common = tokens(rng, 102)
+    common = random_tokens(rng, 102)
     # What lies between the borders is given up meanwhile.
-    assert [admitted(crowded, seq, common + tokens(rng, 160)) for seq in range(3)] == [0, 0, 100]
+    assert [admitted(crowded, seq, common + random_tokens(rng, 160)) for seq in range(3)] == [0, 0, 100]
 
 
 def test_a_reply_is_continued_at_its_end_and_a_prompt_is_found_again(crowded: sched.Scheduler) -> None:
     rng = random.Random(3)
-    message = tokens(rng, 400)
+    message = random_tokens(rng, 400)
     assert admitted(crowded, 1, message) == 0
-    assert admitted(crowded, 2, tokens(rng, 200)) == 0
+    assert admitted(crowded, 2, random_tokens(rng, 200)) == 0
     assert admitted(crowded, 3, message) == 396
-    assert admitted(crowded, 4, [*message, *[7] * 6, *tokens(rng, 10)]) == 404
+    assert admitted(crowded, 4, [*message, *[7] * 6, *random_tokens(rng, 10)]) == 404
     assert admitted(crowded, 5, message[:300]) == 256, "the border at a regular distance, after 16 windows"
 
 

@@ -144,7 +144,7 @@ def on_a_gpu(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch, **options: object
 
 @pytest.mark.parametrize(("name", "value"), [("kv_host_bytes", GIB), ("kv_disk_dir", Path("/kv"))])
 def test_tiers_are_rejected(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f"{name}=.*: does not keep recurrent state, which this model has"):
+    with pytest.raises(ConfigError, match=f"{name}=.*: keeps no recurrent state of a GPU, which this model has"):
         on_a_gpu(gguf, monkeypatch, **{name: value})
 
 

@@ -79,12 +79,6 @@ def test_a_kept_conversation_begins_with_the_one_before_it() -> None:
     assert render("qwen3.6", [*TOOL_TURNS, answer("A", "R2"), *USER], options=options).startswith(before + reply)
 
 
-def test_a_result_in_a_users_message_is_no_question() -> None:
-    result = {"role": "user", "content": " <tool_response>\n1\n</tool_response>\n"}
-    assert "R1" in render("qwen3.5", [*USER, answer("A", "R1"), result])
-    assert "R1" not in render("qwen3.5", [*USER, answer("A", "R1"), *USER])
-
-
 @pytest.mark.parametrize("tools", [None, TOOLS])
 def test_instructions_follow_the_tools_and_late_ones_are_part_of_a_turn(tools: Any) -> None:
     system = [{"role": "system", "content": " S1\n"}, {"role": "developer", "content": "S2"}]

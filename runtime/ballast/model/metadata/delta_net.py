@@ -16,14 +16,14 @@ _HEADS_KEY = "attention.head_count_kv"
 _BOUND_KEY = "kda.gate_lower_bound"
 _USUAL_INTERVAL = 4
 """In files that name neither layers nor interval, every fourth layer is attention."""
-_MOST_HEADS = 1024
-_MOST_WIDTH = 512
-_MOST_TAPS = 16
+_MAX_HEADS = 1024
+_MAX_WIDTH = 512
+_MAX_TAPS = 16
 # Far above any model's. They bound what a state takes.
 _WIDTH_MULTIPLE = 32
-"""Of the widths of heads; the kernels compute as many columns of a state together."""
-_MOST_STATE_BYTES = 2 << 30
-"""The most state of a sequence. Kimi-K3, with 2.8T weights, has 465 MB."""
+"""Widths of heads are multiples of it; the kernels compute as many columns of a state together."""
+_MAX_STATE_BYTES = 2 << 30
+"""The state of a sequence. Kimi K3, with 2.8T weights, has 465 MB."""
 
 
 def recurrent_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
@@ -60,16 +60,16 @@ def _layers_without_heads(keys: Keys, num_layers: int) -> tuple[bool, ...]:
 def read_delta_net(keys: Keys, is_recurrent: Sequence[bool]) -> DeltaNetSpec:
     """The recurrent layers'; `is_recurrent`: of each layer. Raises ModelError for a key that is missing, senseless or
     absurd."""
-    num_heads = _bounded(keys, "ssm.time_step_rank", _MOST_HEADS)
-    num_key_heads = _bounded(keys, "ssm.group_count", _MOST_HEADS)
+    num_heads = _bounded(keys, "ssm.time_step_rank", _MAX_HEADS)
+    num_key_heads = _bounded(keys, "ssm.group_count", _MAX_HEADS)
     if num_heads % num_key_heads:
         raise keys.wrong("ssm.group_count", f"a divisor of ssm.time_step_rank, which is {num_heads}")
-    width = _bounded(keys, "ssm.state_size", _MOST_WIDTH)
+    width = _bounded(keys, "ssm.state_size", _MAX_WIDTH)
     if width % _WIDTH_MULTIPLE:
         raise keys.wrong("ssm.state_size", f"a multiple of {_WIDTH_MULTIPLE}")
     if keys.whole("ssm.inner_size") != num_heads * width:
         raise keys.wrong("ssm.inner_size", f"{num_heads * width}, ssm.time_step_rank times ssm.state_size")
-    taps = _bounded(keys, "ssm.conv_kernel", _MOST_TAPS, minimum=2)
+    taps = _bounded(keys, "ssm.conv_kernel", _MAX_TAPS, minimum=2)
     first = f"blk.{is_recurrent.index(True)}"
     mixer = DeltaNetSpec(
         num_heads=num_heads,
@@ -89,12 +89,12 @@ def read_kimi_delta(keys: Keys, is_recurrent: Sequence[bool], num_heads: int) ->
     """The recurrent layers' of Kimi Linear; `is_recurrent`: of each layer. Raises ModelError as `read_delta_net`."""
     if keys.get(_BOUND_KEY) is not None:
         raise keys.refuse(f"{keys.full(_BOUND_KEY)}={shown(keys.get(_BOUND_KEY))}: bounded decays are not supported")
-    if num_heads > _MOST_HEADS:
-        raise keys.wrong("attention.head_count", f"a whole number, at least 1 and at most {_MOST_HEADS}")
-    width = _bounded(keys, "kda.head_dim", _MOST_WIDTH)
+    if num_heads > _MAX_HEADS:
+        raise keys.wrong("attention.head_count", f"a whole number, at least 1 and at most {_MAX_HEADS}")
+    width = _bounded(keys, "kda.head_dim", _MAX_WIDTH)
     if width % _WIDTH_MULTIPLE:
         raise keys.wrong("kda.head_dim", f"a multiple of {_WIDTH_MULTIPLE}")
-    mixer = KimiDeltaSpec(num_heads, width, _bounded(keys, "ssm.conv_kernel", _MOST_TAPS, minimum=2))
+    mixer = KimiDeltaSpec(num_heads, width, _bounded(keys, "ssm.conv_kernel", _MAX_TAPS, minimum=2))
     _check_state(keys, mixer, sum(is_recurrent), f"{keys.full('kda.head_dim')}={width}")
     return mixer
 
@@ -102,10 +102,10 @@ def read_kimi_delta(keys: Keys, is_recurrent: Sequence[bool], num_heads: int) ->
 def _check_state(keys: Keys, mixer: RecurrentMixer, num_layers: int, named: str) -> None:
     """Refuse a state that no model has. `named`: the key of its width, with the value."""
     state_bytes = 4 * num_layers * sum(state.size for state in mixer.states)
-    if state_bytes > _MOST_STATE_BYTES:
+    if state_bytes > _MAX_STATE_BYTES:
         raise keys.refuse(
             f"{named} with {mixer.num_heads} heads in {num_layers} layers: the recurrent state of a sequence takes "
-            f"{state_bytes} bytes; expected at most {_MOST_STATE_BYTES}"
+            f"{state_bytes} bytes; expected at most {_MAX_STATE_BYTES}"
         )
 
 

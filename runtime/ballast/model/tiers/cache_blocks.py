@@ -73,7 +73,7 @@ class CacheStates(Protocol):
 
 
 STATE_SHARE = 4
-"""1 / STATE_SHARE of a tier's bytes is for recurrent states: about two states per 10,000 tokens in blocks."""
+"""1/STATE_SHARE of a tier's bytes is for recurrent states: two states for about 10,000 tokens of blocks."""
 
 
 def num_states_in(num_bytes: int, state_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""Recurrent states in addition to the blocks of a folder: a file of heads, and a file of contents.
+"""Recurrent states of a folder of blocks: a file of heads, and a file of contents.
 
 A state belongs to a write of a block, so that it is lost with the block.
 """

@@ -3,7 +3,7 @@ Here the device is also the CPU, with experts of floats."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import numpy as np
@@ -35,15 +35,6 @@ HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 64, 32, 8, 3, 3
 SPEC = changed(R1_SPEC, hidden=HIDDEN, num_experts=EXPERTS, num_experts_used=CHOSEN)
 EXPERT_BYTES = 3 * WIDTH * HIDDEN * 4
 NOBODY, EVERYBODY = ((),) * LAYERS, (tuple(range(EXPERTS)),) * LAYERS
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads do not pay for tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Setting:

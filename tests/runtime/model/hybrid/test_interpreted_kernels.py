@@ -15,7 +15,8 @@ import torch
 
 from ballast.engine.startup.build import EngineSettings
 from ballast.model.batch import Batch
-from ballast.tiny.shape import PRESETS, TinyShape
+from ballast.tiny.presets import PRESETS
+from ballast.tiny.shape import TinyShape
 from devkit.long import if_long
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid

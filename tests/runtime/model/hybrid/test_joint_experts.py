@@ -3,8 +3,6 @@ CPU, with experts of floats."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -34,15 +32,6 @@ SPEC = changed(R1_SPEC, hidden=HIDDEN, num_experts=EXPERTS, num_experts_used=CHO
 EXPERT_BYTES = 3 * WIDTH * HIDDEN * 4
 NOBODY = ((),) * LAYERS
 EVERYBODY = tuple(range(EXPERTS))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads do not pay for tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Setting:

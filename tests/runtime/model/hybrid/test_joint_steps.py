@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,15 +34,6 @@ SETTINGS = EngineSettings(
 STREAM_FROM = 32
 JOINT = JointSplit([(1, 0.5)], from_tokens=5, to_tokens=24)
 SHORT, LONG = 20, 40
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads do not pay for tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

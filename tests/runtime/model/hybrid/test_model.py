@@ -140,15 +140,6 @@ class Pair(Runner):
         return theirs[batch.sampled]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads do not pay for tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def expected_warnings() -> list[str]:
     """The messages of warnings and errors that a test on a GPU expects, in order; the test fills the list."""
@@ -243,7 +234,7 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
         *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
         *((arch, mla, "nvfp4") for arch, mla in (("v2", "split"), ("v2lite", "joint"), ("glm45", "split"))),
         *((arch, "split", "q4_k") for arch in (*GROUPED, *SPARSE)),
-        # A matrix is float32 in one model whatever its type; what the other does with types has tests of its own.
+        # One model converts every matrix to float32. How the other computes each type has tests of its own.
         *((arch, "split", "f32") for arch in ("qwen3", "gptoss", "glm5")),
         # With rounded activations, near ties between their experts are decided otherwise.
         *((arch, "split", "f32") for arch in RECURRENT),

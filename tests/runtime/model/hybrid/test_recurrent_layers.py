@@ -4,7 +4,7 @@ several devices, in one lane and in two. The devices are the CPU's memory."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,9 @@ from ballast.model.packed_tensors import Packing
 from ballast.model.runner import Runner
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
-from ballast.tiny.shape import PRESETS
+from ballast.tiny.presets import PRESETS
 from ballast.weights.gguf import open_gguf
-from devkit.generate import Generated, generate
+from devkit.generate import Generated
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.torch_recurrence import TorchRecurrence
 from devkit.models.cpu_backend import CpuBackend, copied
@@ -43,6 +43,7 @@ from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.simulated_devices import SimulatedDevices, owner_of
 from devkit.models.written import MakeTiny, write_tiny_model
+from devkit.turns import cached, converse, texts
 
 CPU = torch.device("cpu")
 SETTINGS = EngineSettings(
@@ -57,21 +58,6 @@ SETTINGS = EngineSettings(
 STREAM_FROM = 30
 CLOSE = {"rtol": 1e-3, "atol": 2e-4}
 ARCHS = ["qwen3next", "qwen35"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads do not pay for tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def simulated() -> Iterator[SimulatedDevices]:
-    with SimulatedDevices() as mode:
-        yield mode
 
 
 @pytest.fixture(scope="module", params=[*ARCHS, "older"])
@@ -275,31 +261,8 @@ def core_of(model: HybridModel, settings: EngineSettings = SETTINGS, *, lanes: i
 
 
 def conversations(core: EngineCore) -> list[Generated]:
-    """Three turns of conversations with a common beginning; each turn repeats the text so far."""
-    rng = random.Random(5)
-
-    def tokens(count: int) -> list[int]:
-        return [rng.randrange(300) for _ in range(count)]
-
-    beginning = tokens(60)
-    said = [beginning + tokens(rng.randrange(5, 60)) for _ in range(4)]
-    replies = []
-    for _ in range(3):
-        sampling = SamplingParams(max_tokens=9, temperature=0.0)
-        turn = generate(core, [Request(str(index), tuple(text), sampling) for index, text in enumerate(said)])
-        replies += turn
-        for text, reply in zip(said, turn, strict=True):
-            text += [*reply.token_ids, *tokens(12)]
-    core.check()
-    return replies
-
-
-def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
-    return [reply.token_ids for reply in replies]
-
-
-def cached(replies: Sequence[Generated]) -> int:
-    return sum(reply.cached_tokens for reply in replies)
+    """Three turns of four."""
+    return converse(core, num_conversations=4, num_common=60, max_tokens=9, num_added=12)
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +275,7 @@ def expected(next_file: Path) -> list[tuple[int, ...]]:
     """Every token is computed for each request."""
     replies = conversations(core_of(load(next_file), prefix_cache=False))
     assert cached(replies) == 0
-    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too alike to prove anything"
+    assert len(set(texts(replies))) > len(replies) // 2, "the texts are too similar to prove anything"
     return texts(replies)
 
 
@@ -349,7 +312,7 @@ def test_failed_requests_leave_no_state(
     core = core_of(load(next_file))
     update = TorchRecurrence.update
 
-    def spoilt(self: TorchRecurrence, *arguments: Any) -> torch.Tensor:
+    def with_nan(self: TorchRecurrence, *arguments: Any) -> torch.Tensor:
         states, rows = arguments[-2:]
         out = update(self, *arguments)
         for slots in (rows.after, *(() if rows.chunks is None else (rows.chunks.slots,))):
@@ -362,7 +325,7 @@ def test_failed_requests_leave_no_state(
     core.step()
     failed = []
     with monkeypatch.context() as patch:
-        patch.setattr(TorchRecurrence, "update", spoilt)
+        patch.setattr(TorchRecurrence, "update", with_nan)
         for _ in range(12):
             failed += [seq for seq, _ in core.step().failed]
             core.check()

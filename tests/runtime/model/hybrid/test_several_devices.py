@@ -61,21 +61,6 @@ SPLITS = {"v3": ([2], [1, 3]), "qwen3": ([1, 2],), "v32": ([1, 2],), "glm5": ([2
 the positions that layer 2 selects."""
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads do not pay for tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def simulated() -> Iterator[SimulatedDevices]:
-    with SimulatedDevices() as mode:
-        yield mode
-
-
 class Recorded(Runner):
     """Records the logits of every token of every step."""
 

@@ -4,7 +4,6 @@ that every slice's tables are those of a separate step."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -45,15 +44,6 @@ SIZES = [
 ]
 CLOSE = {"rtol": 0, "atol": 1e-4}
 """Float32 sums in a different order; logits have magnitudes of about 1."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads do not pay for tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def batch_of(rows: list[tuple[int, int]]) -> Batch:

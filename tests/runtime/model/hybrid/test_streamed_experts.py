@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,15 +35,6 @@ from devkit.models.sums_of_calls import sums_of_calls
 CPU = torch.device("cpu")
 FAST = kernels.usable_isas()[0]
 HIDDEN, WIDTH, NUM_EXPERTS, NUM_CHOSEN = 48, 96, 10, 3
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads do not pay for tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=[1, 2])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 from ballast.engine.core import EngineCore
-from ballast.engine.request import Request, SamplingParams
 from ballast.engine.runner import with_changes, with_tiers
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.model.batch import Batch
@@ -27,11 +25,12 @@ from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.host_tier import HostTier
 from ballast.model.tiers.tier import CacheTiers
-from devkit.generate import Generated, generate
+from devkit.generate import Generated
 from devkit.long import if_long
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.written import MakeTiny
+from devkit.turns import converse, texts
 
 CPU = torch.device("cpu")
 SETTINGS = EngineSettings(
@@ -45,15 +44,6 @@ SETTINGS = EngineSettings(
 )
 PREFILL_FROM = 12
 WINDOWED = ("gptoss", "step35", "mimov2")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Torch's threads do not pay for tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=WINDOWED)
@@ -83,34 +73,15 @@ def core_of(model: HybridModel, settings: EngineSettings = SETTINGS, *, lanes: i
 
 
 def conversations(core: EngineCore) -> list[Generated]:
-    """Two turns of conversations with a common beginning, several windows long; each turn repeats the text so far."""
-    rng = random.Random(5)
-
-    def tokens(count: int) -> list[int]:
-        return [rng.randrange(300) for _ in range(count)]
-
-    beginning = tokens(60)
-    said = [beginning + tokens(rng.randrange(5, 80)) for _ in range(5)]
-    replies = []
-    for _ in range(2):
-        sampling = SamplingParams(max_tokens=10, temperature=0.0)
-        turn = generate(core, [Request(str(index), tuple(text), sampling) for index, text in enumerate(said)])
-        replies += turn
-        for text, reply in zip(said, turn, strict=True):
-            text += [*reply.token_ids, *tokens(15)]
-    core.check()
-    return replies
-
-
-def texts(replies: list[Generated]) -> list[tuple[int, ...]]:
-    return [reply.token_ids for reply in replies]
+    """Two turns of five, several windows long."""
+    return converse(core, num_conversations=5, num_turns=2, num_common=60, longest=80, max_tokens=10)
 
 
 @pytest.fixture(scope="module")
 def expected(file: Path) -> list[tuple[int, ...]]:
     """With all tokens in all layers."""
     found = texts(conversations(core_of(load(file, keeps_windows=False), lanes=1)))
-    assert len(set(found)) > len(found) // 2, "the texts are too alike to prove anything"
+    assert len(set(found)) > len(found) // 2, "the texts are too similar to prove anything"
     return found
 
 

@@ -49,8 +49,8 @@ class Recurrence(Protocol):
         states: torch.Tensor,
         rows: StateRows,
     ) -> torch.Tensor:
-        """The results of all tokens, [T, H, V]. `convolved` [T, C]: queries and keys of all key heads, normed in
-        place, then values. A state decays by exp(rate * softplus(alpha + rate_shift)), where both are [H]. `states`
+        """The output of each token, [T, H, V]. `convolved` [T, C]: queries and keys of all key heads, normed in place,
+        then values. A state decays by exp(rate * softplus(alpha + rate_shift)), where both are [H]. `states`
         [slots, H, K, V]."""
 
     def gated_norm(self, values: torch.Tensor, gates: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -53,7 +53,7 @@ class PlannedRows:
     num_single: int
 
     def send(self, send: Callable[[NDArray[np.int32]], torch.Tensor]) -> StateRows:
-        """Copy the tables to the device in one transfer."""
+        """Copy all tables to the device in one transfer."""
         tables: list[Sequence[int]] = [self.begins, self.before, self.after]
         if self.chunks:
             tables += zip(*self.chunks, strict=True)

@@ -1,0 +1,54 @@
+"""Conversations of random tokens with an engine, whose turns repeat the text so far."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from ballast.engine.core import EngineCore
+from ballast.engine.request import Request, SamplingParams
+from devkit.generate import Generated, generate
+
+
+def random_tokens(rng: random.Random, count: int) -> list[int]:
+    """Of the small models' vocabulary."""
+    return [rng.randrange(300) for _ in range(count)]
+
+
+def greedy(prompt: Sequence[int], max_tokens: int = 12) -> Request:
+    """A request for the most probable tokens."""
+    return Request("test", tuple(prompt), SamplingParams(max_tokens=max_tokens, temperature=0.0))
+
+
+def converse(
+    core: EngineCore,
+    *,
+    num_conversations: int = 6,
+    num_turns: int = 3,
+    num_common: int = 90,
+    longest: int = 60,
+    max_tokens: int = 12,
+    num_added: int = 15,
+) -> list[Generated]:
+    """The replies of all conversations, turn after turn. The first prompts are `num_common` equal tokens and 5 to
+    `longest` - 1 others; each later turn adds `num_added`."""
+    rng = random.Random(5)
+    common = random_tokens(rng, num_common)
+    said = [common + random_tokens(rng, rng.randrange(5, longest)) for _ in range(num_conversations)]
+    replies = []
+    for _ in range(num_turns):
+        turn = generate(core, [greedy(text, max_tokens) for text in said])
+        replies += turn
+        for text, reply in zip(said, turn, strict=True):
+            text += [*reply.token_ids, *random_tokens(rng, num_added)]
+    return replies
+
+
+def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
+    """Their tokens."""
+    return [reply.token_ids for reply in replies]
+
+
+def cached(replies: Sequence[Generated]) -> int:
+    """Their prompts' tokens that were in a cache."""
+    return sum(reply.cached_tokens for reply in replies)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ballast._core import kernels
+from ballast.model.batch import States
 from devkit.bench_record import bench_record
 from devkit.timing import best_of
 
@@ -96,7 +97,7 @@ def short_conv(
     )
 
 
-def _slots(num_requests: int) -> kernels.StateArrays:
+def _slots(num_requests: int) -> States:
     """Each request reads one slot and writes another."""
     first = np.arange(1, num_requests + 1, dtype=np.int32)
     none = np.zeros(0, np.int32)

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ballast._core import kernels
+from ballast.model.batch import States
 from devkit.kernels.isas import FAST_ISAS, isa_params
 
 Floats = NDArray[np.float32]
@@ -73,7 +74,7 @@ def inputs_of(sizes: Sizes, num_tokens: int, seed: int = 0) -> Inputs:
     )
 
 
-def slots_of(rows: list[Row]) -> kernels.StateArrays:
+def slots_of(rows: list[Row]) -> States:
     def array(numbers: Iterator[int]) -> NDArray[np.int32]:
         return np.fromiter(numbers, np.int32)
 

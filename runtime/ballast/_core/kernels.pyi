@@ -368,7 +368,7 @@ def attention_states_nbytes(
     addition to their arguments, for up to num_tokens per step and num_positions per sequence: 256 MiB, or the memory of
     one group of 32 rows if larger."""
 
-StateArrays = tuple[I32, I32, I32, I32, I32]
+_StateArrays = tuple[I32, I32, I32, I32, I32]
 """The slots that each row reads [rows] and writes [rows]; and of further states that it leaves: their indptr
 [rows + 1], how many of the row's tokens precede each, ascending, and their slots. Slot 0 reads as zeros and keeps
 nothing."""
@@ -382,7 +382,7 @@ def delta_rule(
     decays: F32,
     betas: F32,
     token_indptr: I32,
-    slots: StateArrays | None = None,
+    slots: _StateArrays | None = None,
     states: F32,
     out: F32,
     heads_alternate: bool,
@@ -399,7 +399,7 @@ def short_conv(
     x: F32,
     weights: F32,
     token_indptr: I32,
-    slots: StateArrays | None = None,
+    slots: _StateArrays | None = None,
     states: F32,
     out: F32,
     isa: str,

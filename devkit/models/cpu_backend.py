@@ -10,7 +10,7 @@ import torch
 from ballast._core import kernels
 from ballast.host.startup.measurements import Measurements
 from ballast.model.hybrid import backends
-from ballast.model.hybrid.attention.attention import PlainAttention
+from ballast.model.hybrid.attention.attention import Attention, PlainAttention
 from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.backend import EarlyKernels, LateAttention
@@ -64,7 +64,7 @@ class CpuBackend:
     def prepare(self) -> None:
         """See `Backend`."""
 
-    def attention(self, sizes: Sizes) -> PlainAttention:
+    def attention(self, sizes: Sizes) -> Attention:
         """See `Backend`."""
         return PlainAttention(sizes)
 

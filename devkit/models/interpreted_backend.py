@@ -88,7 +88,7 @@ def interpret_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
             self.make_sums = ExpertSums
             self.small_copy = carried(copies)
 
-        def attention(self, sizes: Sizes) -> GpuAttention:  # type: ignore[override]  # as a GPU's
+        def attention(self, sizes: Sizes) -> GpuAttention:
             tilings = choose_tilings(sizes, SHARED_BYTES)
             return GpuAttention(PagedAttention(sizes, tilings, CpuPlatform.num_processors))
 

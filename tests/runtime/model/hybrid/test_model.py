@@ -185,7 +185,7 @@ class LedPair(Pair):
         super().__init__(follower, forced_by)
 
     def check(self) -> None:
-        assert self.routing.num_choices > len(self.divergences)
+        assert self.routing.num_choices >= len(self.divergences) * self.routing.num_layers
         assert self.routing.num_refused == 0
         if self.positions is not None:
             assert self.positions.num_choices > 0

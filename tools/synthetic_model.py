@@ -28,10 +28,11 @@ from gguf import LlamaFileType
 from numpy.typing import NDArray
 
 from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expected_tensors
 from ballast.tiny.quant_mix import fitting_type
 from ballast.weights.gguf import block_of
 from devkit.models.changed_spec import changed
-from devkit.models.gguf_files import add_metadata, common_types, metadata_of, shapes_of
+from devkit.models.gguf_files import add_metadata, common_types, metadata_of
 from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.random_blocks import QUANTIZED, random_blocks
 from devkit.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC, V32_671B_SPEC
@@ -147,18 +148,18 @@ def write_random_model(
     type. A hollow file has holes for most tensors."""
     spec = shape.spec
     rng, types = np.random.default_rng(seed), dict(shape.types(spec))
+    shapes = stored_shapes(spec)
     if experts is not None:
-        shapes = shapes_of(spec)
         types |= {name: fitting_type(experts, shapes[name][-1]) for name in types if "_exps." in name}
     writer = gguf.GGUFWriter(file, spec.architecture.name)
     vocabulary = made_up_vocabulary(spec.vocab_size) if has_vocabulary else {"tokenizer.ggml.model": "none"}
     sizes = {f"{spec.architecture.name}.vocab_size": spec.vocab_size, "general.file_type": int(shape.file_type)}
     add_metadata(writer, metadata_of(spec) | vocabulary | sizes)
-    tensors = [(name, shape, types.get(name, GgmlType.F32)) for name, shape in shapes_of(spec).items()]
-    for name, shape, kind in tensors:
-        stored = gguf.quant_shape_to_byte_shape(shape, kind)
+    tensors = [(name, dims, types.get(name, GgmlType.F32)) for name, dims in shapes.items()]
+    for name, dims, kind in tensors:
+        stored = gguf.quant_shape_to_byte_shape(dims, kind)
         if kind == GgmlType.F32:
-            writer.add_tensor_info(name, shape, np.dtype(np.float32), math.prod(stored))
+            writer.add_tensor_info(name, dims, np.dtype(np.float32), math.prod(stored))
         else:
             writer.add_tensor_info(name, stored, np.dtype(np.uint8), math.prod(stored), raw_dtype=kind)
     writer.write_header_to_file()
@@ -167,14 +168,20 @@ def write_random_model(
     writer.flush()
     assert writer.fout is not None, "the header is written"
     [out] = writer.fout
-    for name, shape, kind in tensors:
+    for name, dims, kind in tensors:
         out.seek(-out.tell() % writer.data_alignment, SEEK_CUR)
         if not is_hollow or is_always_written(name, kind):
-            out.write(weights(rng, name, shape, kind).data)
+            out.write(weights(rng, name, dims, kind).data)
         else:
-            out.seek(math.prod(gguf.quant_shape_to_byte_shape(shape, kind)), SEEK_CUR)
+            out.seek(math.prod(gguf.quant_shape_to_byte_shape(dims, kind)), SEEK_CUR)
     out.truncate(out.tell() + -out.tell() % writer.data_alignment)
     writer.close()
+
+
+def stored_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name → shape in a file of a current conversion, where some tensors have one more dimension, of 1."""
+    tensors = expected_tensors(spec).items()
+    return {name: (each.shape[0], 1, *each.shape[1:]) if each.has_ones else each.shape for name, each in tensors}
 
 
 def made_up_vocabulary(size: int) -> dict[str, Any]:

@@ -5,7 +5,8 @@ python tools/synthetic_model.py FILE [--shape v2-lite] [--layers 27] [--experts 
 
 Types are those of a Q4_K_M file, except for routed experts with --experts. The smallest models have one layer of
 experts in addition to the dense ones. Without --vocabulary, prompts and replies are token ids. llama-server needs a
-vocabulary; this one has single bytes and words such as " word7".
+vocabulary; this one has single bytes and words such as " word7", and for some shapes the tokens of their chat template,
+which is in the file.
 
 --hollow makes most of the file a hole, which reads as zeros and takes no disk: a whole DeepSeek-R1 with Q2_K experts is
 225 GB long and takes 2.4 GB on disk. Float32 tensors (routers, so tokens choose different experts), the embedding, the
@@ -25,6 +26,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
+from ballast.families.registry import RELEASES, source_of
 from ballast.model.spec import ModelSpec
 from ballast.tiny.quant_mix import fitting_type
 from ballast.weights.gguf import block_of
@@ -56,6 +58,9 @@ V2_LITE = changed(
 )
 
 SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "v3.2": V32_671B_SPEC, "qwen3-30b": QWEN3_30B_SPEC}
+
+CHATS = {"qwen3next": "qwen3-coder-next", "qwen35moe": "qwen3.5"}
+"""The releases whose templates are in files with a vocabulary, by architecture."""
 
 _DRAWN_ROWS = 1 << 10
 """Number of random weights per tensor. They are repeated: drawing gigabytes takes minutes, and the speed is the
@@ -110,7 +115,7 @@ def write_random_model(
         shapes = shapes_of(spec)
         types |= {name: fitting_type(experts, shapes[name][-1]) for name in types if "_exps." in name}
     writer = gguf.GGUFWriter(file, spec.architecture.name)
-    vocabulary = made_up_vocabulary(spec.vocab_size) if has_vocabulary else {"tokenizer.ggml.model": "none"}
+    vocabulary = made_up_vocabulary(spec.vocab_size, spec.architecture.name) if has_vocabulary else {"tokenizer.ggml.model": "none"}
     sizes = {f"{spec.architecture.name}.vocab_size": spec.vocab_size, "general.file_type": 15}
     add_metadata(writer, metadata_of(spec) | vocabulary | sizes)
     tensors = [(name, shape, types.get(name, GgmlType.F32)) for name, shape in shapes_of(spec).items()]
@@ -136,16 +141,22 @@ def write_random_model(
     writer.close()
 
 
-def made_up_vocabulary(size: int) -> dict[str, Any]:
+def made_up_vocabulary(size: int, architecture: str) -> dict[str, Any]:
     """Metadata of a byte-level vocabulary of `size` tokens. llama.cpp needs a merge. Words come before bytes: random
     weights give many tokens equal logits, the lowest id wins, and servers hold incomplete characters back."""
-    merges = [(b"t", b"h")]
-    num_words = size - len(byte_metadata(merges=merges)["tokenizer.ggml.tokens"])
-    metadata = byte_metadata(merges=merges, num_words=num_words)
+    own: dict[str, Any] = {"merges": [(b"t", b"h")]}
+    template = {}
+    if architecture in CHATS:
+        family, release = RELEASES[CHATS[architecture]]
+        texts = (*family.vocabulary, *family.ends, *family.reply.spellings.values())
+        own["user_defined"] = tuple(dict.fromkeys(texts))
+        template = {"tokenizer.chat_template": source_of(release)}
+    num_words = size - len(byte_metadata(**own)["tokenizer.ggml.tokens"])
+    metadata = byte_metadata(num_words=num_words, **own)
     for name in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type"):
         entries = metadata[name]
         metadata[name] = entries[:2] + entries[-num_words:] + entries[2:-num_words]
-    return metadata
+    return metadata | template
 
 
 def is_always_written(name: str, kind: GgmlType) -> bool:

@@ -299,7 +299,8 @@ serve() {
   shown=${shown//"$model"/$(basename "$model")}
   [ "$server" = ballast ] && shown=${shown#"$python -m "} || shown=llama-server${shown#"$LLAMA_SERVER"}
   facts=(--port $port --name "$name" --model "$(basename "$model")${HOLLOW:+, hollow}" --command "$shown"
-    --gpu "$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -1)" ${version[@]+"${version[@]}"})
+    --gpu "$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -1 || true)"
+    ${version[@]+"${version[@]}"})
 }
 
 default_cases() {

@@ -115,7 +115,11 @@ def write_random_model(
         shapes = shapes_of(spec)
         types |= {name: fitting_type(experts, shapes[name][-1]) for name in types if "_exps." in name}
     writer = gguf.GGUFWriter(file, spec.architecture.name)
-    vocabulary = made_up_vocabulary(spec.vocab_size, spec.architecture.name) if has_vocabulary else {"tokenizer.ggml.model": "none"}
+    vocabulary = (
+        made_up_vocabulary(spec.vocab_size, spec.architecture.name)
+        if has_vocabulary
+        else {"tokenizer.ggml.model": "none"}
+    )
     sizes = {f"{spec.architecture.name}.vocab_size": spec.vocab_size, "general.file_type": 15}
     add_metadata(writer, metadata_of(spec) | vocabulary | sizes)
     tensors = [(name, shape, types.get(name, GgmlType.F32)) for name, shape in shapes_of(spec).items()]

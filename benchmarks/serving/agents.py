@@ -1,8 +1,8 @@
 """First-token times of agents' conversations over HTTP, compared with processing each conversation again.
 
     python benchmarks/serving/agents.py [--conversations 1 4] [--turns 20] [--tokens 40000] [--reply 64] [--others 1]
-        [--again NUMBER] [--alone 8] [--port PORT --server ballast|llama] [--name TEXT] [--command "..."] [--version TEXT]
-        [--model TEXT] [--gpu TEXT] [-- OPTIONS of ballast serve]
+        [--again NUMBER] [--alone 8] [--port PORT] [--server ballast|llama] [--name TEXT] [--command "..."]
+        [--version TEXT] [--model TEXT] [--gpu TEXT] [-- OPTIONS of ballast serve]
 
 A conversation has tools. Each turn sends all of it: the reply comes back as the assistant's message, with a call and
 its result, or in each third turn with a new question. So it grows to `--tokens`. The conversations of a case take

@@ -10,16 +10,18 @@ from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
+from ballast.families.registry import RELEASES
 from ballast.model.metadata import read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.text.gguf_vocab import tokenizer_from_gguf
+from ballast.text.loading import load_text
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types
 from devkit.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
 from devkit.models.specs.qwen3 import QWEN3_30B_SPEC
-from tools.synthetic_model import V2_LITE, write_random_model
+from tools.synthetic_model import V2_LITE, made_up_vocabulary, write_random_model
 
 V32 = changed(V32_671B_SPEC, num_layers=2, num_dense_layers=1, num_heads=4, num_groups=1, num_groups_used=1)
 
@@ -90,3 +92,12 @@ def test_experts_with_partial_blocks_have_the_type_of_published_files(tmp_path: 
     check_tensors(gguf, read_spec(gguf))
     types = {name: gguf.tensors[f"blk.1.ffn_{name}_exps.weight"].ggml_type for name in ("gate", "up", "down")}
     assert types == {"gate": GgmlType.IQ2_XXS, "up": GgmlType.IQ2_XXS, "down": GgmlType.IQ4_NL}
+
+
+@pytest.mark.parametrize(("architecture", "release"), [("qwen3next", "qwen3-coder-next"), ("qwen35moe", "qwen3.5")])
+def test_a_vocabulary_has_the_tokens_of_its_chat_template(architecture: str, release: str) -> None:
+    text = load_text(None, made_up_vocabulary(1024, architecture), "made-up.gguf")
+    assert text.require_template().release == RELEASES[release][1]
+    for token in ("<|im_start|>", "<|im_end|>", "<tool_call>"):
+        assert len(text.tokenizer.encode(token)) == 1
+    assert text.tokenizer.vocab_size == 1024

@@ -3,10 +3,10 @@
 python tools/synthetic_model.py FILE [--shape v2-lite] [--layers 27] [--experts Q2_K] [--hollow] [--vocabulary]
     [--seed 0]
 
-Types are those of a Q4_K_M file, except for routed experts with --experts. The smallest models have one layer of
-experts in addition to the dense ones. Without --vocabulary, prompts and replies are token ids. llama-server needs a
-vocabulary; this one has single bytes and words such as " word7", and for some shapes the tokens of their chat template,
-which is in the file.
+Types are those of a Q4_K_M file, of gpt-oss as it is published, and for routed experts those of --experts. The smallest
+models have a layer of experts and a layer of attention. Without --vocabulary, prompts and replies are token ids.
+llama-server needs a vocabulary; this one has single bytes and words such as " word7", and for some shapes a chat
+template and its tokens.
 
 --hollow makes most of the file a hole, which reads as zeros and takes no disk: a whole DeepSeek-R1 with Q2_K experts is
 225 GB long and takes 2.4 GB on disk. Float32 tensors (routers, so tokens choose different experts), the embedding, the
@@ -17,24 +17,37 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable, Mapping
 from os import SEEK_CUR
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
+from gguf import LlamaFileType
 from numpy.typing import NDArray
 
 from ballast.families.registry import RELEASES, source_of
 from ballast.model.spec import ModelSpec
+from ballast.model.tensors import expected_tensors
 from ballast.tiny.quant_mix import fitting_type
 from ballast.weights.gguf import block_of
 from devkit.models.changed_spec import changed
-from devkit.models.gguf_files import add_metadata, common_types, metadata_of, shapes_of
+from devkit.models.gguf_files import add_metadata, common_types, metadata_of
+from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.random_blocks import QUANTIZED, random_blocks
 from devkit.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC, V32_671B_SPEC
-from devkit.models.specs.qwen3 import QWEN3_30B_SPEC
+from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
+from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
+from devkit.models.specs.minimax import MINIMAX_M2_SPEC
+from devkit.models.specs.qwen3 import (
+    QWEN3_30B_SPEC,
+    QWEN3_NEXT_80B_SPEC,
+    QWEN35_35B_SPEC,
+    QWEN35_122B_SPEC,
+    QWEN35_397B_SPEC,
+)
 from devkit.models.vocabulary import byte_metadata
 
 V2_LITE = changed(
@@ -57,7 +70,28 @@ V2_LITE = changed(
     width=1408,
 )
 
-SHAPES = {"v2-lite": V2_LITE, "r1": R1_SPEC, "v3.2": V32_671B_SPEC, "qwen3-30b": QWEN3_30B_SPEC}
+
+class Shape(NamedTuple):
+    spec: ModelSpec
+    types: Callable[[ModelSpec], Mapping[str, GgmlType]] = q4_k_m_types
+    file_type: LlamaFileType = LlamaFileType.MOSTLY_Q4_K_M
+
+
+SHAPES = {
+    # Measurements of these have `common_types`.
+    "v2-lite": Shape(V2_LITE, common_types),
+    "r1": Shape(R1_SPEC, common_types),
+    "v3.2": Shape(V32_671B_SPEC, common_types),
+    "qwen3-30b": Shape(QWEN3_30B_SPEC, common_types),
+    "qwen3-coder-next": Shape(QWEN3_NEXT_80B_SPEC),
+    "qwen3.5-35b": Shape(QWEN35_35B_SPEC),
+    "qwen3.5-122b": Shape(QWEN35_122B_SPEC),
+    "qwen3.5-397b": Shape(QWEN35_397B_SPEC),
+    "kimi-linear": Shape(KIMI_LINEAR_48B_SPEC),
+    "minimax-m2": Shape(MINIMAX_M2_SPEC),
+    "gpt-oss-20b": Shape(GPT_OSS_20B_SPEC, mxfp4_types, LlamaFileType.MOSTLY_MXFP4_MOE),
+    "gpt-oss-120b": Shape(GPT_OSS_120B_SPEC, mxfp4_types, LlamaFileType.MOSTLY_MXFP4_MOE),
+}
 
 CHATS = {"qwen3next": "qwen3-coder-next", "qwen35moe": "qwen3.5"}
 """The releases whose templates are in files with a vocabulary, by architecture."""
@@ -77,7 +111,8 @@ def main() -> None:
     parser.add_argument(
         "--layers",
         type=int,
-        help="number of layers, to make the model smaller; V2-Lite's first is dense, R1's and V3.2's first three",
+        help="number of layers, to make the model smaller; V2-Lite's and Kimi Linear's first is dense, R1's and V3.2's "
+        "first three; the fourth is the first with attention in Qwen3-Coder-Next, Qwen3.5 and Kimi Linear",
     )
     parser.add_argument(
         "--experts",
@@ -89,44 +124,49 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     shape = SHAPES[options.shape]
-    num_layers = shape.num_layers if options.layers is None else options.layers
-    fewest = shape.routed_layers[0] + 1
-    if not fewest <= num_layers <= shape.num_layers:
-        parser.error(f"--layers={num_layers}: {fewest} to {shape.num_layers}")
+    whole = shape.spec
+    num_layers = whole.num_layers if options.layers is None else options.layers
+    fewest = max(whole.routed_layers[0], first_attention(whole)) + 1
+    if not fewest <= num_layers <= whole.num_layers:
+        parser.error(f"--layers={num_layers}: {fewest} to {whole.num_layers}")
     if not options.file.resolve().parent.is_dir():
         parser.error(f"{options.file}: there is no folder {options.file.parent}")
     experts = None if options.experts is None else GgmlType[options.experts]
-    spec = changed(shape, num_layers=num_layers)
-    write_random_model(options.file, spec, options.seed, experts, options.hollow, options.vocabulary)
+    shape = shape._replace(spec=changed(whole, num_layers=num_layers))
+    write_random_model(options.file, shape, options.seed, experts, options.hollow, options.vocabulary)
+
+
+def first_attention(spec: ModelSpec) -> int:
+    """The first layer that keeps something of every token."""
+    return next(index for index, layer in enumerate(spec.layers) if layer.mixer.planes)
 
 
 def write_random_model(
     file: Path,
-    spec: ModelSpec,
+    shape: Shape,
     seed: int,
     experts: GgmlType | None = None,
     is_hollow: bool = False,
     has_vocabulary: bool = False,
 ) -> None:
-    """Writes `spec` tensor by tensor, so that the weights need not fit into memory. `experts` is the routed experts'
+    """Writes a model tensor by tensor, so that the weights need not fit into memory. `experts` is the routed experts'
     type. A hollow file has holes for most tensors."""
-    rng, types = np.random.default_rng(seed), common_types(spec)
+    spec = shape.spec
+    rng, types = np.random.default_rng(seed), dict(shape.types(spec))
+    shapes = stored_shapes(spec)
     if experts is not None:
-        shapes = shapes_of(spec)
         types |= {name: fitting_type(experts, shapes[name][-1]) for name in types if "_exps." in name}
     writer = gguf.GGUFWriter(file, spec.architecture.name)
-    vocabulary = (
-        made_up_vocabulary(spec.vocab_size, spec.architecture.name)
-        if has_vocabulary
-        else {"tokenizer.ggml.model": "none"}
-    )
-    sizes = {f"{spec.architecture.name}.vocab_size": spec.vocab_size, "general.file_type": 15}
+    vocabulary = {"tokenizer.ggml.model": "none"}
+    if has_vocabulary:
+        vocabulary = made_up_vocabulary(spec.vocab_size, spec.architecture.name)
+    sizes = {f"{spec.architecture.name}.vocab_size": spec.vocab_size, "general.file_type": int(shape.file_type)}
     add_metadata(writer, metadata_of(spec) | vocabulary | sizes)
-    tensors = [(name, shape, types.get(name, GgmlType.F32)) for name, shape in shapes_of(spec).items()]
-    for name, shape, kind in tensors:
-        stored = gguf.quant_shape_to_byte_shape(shape, kind)
+    tensors = [(name, dims, types.get(name, GgmlType.F32)) for name, dims in shapes.items()]
+    for name, dims, kind in tensors:
+        stored = gguf.quant_shape_to_byte_shape(dims, kind)
         if kind == GgmlType.F32:
-            writer.add_tensor_info(name, shape, np.dtype(np.float32), math.prod(stored))
+            writer.add_tensor_info(name, dims, np.dtype(np.float32), math.prod(stored))
         else:
             writer.add_tensor_info(name, stored, np.dtype(np.uint8), math.prod(stored), raw_dtype=kind)
     writer.write_header_to_file()
@@ -135,14 +175,20 @@ def write_random_model(
     writer.flush()
     assert writer.fout is not None, "the header is written"
     [out] = writer.fout
-    for name, shape, kind in tensors:
+    for name, dims, kind in tensors:
         out.seek(-out.tell() % writer.data_alignment, SEEK_CUR)
         if not is_hollow or is_always_written(name, kind):
-            out.write(weights(rng, name, shape, kind).data)
+            out.write(weights(rng, name, dims, kind).data)
         else:
-            out.seek(math.prod(gguf.quant_shape_to_byte_shape(shape, kind)), SEEK_CUR)
+            out.seek(math.prod(gguf.quant_shape_to_byte_shape(dims, kind)), SEEK_CUR)
     out.truncate(out.tell() + -out.tell() % writer.data_alignment)
     writer.close()
+
+
+def stored_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name → shape in a file of a current conversion, where some tensors have one more dimension, of 1."""
+    tensors = expected_tensors(spec).items()
+    return {name: (each.shape[0], 1, *each.shape[1:]) if each.has_ones else each.shape for name, each in tensors}
 
 
 def made_up_vocabulary(size: int, architecture: str) -> dict[str, Any]:
@@ -169,7 +215,9 @@ def is_always_written(name: str, kind: GgmlType) -> bool:
 
 
 def weights(rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: GgmlType) -> NDArray[Any]:
-    """A tensor in its stored form. Norms are ones; other weights are random and small."""
+    """A tensor in its stored form. Norms are ones, and rates of decay negative; other weights are random and small."""
+    if name.endswith("ssm_a"):
+        return -rng.uniform(0.5, 2, shape).astype(np.float32)
     if kind == GgmlType.F32:
         return np.ones(shape, np.float32) if "norm" in name else rng.normal(0, 0.02, shape).astype(np.float32)
     num_rows = math.prod(shape[:-1])

@@ -63,6 +63,7 @@ KIMI_LINEAR_48B_SPEC = with_kimi_delta(
         mixer=replace(
             latent_of(KIMI_LINEAR_SPEC.attentions[0]),
             num_heads=32,
+            mla_layout="split",
             kv_lora_rank=512,
             nope_dim=128,
             v_dim=128,

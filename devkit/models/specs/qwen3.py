@@ -123,6 +123,19 @@ QWEN3_NEXT_80B_SPEC = with_delta_net(
     DeltaNetSpec(num_heads=32, num_key_heads=16, key_dim=128, v_dim=128, conv_taps=4),
 )
 
+QWEN35_35B_SPEC = with_delta_net(
+    changed(
+        QWEN3_NEXT_80B_SPEC,
+        name="Qwen3.5-35B-A3B's shape",
+        architecture=ARCHITECTURES["qwen35moe"],
+        num_layers=40,
+        vocab_size=248320,
+        num_experts=256,
+        num_experts_used=8,
+    ),
+    DeltaNetSpec(32, 16, 128, 128, conv_taps=4, heads_alternate=True, splits_gates=True),
+)
+
 QWEN35_122B_SPEC = with_delta_net(
     changed(
         QWEN3_NEXT_80B_SPEC,
@@ -134,6 +147,18 @@ QWEN35_122B_SPEC = with_delta_net(
         num_experts=256,
         num_experts_used=8,
         width=1024,
+    ),
+    DeltaNetSpec(64, 16, 128, 128, conv_taps=4, heads_alternate=True, splits_gates=True),
+)
+
+QWEN35_397B_SPEC = with_delta_net(
+    changed(
+        QWEN35_122B_SPEC,
+        name="Qwen3.5-397B-A17B's shape",
+        num_layers=60,
+        hidden=4096,
+        num_experts=512,
+        num_experts_used=10,
     ),
     DeltaNetSpec(64, 16, 128, 128, conv_taps=4, heads_alternate=True, splits_gates=True),
 )

@@ -12,31 +12,45 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.families.registry import RELEASES
 from ballast.model.metadata import read_spec
-from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.text.gguf_vocab import tokenizer_from_gguf
 from ballast.text.loading import load_text
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types
-from devkit.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
-from devkit.models.specs.qwen3 import QWEN3_30B_SPEC
-from tools.synthetic_model import V2_LITE, made_up_vocabulary, write_random_model
+from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
+from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
+from devkit.models.specs.qwen3 import QWEN35_35B_SPEC
+from tools.synthetic_model import SHAPES, V2_LITE, Shape, first_attention, made_up_vocabulary, write_random_model
 
-V32 = changed(V32_671B_SPEC, num_layers=2, num_dense_layers=1, num_heads=4, num_groups=1, num_groups_used=1)
 
-
-@pytest.mark.parametrize("shape", [V2_LITE, QWEN3_30B_SPEC, V32], ids=["v2-lite", "qwen3-30b", "v3.2"])
-def test_a_random_model_has_the_requested_shape_and_types_and_can_be_served(tmp_path: Path, shape: ModelSpec) -> None:
-    requested = changed(shape, num_layers=2, vocab_size=512, hidden=256, dense_width=352, num_experts=8, width=352)
-    write_random_model(tmp_path / "model.gguf", requested, seed=0)
+@pytest.mark.parametrize("name", [name for name in SHAPES if name != "r1"])
+def test_a_random_model_has_the_requested_shape_and_types_and_can_be_served(tmp_path: Path, name: str) -> None:
+    whole = SHAPES[name].spec
+    requested = changed(
+        whole,
+        num_layers=1 + max(1, first_attention(whole)),
+        num_dense_layers=min(1, whole.routed_layers[0]),
+        vocab_size=512,
+        hidden=256,
+        dense_width=352,
+        num_experts=16,
+        num_groups=1,
+        num_groups_used=1,
+        width=352,
+    )
+    shape = SHAPES[name]._replace(spec=requested)
+    write_random_model(tmp_path / "model.gguf", shape, seed=0)
     gguf = open_gguf(tmp_path / "model.gguf")
     spec = read_spec(gguf)
     check_tensors(gguf, spec)
     assert expected_tensors(spec) == expected_tensors(requested)
-    types = common_types(requested)
+    types = shape.types(requested)
     assert {name: gguf.tensors[name].ggml_type for name in types} == types
     assert not np.array_equal(*(np.asarray(gguf.data(f"blk.1.ffn_{name}_exps.weight")) for name in ("gate", "up")))
+    rates = [np.asarray(gguf.data(each)).view(np.float32) for each in gguf.tensors if each.endswith("ssm_a")]
+    assert all((rate < 0).all() for rate in rates)
     settings = EngineSettings(
         cache_lens=256, max_batch_size=1, max_new_tokens=4, chunk_size=64, prefill_chunk_size=64, max_queue=1
     )
@@ -46,12 +60,44 @@ def test_a_random_model_has_the_requested_shape_and_types_and_can_be_served(tmp_
     assert [event.finish_reason for event in events][-1] is not None
 
 
+def test_types_are_those_that_llama_quantize_chooses_for_q4_k_m() -> None:
+    """Of 40 layers the first and the last five have more bits, and each third between them."""
+    types = q4_k_m_types(QWEN35_35B_SPEC)
+    fine = {*range(5), *range(7, 35, 3), *range(35, 40)}
+    for layer in range(40):
+        values = "attn_v" if layer % 4 == 3 else "attn_qkv"
+        for name in (values, "ffn_down_exps", "ffn_down_shexp"):
+            expected = GgmlType.Q6_K if layer in fine else GgmlType.Q4_K
+            assert types.pop(f"blk.{layer}.{name}.weight") == expected, (layer, name)
+    assert types.pop("output.weight") == GgmlType.Q6_K
+    assert set(types.values()) == {GgmlType.Q4_K}
+    stems = {name.split(".", 2)[2] for name in types if name.startswith("blk.")}
+    names = ("attn_q", "attn_k", "attn_output", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_out")
+    names += ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_shexp", "ffn_up_shexp")
+    assert stems == {f"{name}.weight" for name in names}
+
+
+def test_rows_of_partial_blocks_have_the_type_that_replaces_theirs() -> None:
+    types = q4_k_m_types(changed(V2_LITE, num_layers=4))
+    found = {types[f"blk.{layer}.ffn_down_exps.weight"].name for layer in (1, 2, 3)}
+    assert found == {"Q5_0", "Q8_0"}
+
+
+def test_gpt_oss_has_the_types_of_published_files() -> None:
+    types = mxfp4_types(GPT_OSS_20B_SPEC)
+    assert types.pop("output.weight") == types.pop("token_embd.weight") == GgmlType.Q8_0
+    for name, kind in types.items():
+        assert kind == (GgmlType.MXFP4 if "_exps.weight" in name else GgmlType.Q8_0), name
+    assert "blk.0.ffn_gate_inp.weight" not in types
+    assert len(types) == 24 * 7
+
+
 def test_a_hollow_model_has_all_weights_except_experts_and_takes_little_disk(tmp_path: Path) -> None:
     requested = changed(
         R1_SPEC, num_layers=5, vocab_size=512, hidden=256, dense_width=512, num_heads=2, num_experts=16, width=4096
     )
     file = tmp_path / "model.gguf"
-    write_random_model(file, requested, seed=0, experts=GgmlType.Q2_K, is_hollow=True)
+    write_random_model(file, Shape(requested, common_types), seed=0, experts=GgmlType.Q2_K, is_hollow=True)
     gguf = open_gguf(file)
     check_tensors(gguf, read_spec(gguf))
     experts = gguf.tensors["blk.4.ffn_down_exps.weight"]
@@ -65,7 +111,7 @@ def test_a_hollow_model_has_all_weights_except_experts_and_takes_little_disk(tmp
 def test_a_model_may_have_a_vocabulary_of_its_size(tmp_path: Path) -> None:
     requested = changed(V2_LITE, num_layers=2, vocab_size=512, hidden=256, dense_width=352, num_experts=8, width=352)
     file = tmp_path / "model.gguf"
-    write_random_model(file, requested, seed=0, has_vocabulary=True)
+    write_random_model(file, Shape(requested, common_types), seed=0, has_vocabulary=True)
     gguf = open_gguf(file)
     assert read_spec(gguf).vocab_size == 512
     tokenizer = tokenizer_from_gguf(gguf.metadata, file.name)
@@ -87,7 +133,7 @@ def test_experts_with_partial_blocks_have_the_type_of_published_files(tmp_path: 
         width=96,
     )
     file = tmp_path / "model.gguf"
-    write_random_model(file, requested, seed=0, experts=GgmlType.IQ2_XXS)
+    write_random_model(file, Shape(requested, common_types), seed=0, experts=GgmlType.IQ2_XXS)
     gguf = open_gguf(file)
     check_tensors(gguf, read_spec(gguf))
     types = {name: gguf.tensors[f"blk.1.ffn_{name}_exps.weight"].ggml_type for name in ("gate", "up", "down")}

@@ -13,14 +13,28 @@ PROGRAM_TIMEOUT_S = 900
 
 def build_options(build_bin: Path) -> str:
     """The CMake options that affect speed, from the cache next to the folder of programs. Empty without one."""
+    found = _cache_of(build_bin)
+    return " ".join(f"-D{name}={found[name]}" for name in KEPT if found.get(name))
+
+
+def source_of_build(build_bin: Path) -> Path:
+    """The folder that was built. Ends this program if CMake's cache does not name one that is still there."""
+    source = _cache_of(build_bin).get("CMAKE_HOME_DIRECTORY")
+    if source is None or not Path(source).is_dir():
+        sys.exit(f"{build_bin}: CMakeCache.txt in the folder above names no source that is there: {source}")
+    return Path(source)
+
+
+def _cache_of(build_bin: Path) -> dict[str, str]:
+    """CMake's cache next to the folder of programs. Empty without one."""
     cache = build_bin.resolve().parent / "CMakeCache.txt"
     if not cache.is_file():
-        return ""
+        return {}
     found = {}
     for line in cache.read_text(encoding="utf-8", errors="replace").splitlines():
         name, _, value = line.partition("=")
         found[name.partition(":")[0]] = value
-    return " ".join(f"-D{name}={found[name]}" for name in KEPT if found.get(name))
+    return found
 
 
 def version_of(program: Path) -> str:

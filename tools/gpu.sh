@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds for a Python that has torch, runs the tests that need a GPU, measures.
 #
-#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, starts, arrivals, peers;
-#                            in the order given
+#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, starts, arrivals, agent,
+#                            peers; in the order given
 #
 # If a part fails, the others still run, and the failed one is named at the end. If the build fails, nothing else runs.
 #
@@ -22,17 +22,25 @@
 # FIRSTS   first starts of each model, with nothing compiled or measured; 1 unless set
 # LATERS   later starts of each model; 2 unless set
 #
-# For starts, arrivals and peers, lists are separated by spaces:
-# SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set, with v2-lite for peers
+# For starts, arrivals, agent and peers, lists are separated by spaces:
+# SHAPES   models, each SHAPE[:LAYERS] of tools/synthetic_model.py; "r1:8 qwen3-30b" unless set, with v2-lite for peers,
+#          qwen3-coder-next for agent
 # BATCHES  sizes of a batch; "16 64" unless set, "1 4 16" for peers
 # SERVERS  "ballast llama" unless set; llama is skipped unless LLAMA_SERVER is set
 # CASES    cases of benchmarks/serving/arrivals.py; those of each shape and batch size unless set
 # ROUNDS   rounds of each case; 3 unless set
 # MODEL_DIR  folder for the GGUF files, which are written if missing; OUT unless set
-# HOLLOW   1: write most of a file as a hole; unset: random bytes, so that what is computed is not zeros
+# HOLLOW   1: write most of a file as a hole; unset: random bytes, so that what is computed is not zeros; for agent a
+#          hole unless empty
 #
-# For arrivals:
-# SERVE    where ballast serve computes, and more of its options; "--device cuda:0 --vram_limit 24GiB" unless set
+# For agent:
+# CONVERSATIONS  numbers of conversations at once; "1 4" unless set
+# TURNS, TOKENS  turns of a conversation, and tokens of its last prompt; 20 and 40000 unless set
+# AGAIN    turns whose prompts are processed again; 3 unless set
+#
+# For arrivals and agent:
+# SERVE    where ballast serve computes, and more of its options; "--device cuda:0 --vram_limit 24GiB" unless set, for
+#          agent with "--kv_host_bytes 24GiB"
 # LLAMA_SERVER  path of llama-server
 # LLAMA_OPTIONS  more options of llama-server
 # LLAMA_VERSION  its version, for the records
@@ -205,20 +213,84 @@ model_of() {
   echo "$model"
 }
 
+# Many users over HTTP: all together, and arriving at random times. One server per model, batch size and kind of server.
+arrivals() {
+  local shape batch server model failed=0
+  for shape in ${SHAPES:-r1:8 qwen3-30b}; do
+    model=$(model_of "$shape")
+    for batch in ${BATCHES:-16 64}; do
+      for server in ${SERVERS:-ballast llama}; do
+        [ "$server" != llama ] || [ -n "${LLAMA_SERVER:-}" ] || continue
+        # In a shell of its own, whose end stops the server.
+        (arrivals_at "$server" "$shape" "$model" "$batch") || { failed=1; echo "$shape, batch $batch, $server: FAILED"; }
+      done
+    done
+  done
+  return $failed
+}
+
 # Each request must fit into its share of the cache: the longest prompt has 2000 tokens, the longest reply 200.
 arrivals_at() {
-  local server=$1 shape=$2 model=$3 batch=$4 port=18080 log="$out/arrivals-$1-${2/:/-}-$4.log" cache=$((2304 * $4))
-  local -a command cases facts
+  local server=$1 shape=$2 model=$3 batch=$4 cache=$((2304 * $4))
+  local -a cases facts options
   read -ra cases <<< "${CASES:-$(default_cases "$shape" "$batch")}"
   [ ${#cases[@]} -gt 0 ] || return 0
   if [ "$server" = ballast ]; then
-    command=("$python" -m ballast serve --gguf_path "$model" --port $port
-      --max_batch_size "$batch" --max_new_tokens 256 --cache_lens $cache ${SERVE:---device cuda:0 --vram_limit 24GiB})
+    options=(--max_batch_size "$batch" --max_new_tokens 256 --cache_lens $cache)
   else
-    # Without mmap, because its host buffers would not be pinned. The prompt cache would only cost it time.
+    # The prompt cache would only cost it time.
+    options=(-np "$batch" -c $cache --cache-ram 0 -ctxcp 0)
+  fi
+  serve "$server" "$shape, batch $batch" "$model" "$out/arrivals-$server-${shape/:/-}-$batch.log" "${options[@]}" ||
+    return 1
+  "$python" benchmarks/serving/arrivals.py "${cases[@]}" --server "$server" --rounds "${ROUNDS:-3}" "${facts[@]}" |
+    tee -a "$out/arrivals.jsonl"
+}
+
+# Agents' conversations on models with recurrent state, with a cache in GPU memory for one of them and a tier in host
+# memory for all. For llama-server, LLAMA_OPTIONS may add to its own means of continuing a conversation.
+agent() {
+  local shape server model failed=0 HOLLOW=${HOLLOW-1}
+  local SERVE=${SERVE:---device cuda:0 --vram_limit 24GiB --kv_host_bytes 24GiB}
+  for shape in ${SHAPES:-qwen3-coder-next}; do
+    model=$(model_of "$shape")
+    for server in ${SERVERS:-ballast llama}; do
+      [ "$server" != llama ] || [ -n "${LLAMA_SERVER:-}" ] || continue
+      (agent_at "$server" "$shape" "$model") || { failed=1; echo "$shape, $server: FAILED"; }
+    done
+  done
+  return $failed
+}
+
+agent_at() {
+  local server=$1 shape=$2 model=$3 tokens=${TOKENS:-40000}
+  local -a facts options
+  if [ "$server" = ballast ]; then
+    options=(--max_batch_size 8 --max_new_tokens 256 --cache_lens $((tokens * 5 / 4)))
+  else
+    # A place for each conversation and for the request that decodes meanwhile.
+    options=(-np 5 -c $((tokens * 5 * 5 / 4)))
+  fi
+  serve "$server" "$shape" "$model" "$out/agent-$server-${shape/:/-}.log" "${options[@]}" || return 1
+  # shellcheck disable=SC2086  # lists are words
+  "$python" benchmarks/serving/agents.py --conversations ${CONVERSATIONS:-1 4} --turns "${TURNS:-20}" \
+    --tokens "$tokens" --again "${AGAIN:-3}" --server "$server" "${facts[@]}" | tee -a "$out/agents.jsonl"
+}
+
+# serve SERVER NAME MODEL LOG OPTION...: starts it, waits until it is ready, and stops it when this shell ends. `facts`,
+# an array of the caller, are then the benchmark's options that say what it measures.
+serve() {
+  local server=$1 name=$2 model=$3 log=$4 port=18080
+  local -a command version=()
+  shift 4
+  if [ "$server" = ballast ]; then
+    command=("$python" -m ballast serve --gguf_path "$model" --port $port "$@"
+      ${SERVE:---device cuda:0 --vram_limit 24GiB})
+  else
+    # Without mmap, because its host buffers would not be pinned.
     command=("$LLAMA_SERVER" -m "$model" --host 127.0.0.1 --port $port -ngl 99 -ncmoe 99 --load-mode none -fit off
-      -fa auto -b 4096 -ub 4096 -t "$(nproc)" -np "$batch" -c $cache -cb --cache-ram 0 -ctxcp 0 ${LLAMA_OPTIONS:-})
-    facts=(--version "${LLAMA_VERSION:-unknown}")
+      -fa auto -b 4096 -ub 4096 -t "$(nproc)" -cb "$@" ${LLAMA_OPTIONS:-})
+    version=(--version "${LLAMA_VERSION:-unknown}")
   fi
   # shellcheck disable=SC2068  # options are words
   ${command[@]} > "$log" 2>&1 &
@@ -230,15 +302,14 @@ arrivals_at() {
     [ $((SECONDS - begin)) -lt "${READY_S:-500}" ] || { echo "$server is not ready yet"; tail -20 "$log"; return 1; }
     sleep 1
   done
-  echo "$server, $shape, batch $batch: ready after $((SECONDS - begin)) s"
+  echo "$server, $name: ready after $((SECONDS - begin)) s"
   # For the record, without this machine's folders.
   local shown=${command[*]}
   shown=${shown//"$model"/$(basename "$model")}
   [ "$server" = ballast ] && shown=${shown#"$python -m "} || shown=llama-server${shown#"$LLAMA_SERVER"}
-  "$python" benchmarks/serving/arrivals.py "${cases[@]}" --port $port --server "$server" --rounds "${ROUNDS:-3}" \
-    --name "$shape, batch $batch" --model "$(basename "$model")${HOLLOW:+, hollow}" --command "$shown" \
-    --gpu "$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -1)" ${facts[@]+"${facts[@]}"} |
-    tee -a "$out/arrivals.jsonl"
+  facts=(--port $port --name "$name" --model "$(basename "$model")${HOLLOW:+, hollow}" --command "$shown"
+    --gpu "$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -1 || true)"
+    ${version[@]+"${version[@]}"})
 }
 
 default_cases() {
@@ -287,8 +358,8 @@ peers() {
 [ $# -gt 0 ] || { sed -n '/^#   tools/,/^set /{/^set /!p}' "$0"; exit 2; }
 for part in "$@"; do
   case $part in
-    build | test | sanitize | bench | sparse | soak | whole | starts | arrivals | peers) ;;
-    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, starts, arrivals, peers" >&2; exit 2 ;;
+    build | test | sanitize | bench | sparse | soak | whole | starts | arrivals | agent | peers) ;;
+    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, starts, arrivals, agent, peers" >&2; exit 2 ;;
   esac
 done
 failed=

@@ -5,7 +5,8 @@ python tools/synthetic_model.py FILE [--shape v2-lite] [--layers 27] [--experts 
 
 Types are those of a Q4_K_M file, of gpt-oss as it is published, and for routed experts those of --experts. The smallest
 models have a layer of experts and a layer of attention. Without --vocabulary, prompts and replies are token ids.
-llama-server needs a vocabulary; this one has single bytes and words such as " word7".
+llama-server needs a vocabulary; this one has single bytes and words such as " word7", and for some shapes a chat
+template and its tokens.
 
 --hollow makes most of the file a hole, which reads as zeros and takes no disk: a whole DeepSeek-R1 with Q2_K experts is
 225 GB long and takes 2.4 GB on disk. Float32 tensors (routers, so tokens choose different experts), the embedding, the
@@ -27,6 +28,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from gguf import LlamaFileType
 from numpy.typing import NDArray
 
+from ballast.families.registry import RELEASES, source_of
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
 from ballast.tiny.quant_mix import fitting_type
@@ -91,6 +93,9 @@ SHAPES = {
     "gpt-oss-120b": Shape(GPT_OSS_120B_SPEC, mxfp4_types, LlamaFileType.MOSTLY_MXFP4_MOE),
 }
 
+CHATS = {"qwen3next": "qwen3-coder-next", "qwen35moe": "qwen3.5"}
+"""The releases whose templates are in files with a vocabulary, by architecture."""
+
 _DRAWN_ROWS = 1 << 10
 """Number of random weights per tensor. They are repeated: drawing gigabytes takes minutes, and the speed is the
 same."""
@@ -152,7 +157,9 @@ def write_random_model(
     if experts is not None:
         types |= {name: fitting_type(experts, shapes[name][-1]) for name in types if "_exps." in name}
     writer = gguf.GGUFWriter(file, spec.architecture.name)
-    vocabulary = made_up_vocabulary(spec.vocab_size) if has_vocabulary else {"tokenizer.ggml.model": "none"}
+    vocabulary = {"tokenizer.ggml.model": "none"}
+    if has_vocabulary:
+        vocabulary = made_up_vocabulary(spec.vocab_size, spec.architecture.name)
     sizes = {f"{spec.architecture.name}.vocab_size": spec.vocab_size, "general.file_type": int(shape.file_type)}
     add_metadata(writer, metadata_of(spec) | vocabulary | sizes)
     tensors = [(name, dims, types.get(name, GgmlType.F32)) for name, dims in shapes.items()]
@@ -184,16 +191,22 @@ def stored_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     return {name: (each.shape[0], 1, *each.shape[1:]) if each.has_ones else each.shape for name, each in tensors}
 
 
-def made_up_vocabulary(size: int) -> dict[str, Any]:
+def made_up_vocabulary(size: int, architecture: str) -> dict[str, Any]:
     """Metadata of a byte-level vocabulary of `size` tokens. llama.cpp needs a merge. Words come before bytes: random
     weights give many tokens equal logits, the lowest id wins, and servers hold incomplete characters back."""
-    merges = [(b"t", b"h")]
-    num_words = size - len(byte_metadata(merges=merges)["tokenizer.ggml.tokens"])
-    metadata = byte_metadata(merges=merges, num_words=num_words)
+    own: dict[str, Any] = {"merges": [(b"t", b"h")]}
+    template = {}
+    if architecture in CHATS:
+        family, release = RELEASES[CHATS[architecture]]
+        texts = (*family.vocabulary, *family.ends, *family.reply.spellings.values())
+        own["user_defined"] = tuple(dict.fromkeys(texts))
+        template = {"tokenizer.chat_template": source_of(release)}
+    num_words = size - len(byte_metadata(**own)["tokenizer.ggml.tokens"])
+    metadata = byte_metadata(num_words=num_words, **own)
     for name in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type"):
         entries = metadata[name]
         metadata[name] = entries[:2] + entries[-num_words:] + entries[2:-num_words]
-    return metadata
+    return metadata | template
 
 
 def is_always_written(name: str, kind: GgmlType) -> bool:

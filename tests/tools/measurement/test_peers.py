@@ -10,8 +10,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from devkit.models.written import write_tiny_model
-from devkit.peer_build import build_options
+import gguf
+import gguf.quants
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast.model.metadata import read_spec
+from ballast.weights.gguf import open_gguf
+from benchmarks.peers.greedy_text import differences, write_floats
+from devkit.models.written import tiny_model, write_tiny_model
+from devkit.peer_build import build_options, source_of_build
 
 ROOT = Path(__file__).resolve().parents[3]
 ENGINES = ("Ballast", "llama.cpp")
@@ -106,6 +115,36 @@ def test_the_build_options_that_matter_are_read_from_cmakes_cache(tmp_path: Path
     cache = "# comment\nCMAKE_BUILD_TYPE:STRING=Release\nGGML_CUDA:BOOL=ON\nGGML_AVX2:BOOL=\nOTHER:BOOL=ON\n"
     (tmp_path / "CMakeCache.txt").write_text(cache)
     assert build_options(tmp_path / "bin") == "-DCMAKE_BUILD_TYPE=Release -DGGML_CUDA=ON"
+
+
+def test_the_source_of_a_build_is_read_from_cmakes_cache(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for cache in ("", "CMAKE_HOME_DIRECTORY:INTERNAL=/nowhere\n"):
+        (tmp_path / "CMakeCache.txt").write_text(cache)
+        with pytest.raises(SystemExit, match=r"CMakeCache\.txt"):
+            source_of_build(tmp_path / "bin")
+    (tmp_path / "CMakeCache.txt").write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={tmp_path}\n")
+    assert source_of_build(tmp_path / "bin") == tmp_path
+
+
+def test_tokens_that_another_engine_would_not_choose_are_found_with_their_distance() -> None:
+    logits = np.array([[1, 4, 0], [8, 2, 6], [5, 5, 0]], np.float32)
+    assert differences(logits, (1, 0, 0)) == differences(logits, (1, 0, 1)) == []
+    assert differences(logits, (0, 2, 0)) == [(0, 0.75), (1, 0.25)]
+
+
+def test_a_copy_has_the_values_and_a_conversions_dimensions(tmp_path: Path) -> None:
+    file = tiny_model(arch="kimilinear", quant="q8_0").gguf
+    before, after = (gguf.GGUFReader(each) for each in (file, write_floats(file, tmp_path / "floats.gguf")))
+    types = {tensor.name: tensor.tensor_type for tensor in before.tensors}
+    assert GgmlType.Q8_0 in types.values()
+    for tensor, old in zip(after.tensors, before.tensors, strict=True):
+        assert tensor.tensor_type == GgmlType.F32
+        values = gguf.quants.dequantize(old.data, old.tensor_type)
+        assert np.array_equal(tensor.data.ravel(), values.ravel()), tensor.name
+    taps = next(tensor for tensor in after.tensors if tensor.name == "blk.0.ssm_conv1d_q.weight")
+    assert taps.data.shape[1] == 1
+    assert read_spec(open_gguf(tmp_path / "floats.gguf")) == read_spec(open_gguf(file))
 
 
 KT_PYTHON = """#!/bin/sh

@@ -10,9 +10,11 @@ from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
+from ballast.families.registry import RELEASES
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.text.gguf_vocab import tokenizer_from_gguf
+from ballast.text.loading import load_text
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types
@@ -20,7 +22,7 @@ from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.specs.deepseek import R1_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
 from devkit.models.specs.qwen3 import QWEN35_35B_SPEC
-from tools.synthetic_model import SHAPES, V2_LITE, Shape, first_attention, write_random_model
+from tools.synthetic_model import SHAPES, V2_LITE, Shape, first_attention, made_up_vocabulary, write_random_model
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "r1"])
@@ -138,3 +140,12 @@ def test_experts_with_partial_blocks_have_the_type_of_published_files(tmp_path: 
     check_tensors(gguf, read_spec(gguf))
     types = {name: gguf.tensors[f"blk.1.ffn_{name}_exps.weight"].ggml_type for name in ("gate", "up", "down")}
     assert types == {"gate": GgmlType.IQ2_XXS, "up": GgmlType.IQ2_XXS, "down": GgmlType.IQ4_NL}
+
+
+@pytest.mark.parametrize(("architecture", "release"), [("qwen3next", "qwen3-coder-next"), ("qwen35moe", "qwen3.5")])
+def test_a_vocabulary_has_the_tokens_of_its_chat_template(architecture: str, release: str) -> None:
+    text = load_text(None, made_up_vocabulary(1024, architecture), "made-up.gguf")
+    assert text.require_template().release == RELEASES[release][1]
+    for token in ("<|im_start|>", "<|im_end|>", "<tool_call>"):
+        assert len(text.tokenizer.encode(token)) == 1
+    assert text.tokenizer.vocab_size == 1024

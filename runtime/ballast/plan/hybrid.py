@@ -28,7 +28,7 @@ from ballast.plan.device import (
 from ballast.plan.device_layers import DeviceLayers
 from ballast.plan.gpu_experts import GpuExpertOptions, GpuExpertPlan, estimated_share, plan_gpu_experts
 from ballast.plan.kv_tiers import host_rows
-from ballast.plan.memory import DeviceMemory, DevicePlan, GpuPlan, MemoryPlan, Numbers
+from ballast.plan.memory import FLOAT_BYTES, DeviceMemory, DevicePlan, GpuPlan, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
 from ballast.plan.streaming import estimate
 from ballast.weights.gguf import GgufModel
@@ -83,7 +83,12 @@ def make_hybrid_plan(
             f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {names}",
             numbers.step_option,
         ),
-        *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes(spec), numbers.block_tokens),
+        *host_rows(
+            numbers.tiers,
+            numbers.block_tokens * kv_row_bytes(spec),
+            numbers.block_tokens,
+            spec.state_numbers * FLOAT_BYTES,
+        ),
         MemoryRow("program", HOST_PROGRAM_BYTES, "Python, torch, CUDA's libraries, vocabulary; an estimate"),
     )
     return MemoryPlan(

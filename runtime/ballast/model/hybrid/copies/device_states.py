@@ -97,6 +97,6 @@ def _places(
     """The bytes of each slot in each tensor, and their place in host memory."""
     sizes = [state.shape[1] for state in part.states]
     for slot, memory in zip(slots, memories, strict=True):
-        rows = torch.from_numpy(memory[part.place]).split(sizes)
+        rows = torch.split(torch.from_numpy(memory[part.place]), sizes)
         for state, row in zip(part.states, rows, strict=True):
             yield state[slot], row

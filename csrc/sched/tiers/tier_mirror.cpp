@@ -17,7 +17,10 @@ TierMirror::TierMirror(const SchedulerConfig& config, BlockManager& blocks)
       fetched_tokens_(config.tiers.size(), 0),
       dropped_tokens_(config.tiers.size(), 0),
       sent_(config.tiers.size(), std::vector<SentBlock>(static_cast<size_t>(config.num_blocks) + 1)),
-      states_(tiers_, sent_, blocks) {}
+      states_(tiers_, sent_, blocks) {
+  if (!blocks.states().is_used()) return;
+  for (size_t t = 0; t < speeds_.size(); ++t) speeds_[t].blocks_per_state = config.tiers[t].blocks_per_state;
+}
 
 std::vector<Tier> TierMirror::make_tiers(const SchedulerConfig& config) {
   std::vector<Tier> tiers;
@@ -47,16 +50,9 @@ void TierMirror::match(Request& request, const StepPlanner& planner, int32_t num
   keep_usable(request);
   if (request.found.empty()) return;
   const int32_t num_matched = static_cast<int32_t>(request.match.num_usable) * config_.block_tokens;
-  request.found.resize(num_worth_fetching(planner, config_.block_tokens, with_states(speeds_), request.found,
+  request.found.resize(num_worth_fetching(planner, config_.block_tokens, speeds_, request.found,
                                           request.num_tokens() - num_matched, num_decode));
   keep_usable(request);
-}
-
-// A state is brought back with the last block.
-std::vector<FetchSpeed> TierMirror::with_states(std::vector<FetchSpeed> speeds) const {
-  if (!blocks_.states().is_used()) return speeds;
-  for (size_t t = 0; t < speeds.size(); ++t) speeds[t].num_ahead += config_.tiers[t].blocks_per_state;
-  return speeds;
 }
 
 // Reduces what was found to blocks after which the request can begin: layers with a window have what it sees,
@@ -143,7 +139,6 @@ bool TierMirror::is_worth_fetching(const Request& request, const std::vector<Req
     if (!other->is_fetching() || other->fetch_number >= request.fetch_number) continue;
     for (size_t t = 0; t < tiers_.size(); ++t) speeds[t].num_ahead += other->tiers[t].num_coming;
   }
-  speeds = with_states(std::move(speeds));
   return num_worth_fetching(planner, config_.block_tokens, speeds, request.fetches, request.num_uncomputed(),
                             num_decode) == request.fetches.size();
 }

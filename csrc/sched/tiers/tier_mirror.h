@@ -82,7 +82,6 @@ class TierMirror {
   static std::vector<Tier> make_tiers(const SchedulerConfig& config);
   void keep_usable(Request& request) const;
   bool takes_state_from(Request& request) const;
-  std::vector<FetchSpeed> with_states(std::vector<FetchSpeed> speeds) const;
   void send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens, const Salt& salt,
             const std::vector<BlockId>& blocks, size_t num_blocks);
   void keep_unsent(const Request& request);

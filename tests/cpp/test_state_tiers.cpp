@@ -203,6 +203,28 @@ TEST(blocks_that_arrive_without_the_state_do_not_count_as_fetched) {
   EXPECT(server.scheduler.stats().tiers[0].fetched_tokens == 0);
 }
 
+TEST(what_is_still_to_come_alone_counts_when_a_fetch_is_reconsidered) {
+  SchedulerConfig config = config_of({{100, 100, 40, 2}});
+  config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {16, 16.0}});  // one token per second
+  Server server(config);
+  server.serve(1, tokens(22));
+  server.store_all();
+  for (int64_t seq = 2; seq < 8; ++seq) server.serve(seq, tokens(40, 1000 * static_cast<int32_t>(seq)));
+  server.scheduler.add(SeqId{9}, tokens(22), 2, {});
+  server.scheduler.plan();
+  server.take();
+  EXPECT(server.fetches[SeqId{9}] == 5 && server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.measured(0, 4.5);
+  EXPECT(!server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.coming(SeqId{9}, 0, 4);
+  EXPECT(server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.measured(0, 6.0);
+  EXPECT(!server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.coming(SeqId{9}, 0, 1);
+  EXPECT(server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.check();
+}
+
 TEST(a_state_follows_blocks_that_are_sent_again) {
   Server server(config_of({{300, 300, 100, 4}}, 32, 16));
   server.serve(1, tokens(22));

@@ -11,7 +11,7 @@ namespace ballast {
 // How fast a tier returns blocks.
 struct FetchSpeed {
   double block_seconds = 0.0;  // as measured lately; 0: unknown
-  int32_t num_ahead = 0;       // blocks queued in front
+  int32_t num_ahead = 0;       // blocks queued in front, less own ones that have arrived
   // Blocks that take as long to bring back as the recurrent state after the last block; 0: there is none.
   int32_t blocks_per_state = 0;
 };

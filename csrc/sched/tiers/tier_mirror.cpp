@@ -139,6 +139,11 @@ bool TierMirror::is_worth_fetching(const Request& request, const std::vector<Req
     if (!other->is_fetching() || other->fetch_number >= request.fetch_number) continue;
     for (size_t t = 0; t < tiers_.size(); ++t) speeds[t].num_ahead += other->tiers[t].num_coming;
   }
+  if (needs_all()) {
+    // What has arrived is useless without the rest, so only the rest counts.
+    for (const int32_t tier : request.fetches) --speeds[static_cast<size_t>(tier)].num_ahead;
+    for (size_t t = 0; t < tiers_.size(); ++t) speeds[t].num_ahead += request.tiers[t].num_coming;
+  }
   return num_worth_fetching(planner, config_.block_tokens, speeds, request.fetches, request.num_uncomputed(),
                             num_decode) == request.fetches.size();
 }
@@ -172,9 +177,7 @@ int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_dama
     tiers_[static_cast<size_t>(tier)].release_from(table, position);
   }
   if (request.aborted || is_forgotten) return 0;
-  // A window or a recurrent state is there only after the last block that was requested.
-  const bool needs_all = blocks_.windows().is_used() || blocks_.states().is_used();
-  if (needs_all && num_blocks < num_asked) return 0;
+  if (needs_all() && num_blocks < num_asked) return 0;
   for (int32_t i = 0; i < num_blocks; ++i) {
     fetched_tokens_[static_cast<size_t>(from[static_cast<size_t>(i)])] += config_.block_tokens;
   }

@@ -39,7 +39,8 @@ class TierMirror {
   // Blocks that a tier still has to bring for a request.
   void set_coming(Request& request, int32_t tier, int32_t num_blocks);
   void set_block_seconds(int32_t tier, double block_seconds);
-  // Whether everything that a request fetches would still be fetched, given those that fetch before it.
+  // Whether everything that a request fetches would still be fetched, given those that fetch before it. If a
+  // part is of no use, what has arrived no longer counts.
   bool is_worth_fetching(const Request& request, const std::vector<Request*>& running,
                          const StepPlanner& planner, int32_t num_decode) const;
 
@@ -82,6 +83,9 @@ class TierMirror {
   static std::vector<Tier> make_tiers(const SchedulerConfig& config);
   void keep_usable(Request& request) const;
   bool takes_state_from(Request& request) const;
+  // Whether a fetch is of use only as a whole: a window or a recurrent state is there only after its last
+  // block.
+  bool needs_all() const { return blocks_.windows().is_used() || blocks_.states().is_used(); }
   void send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens, const Salt& salt,
             const std::vector<BlockId>& blocks, size_t num_blocks);
   void keep_unsent(const Request& request);

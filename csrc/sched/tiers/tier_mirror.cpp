@@ -148,18 +148,31 @@ bool TierMirror::is_worth_fetching(const Request& request, const std::vector<Req
                             num_decode) == request.fetches.size();
 }
 
-int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_damaged) {
+void TierMirror::check_fetched(const Request& request, int32_t num_blocks, Damage damage) {
   const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
+  const bool is_damaged = damage != Damage::kNone;
+  const std::string fetched = "sequence " + std::to_string(static_cast<int64_t>(request.seq)) + " fetched " +
+                              std::to_string(num_blocks);
   if (num_blocks < 0 || num_blocks > num_asked - is_damaged) {
-    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(request.seq)) +
-                                " fetched " + std::to_string(num_blocks) +
-                                (is_damaged ? " blocks before a damaged one of " : " of ") +
+    throw std::invalid_argument(fetched + (is_damaged ? " blocks before a damaged one of " : " of ") +
                                 std::to_string(num_asked) + " blocks");
   }
+  if (damage == Damage::kState && (request.state.fetched == kNullSlot || num_blocks + 1 < num_asked)) {
+    throw std::invalid_argument(
+        fetched + " of " + std::to_string(num_asked) +
+        " blocks before one with a damaged state; only the last one can have a state");
+  }
+}
+
+int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, Damage damage) {
+  check_fetched(request, num_blocks, damage);
+  const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
   const std::vector<int32_t> from = std::exchange(request.fetches, {});
   for (size_t t = 0; t < tiers_.size(); ++t) {
     speeds_[t].num_ahead -= std::exchange(request.tiers[t].num_coming, 0);
-    tiers_[t].release_state(std::exchange(request.tiers[t].fetched, kNullSlot));
+    const StateSlot fetched = std::exchange(request.tiers[t].fetched, kNullSlot);
+    if (damage == Damage::kState) tiers_[t].drop_state(fetched);
+    tiers_[t].release_state(fetched);
   }
   const auto table_of = [&](int32_t tier) -> std::vector<BlockId>& {
     return request.tiers[static_cast<size_t>(tier)].blocks;
@@ -168,7 +181,7 @@ int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_dama
   const bool is_forgotten = std::any_of(from.begin(), from.end(), [&](int32_t tier) {
     return tiers_[static_cast<size_t>(tier)].is_hidden(table_of(tier).front());
   });
-  if (is_damaged) {
+  if (damage == Damage::kBlock) {
     const int32_t tier = from[static_cast<size_t>(num_blocks)];
     std::vector<BlockId>& table = table_of(tier);
     const size_t position = static_cast<size_t>(request.num_published + num_blocks);

@@ -24,12 +24,15 @@ _POLL_S = 0.0005
 
 
 def piece_sizes(num_bytes: int, state_bytes: int = 0) -> list[int]:
-    """Bytes of each piece of memory that a tier of `num_bytes` allocates, but for shorter ones at the end. Blocks come
-    first, and recurrent states of `state_bytes` follow."""
+    """Bytes of each piece of memory that a tier of `num_bytes` allocates, but for a shorter one of blocks at the end:
+    at least those for blocks, exactly those for recurrent states of `state_bytes`."""
     num_states = num_states_in(num_bytes, state_bytes)
-    in_piece = _in_piece(state_bytes) if state_bytes else 1
     of_blocks = [PIECE_BYTES] * ((num_bytes - num_states * state_bytes) // PIECE_BYTES)
-    return of_blocks + [in_piece * state_bytes] * (num_states // in_piece)
+    if not num_states:
+        return of_blocks
+    in_piece = _in_piece(state_bytes)
+    counts = [min(in_piece, num_states - first) for first in range(0, num_states, in_piece)]
+    return of_blocks + [count * state_bytes for count in counts]
 
 
 class HostTier:
@@ -50,10 +53,11 @@ class HostTier:
         self.state_bytes = 0 if states is None else states.state_bytes
         num_states = num_states_in(num_bytes, self.state_bytes)
         num_bytes -= num_states * self.state_bytes
-        self._blocks = _Rows(cache.new_memory, min(MAX_BLOCKS, num_bytes // cache.block_bytes), cache.block_bytes)
-        self.num_blocks = self.most_storing = len(self._blocks)
+        # States first: pieces that fit them exactly may be there.
         self._kept = None if states is None else _Rows(states.new_memory, num_states, self.state_bytes)
         self.num_states = 0 if self._kept is None else len(self._kept)
+        self._blocks = _Rows(cache.new_memory, min(MAX_BLOCKS, num_bytes // cache.block_bytes), cache.block_bytes)
+        self.num_blocks = self.most_storing = len(self._blocks)
         self.most_storing_states = min(self.num_states, MAX_STORING_STATES)
         self._storing: deque[tuple[Copy, int]] = deque()
         self._storing_states: deque[tuple[Copy, int]] = deque()

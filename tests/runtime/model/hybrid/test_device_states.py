@@ -150,6 +150,9 @@ def test_a_gpu_computes_while_states_are_copied() -> None:
     before = [bits(tensor[3]).clone() for tensor in tensors]
     states = DeviceStates([tensors], platform_of(gpu).host_memory())
     memory = states.new_memory(1)
+    for tensor in tensors:
+        tensor[2] = 5.0  # so that the kernel is loaded, which may wait for the device
+    torch.cuda.synchronize()
     with torch.cuda.stream(states._parts[0].stream):
         torch.cuda._sleep(2_000_000_000)  # about a second
     copy = states.copy_out([3], list(memory))
@@ -403,12 +406,17 @@ def test_a_tier_that_is_too_small_for_a_state_is_not_used(written: MakeTiny, cap
     assert found.tiers[0].num_states == 1
 
 
-def test_a_loaded_model_has_tiers_for_its_states(device: torch.device, written: MakeTiny, tmp_path: Path) -> None:
+def test_a_loaded_model_has_tiers_for_its_states(
+    device: torch.device, written: MakeTiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On one device, as a server loads it."""
+    if device == CPU:
+        monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     gguf = open_gguf(written(arch="qwen3next", mla="split", quant="f32" if device == CPU else "q4_k").gguf)
     spec = read_spec(gguf, None)
     settings = replace(
         SMALL,
+        block_tokens=16,
         devices=(DeviceSettings(str(device), range(spec.num_layers)),),
         stream_from_tokens=0,
         kv_host_bytes=128 << 20,
@@ -425,7 +433,7 @@ def test_a_loaded_model_has_tiers_for_its_states(device: torch.device, written: 
     assert core.state_bytes == spec.state_numbers * 4
     assert {tier.state_bytes for tier in tiers_of(core)} == {core.state_bytes}
     (moved, _) = core.tier_numbers(stats)
-    in_blocks = moved.hit_tokens // SMALL.block_tokens * tiers_of(core)[0].block_bytes
+    in_blocks = moved.hit_tokens // settings.block_tokens * tiers_of(core)[0].block_bytes
     assert (moved.fetched_bytes - in_blocks) % core.state_bytes == 0
     assert moved.fetched_bytes > in_blocks
     core.close()

@@ -16,11 +16,14 @@ from ballast.engine.startup.build import EngineSettings
 from ballast.host import machine
 from ballast.host.machine import Memory
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
+from ballast.model.hybrid.copies.device_states import DeviceStates
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.platforms import pinned_memory
 from ballast.model.hybrid.platforms.interface import Bytes
 from ballast.model.hybrid.platforms.pinned_memory import take_pinned
 from ballast.model.hybrid.platforms.platform_of import platform_of
+from ballast.model.tiers import host_tier
+from ballast.model.tiers.cache_blocks import num_states_in
 from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier, piece_sizes
 from devkit.cluster.waiting import wait_for
 from devkit.models.float_experts import FloatExperts
@@ -146,6 +149,26 @@ def test_the_smallest_piece_that_fits_is_used() -> None:
         assert [piece.nbytes for piece in got] == [60, 55, 50, 50]
         assert taken.num_bytes == 220 + 50, "the fourth one is new"
     assert taken.held == 4
+
+
+@pytest.mark.parametrize("num_floats", [75_000, 150_000, 40_000, 70_123 * 2])
+@pytest.mark.parametrize("num_bytes", [9 << 20, (9 << 20) + 600_000, 12 << 20])
+def test_a_tier_uses_all_memory_that_was_allocated_ahead(
+    monkeypatch: pytest.MonkeyPatch, num_floats: int, num_bytes: int
+) -> None:
+    """And no more than it may, in which it holds as many states as the plan says."""
+    monkeypatch.setattr(host_tier, "PIECE_BYTES", 1 << 20)
+    taken, state_bytes = Taken(10**9), 4 * num_floats
+    with PinnedAhead(piece_sizes(num_bytes, state_bytes), taken.take) as ahead:
+        ahead.wait()
+        in_advance = taken.num_bytes
+        states = DeviceStates([[torch.zeros(3, num_floats)]], ahead.take)
+        tier = HostTier(DeviceBlocks([torch.zeros(64, 128)], 16, ahead.take), num_bytes, states)
+    assert tier.num_states == num_states_in(num_bytes, state_bytes) > 0
+    used = tier.num_states * tier.state_bytes + tier.num_blocks * tier.block_bytes
+    assert num_bytes - tier.block_bytes < used <= num_bytes
+    assert taken.num_bytes <= num_bytes
+    assert taken.num_bytes - in_advance < 1 << 20, "a shorter piece of blocks"
 
 
 def test_a_refusal_ends_the_thread_without_an_error() -> None:

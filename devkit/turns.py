@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
@@ -29,6 +29,7 @@ def converse(
     longest: int = 60,
     max_tokens: int = 12,
     num_added: int = 15,
+    after_turn: Callable[[], None] = lambda: None,
 ) -> list[Generated]:
     """The replies of all conversations, turn after turn. The first prompts are `num_common` equal tokens and 5 to
     `longest` - 1 others; each later turn adds `num_added`."""
@@ -39,6 +40,7 @@ def converse(
     for _ in range(num_turns):
         turn = generate(core, [greedy(text, max_tokens) for text in said])
         replies += turn
+        after_turn()
         for text, reply in zip(said, turn, strict=True):
             text += [*reply.token_ids, *random_tokens(rng, num_added)]
     return replies

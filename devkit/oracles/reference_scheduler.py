@@ -272,6 +272,7 @@ class Totals:
     stored_states: int = 0
     fetched_states: int = 0
     damaged_blocks: int = 0
+    damaged_states: int = 0
     lost_blocks: int = 0
     restored_blocks: int = 0
     drafted_tokens: int = 0
@@ -655,8 +656,16 @@ class ReferenceScheduler:
                 assert state == request.prefix_hashes[begin + size - 1], "a state was lost on its way"
                 self._states[each.state] = state if index < num_blocks else WRONG
         is_damaged = is_damaged and num_blocks < len(fetch.transfers)
-        self.scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
+        last = fetch.transfers[-1]
+        # Of some, only the state is damaged.
+        is_of_state = is_damaged and bool(last.state) and num_blocks + 1 == len(fetch.transfers) and seq % 2 == 0
+        num_states = self.scheduler.stats().tiers[last.tier].states
+        self.scheduler.fetched(seq, num_blocks, is_damaged=is_damaged and not is_of_state, is_state_damaged=is_of_state)
+        if is_of_state:
+            assert num_states - self.scheduler.stats().tiers[last.tier].states in (0, 1)
+            self.tiers[last.tier].blocks_of_states.pop(last.tier_state, None)
         self.totals.damaged_blocks += is_damaged
+        self.totals.damaged_states += is_of_state
         self.totals.given_up_fetches += num_blocks < len(fetch.transfers) and not is_damaged
         request.is_fetching = False
         if fetch.is_aborted:

@@ -387,7 +387,7 @@ def test_tiers_bring_states_back() -> None:
     assert reference.scheduler.stats().used_tokens == 0
     assert totals.stored_states > 300
     assert totals.fetched_states > 30
-    assert totals.damaged_blocks > 0
+    assert totals.damaged_blocks > totals.damaged_states > 0
     assert totals.preemptions > 20
     reference.restart()
     assert reference.tiers[-1].blocks_of_states

@@ -157,7 +157,7 @@ def test_damaged_states_are_computed_again(
     assert np.count_nonzero(heads["write"]) >= 4
     if what == "content":
         content = np.fromfile(folder / "states", np.uint8)
-        content[:: tiers_of(first)[0].state_bytes // 8] ^= 1
+        content[:: tiers_of(first)[0].state_bytes // 8] += 1
         content.tofile(folder / "states")
     elif what == "heads":
         heads["content_sum"] ^= 1
@@ -169,6 +169,37 @@ def test_damaged_states_are_computed_again(
     later = [reply for _ in range(2) for reply in talk.turn(second)]
     assert texts([*replies, *later]) == texts(plain)
     second.close()
+
+
+def test_the_block_of_a_damaged_state_remains(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
+    """The next process reads neither the state again nor writes the block again."""
+    talk, first = Talk(), make_core(tmp_path)
+    replies = talk.turn(first)
+    first.close()
+    (folder,) = tmp_path.iterdir()
+    content = np.fromfile(folder / "states", np.uint8)
+    content[:: tiers_of(first)[0].state_bytes // 8] += 1
+    content.tofile(folder / "states")
+    second = make_core(tmp_path)
+    (before,) = second.stats().tiers
+    replies += talk.turn(second, rests=False)
+    until_written(second)
+    second.step()
+    (after,), (tier,) = second.stats().tiers, tiers_of(second)
+    (moved,) = second.tier_numbers(second.stats())
+    assert after.fetched_tokens == 0
+    num_new = (after.cached_tokens - before.cached_tokens) // BLOCK_TOKENS
+    assert moved.stored_bytes == num_new * tier.block_bytes, "only new blocks are written"
+    assert num_new >= 4
+    assert before.states - after.states >= 4, "one of each conversation"
+    second.close()
+    third = make_core(tmp_path)
+    (restored,) = third.stats().tiers
+    assert restored.cached_tokens >= after.cached_tokens
+    replies += talk.turn(third)
+    assert fetched(third)[0] >= 3 * 48
+    assert texts(replies) == texts(plain)
+    third.close()
 
 
 def test_host_memory_takes_every_snapshot(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:

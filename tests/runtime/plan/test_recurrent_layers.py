@@ -10,14 +10,15 @@ import torch
 
 from ballast._core import kernels
 from ballast.config.options import Config, MachineConfig, ModelConfig
-from ballast.errors import ConfigError
 from ballast.host.machine import Memory
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool
 from ballast.model.kv_pool import num_kv_blocks, num_state_slots
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.layer import Mixer
+from ballast.model.tiers.disk_folder import disk_memory_bytes
 from ballast.plan import command, plan_for
+from ballast.plan.described import Described
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.plan.hybrid import make_hybrid_plan
@@ -30,7 +31,7 @@ from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC as SPEC
 from devkit.models.specs.qwen3 import QWEN35_122B_SPEC
 
-GIB = 1 << 30
+GIB, TIB = 1 << 30, 1 << 40
 FAST = kernels.usable_isas()[0]
 NUMBERS = Numbers(cache_lens=32768, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256, isa=FAST)
 HOST = Memory(1024 * GIB, 512 * GIB, None)
@@ -139,16 +140,28 @@ def on_a_gpu(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch, **options: object
     monkeypatch.setattr(command, "why_not_on_gpu", lambda _: None)
     monkeypatch.setattr(command, "_device_memories", lambda *_: [DeviceMemory("cuda:0", 24 * GIB, "the limit")])
     machine = MachineConfig(device="cuda:0", cpu_threads=1, **options)
-    return plan_for(Config(ModelConfig(gguf_path=gguf.path), machine=machine), gguf, SPEC)
+    return plan_for(Config(ModelConfig(gguf_path=gguf.path), machine=machine), gguf, SPEC, Described(host_memory=TIB))
 
 
-@pytest.mark.parametrize(("name", "value"), [("kv_host_bytes", GIB), ("kv_disk_dir", Path("/kv"))])
-def test_tiers_are_rejected(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f"{name}=.*: keeps no recurrent state of a GPU, which this model has"):
-        on_a_gpu(gguf, monkeypatch, **{name: value})
+def test_tiers_hold_states(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Three quarters of the host memory are for blocks. States cross the bus without a buffer on the GPU."""
+    without, plan = (on_a_gpu(gguf, monkeypatch, kv_host_bytes=num_bytes) for num_bytes in (0, 8 * GIB))
+    [row] = [row for row in plan.uses if row.name == "KV cache in RAM"]
+    state_bytes, token_bytes = SPEC.state_numbers * 4, SPEC.kv_numbers * 2
+    num_states = 2 * GIB // state_bytes
+    num_tokens = (8 * GIB - num_states * state_bytes) // (32 * token_bytes) * 32
+    assert row.num_bytes == 8 * GIB
+    assert row.detail == f"{num_tokens} tokens and {num_states} recurrent states evicted from the GPU, pinned"
+    assert use(plan.devices[0], "recurrent state") == use(without.devices[0], "recurrent state") > 0
+    assert use(plan.devices[0], "KV on its way") == 16 * 32 * token_bytes
+
+    on_disk = on_a_gpu(gguf, monkeypatch, kv_host_bytes=0, kv_disk_dir=tmp_path)
+    [row] = [row for row in on_disk.uses if row.name == "KV on its way to disk"]
+    assert row.num_bytes == disk_memory_bytes(32 * token_bytes, 32) + 4 * state_bytes, "three stores and one fetch"
 
 
-def test_automatic_tiers_are_left_out(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_automatic_tiers_are_used(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = on_a_gpu(gguf, monkeypatch, kv_host_bytes=None)
-    assert plan.numbers.tiers.host_bytes == 0
-    assert use(plan.devices[0], "recurrent state") > 0
+    host_bytes = plan.numbers.tiers.host_bytes
+    assert host_bytes is not None
+    assert sum(row.num_bytes for row in plan.uses if row.name == "KV cache in RAM") == host_bytes > 0

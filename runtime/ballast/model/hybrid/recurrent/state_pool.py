@@ -34,3 +34,8 @@ class DeviceStatePool:
             for mixer in mixers
         ]
         """None for a layer without state."""
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The states of all layers, in order; each [slots, …]."""
+        return [tensor for layer in self.layers if layer is not None for tensor in layer]

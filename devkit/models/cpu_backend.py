@@ -25,8 +25,8 @@ from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAtten
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
-from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import RoutingSpec
+from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -74,7 +74,7 @@ class CpuBackend:
         """See `Backend`."""
         return PlainPositionChoice(index), PlainChosenAttention(sizes)
 
-    def recurrence(self, mixer: DeltaNetSpec, rms_eps: float) -> TorchRecurrence:
+    def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> TorchRecurrence:
         """See `Backend`."""
         return TorchRecurrence(mixer, rms_eps)
 

@@ -87,16 +87,12 @@ def test_a_gpu_supports_windows_sinks_gates_and_other_units(spec: ModelSpec) -> 
         (MISTRAL_LARGE3_SPEC, "queries scaled by position"),
         (MISTRAL_SMALL4_SPEC, "queries scaled by position"),
         (QWEN3_NEXT_80B_SPEC, "recurrent state (Gated DeltaNet)"),
+        (KIMI_LINEAR_48B_SPEC, "recurrent state (Kimi Delta Attention)"),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )
 def test_a_gpu_refuses_what_was_not_tested_on_one(spec: ModelSpec, feature: str) -> None:
     assert why_not_on_gpu(spec) == f"no GPU has been tested with {feature}; the CPU serves it"
-
-
-def test_a_gpu_refuses_kimi_delta_attention() -> None:
-    refusal = why_not_on_gpu(KIMI_LINEAR_48B_SPEC)
-    assert refusal == "recurrent state (Kimi Delta Attention) is not computed on a GPU yet; the CPU supports it"
 
 
 def test_a_gpu_supports_layers_that_share_an_indexer() -> None:

@@ -378,21 +378,24 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
     ("name", "known"),
     [
         ("add_and_norm", {"PARTS": 3, "WIDTH": 7168, "STRIDE": 7168, "PADDED_WIDTH": 8192}),
-        (
-            "query_and_cache",
-            {
-                "HAS_SCALES": True,
-                "ROTATES": False,
-                "HEAD_DIM": 192,
-                "HEADS_STRIDE": 24576,
-                "RANK": 512,
-                "ROPE": 64,
-                "LATENT_STRIDE": 576,
-                "PADDED_RANK": 512,
-                "PADDED_PAIRS": 32,
-                "LARGEST": 65504.0,
-                "LARGEST_QUERY": 2e5,
-            },
+        *(
+            (
+                "query_and_cache",
+                {
+                    "HAS_SCALES": True,
+                    "ROTATES": rotates,
+                    "HEAD_DIM": 192,
+                    "HEADS_STRIDE": 24576,
+                    "RANK": 512,
+                    "ROPE": 64,
+                    "LATENT_STRIDE": 576,
+                    "PADDED_RANK": 512,
+                    "PADDED_PAIRS": 32,
+                    "LARGEST": 65504.0,
+                    "LARGEST_QUERY": 2e5,
+                },
+            )
+            for rotates in (True, False)
         ),
         (
             "heads_and_cache",

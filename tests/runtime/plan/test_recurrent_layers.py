@@ -16,6 +16,7 @@ from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool
 from ballast.model.kv_pool import num_kv_blocks, num_state_slots
 from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.layer import Mixer
 from ballast.plan import command, plan_for
 from ballast.plan.gpu_experts import GpuExpertOptions
@@ -27,6 +28,7 @@ from ballast.plan.speed_report import work_of
 from ballast.plan.work import step_bytes
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC as SPEC
 from devkit.models.specs.qwen3 import QWEN35_122B_SPEC
 
@@ -109,6 +111,19 @@ def test_work_buffers_hold_the_products_of_recurrent_layers() -> None:
     plain, grouped = with_net(wide), with_net(replace(wide, is_grouped=True))
     assert with_net(nets[0]) < plain
     assert grouped - plain == 64 * 4 * (wide.channels + wide.value_width)
+
+
+def test_work_buffers_hold_the_long_slices_of_kimi_delta_attention() -> None:
+    nets = [mixer for mixer in KIMI_LINEAR_48B_SPEC.mixers if isinstance(mixer, KimiDeltaSpec)]
+    wide = replace(nets[0], num_heads=256)
+    layers = tuple(
+        replace(layer, mixer=wide) if layer.mixer == nets[0] else layer for layer in KIMI_LINEAR_48B_SPEC.layers
+    )
+    spec = replace(KIMI_LINEAR_48B_SPEC, layers=layers)
+    beyond_stream = [step_bytes(spec, length, 4) - 6 * 4 * spec.hidden * length for length in (2048, 4096, 8192)]
+    per_token = (beyond_stream[1] - beyond_stream[0]) / 2048
+    assert per_token > 7 * 4 * wide.width
+    assert beyond_stream[2] == beyond_stream[1]
 
 
 def test_states_are_read_and_written_in_the_memory_of_the_gpu(gguf: GgufModel) -> None:

@@ -63,9 +63,10 @@ def _is_beyond(value, LARGEST: tl.constexpr):
 @triton.jit
 def _angle_of(position, pair, ROPE: tl.constexpr, ROTATES: tl.constexpr):
     """Where the tables have the pairs of a token; the first row, if no position rotates anything."""
+    angle = pair.to(tl.int64)
     if ROTATES:
-        return tl.load(position).to(tl.int64) * (ROPE // 2) + pair
-    return pair
+        angle += tl.load(position).to(tl.int64) * (ROPE // 2)
+    return angle
 
 
 @triton.jit

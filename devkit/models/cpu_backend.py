@@ -20,6 +20,7 @@ from ballast.model.hybrid.experts.division import Divide
 from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.recurrent.recurrence import Recurrence
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
@@ -74,7 +75,7 @@ class CpuBackend:
         """See `Backend`."""
         return PlainPositionChoice(index), PlainChosenAttention(sizes)
 
-    def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> TorchRecurrence:
+    def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> Recurrence:
         """See `Backend`."""
         return TorchRecurrence(mixer, rms_eps)
 

@@ -18,6 +18,7 @@ from ballast.model.kv_pool import num_kv_blocks, num_state_slots
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.layer import Mixer
+from ballast.model.spec import ModelSpec
 from ballast.plan import command, plan_for
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.gpu_limits import why_not_on_gpu
@@ -55,12 +56,12 @@ def use(device: DevicePlan, name: str) -> int:
     return sum(row.num_bytes for row in device.uses if row.name == name)
 
 
-def made(layers: range, num_blocks: int, max_batch_size: int) -> tuple[int, int]:
+def made(layers: range, num_blocks: int, max_batch_size: int, spec: ModelSpec = SPEC) -> tuple[int, int]:
     """Bytes of the states and of the cache that a device makes."""
-    num_slots = num_state_slots(SPEC.states, num_blocks * 32, max_batch_size)
+    num_slots = num_state_slots(spec.states, num_blocks * 32, max_batch_size)
     meta = torch.device("meta")
-    states = DeviceStatePool([SPEC.layers[layer].mixer for layer in layers], num_slots, meta)
-    kv = DeviceKvPool([SPEC.planes[layer] for layer in layers], num_blocks, 32, torch.float16, meta)
+    states = DeviceStatePool([spec.layers[layer].mixer for layer in layers], num_slots, meta)
+    kv = DeviceKvPool([spec.planes[layer] for layer in layers], num_blocks, 32, torch.float16, meta)
     tensors = [tensor for layer in states.layers if layer is not None for tensor in layer]
     return sum(tensor.nbytes for tensor in tensors), sum(tensor.nbytes for tensor in kv.tensors)
 
@@ -73,6 +74,15 @@ def test_states_are_those_of_the_pool(gguf: GgufModel, cache_lens: int, max_batc
     assert (use(device, "recurrent state"), use(device, "KV cache")) == expected
     [row] = [row for row in device.uses if row.name == "recurrent state"]
     assert row.detail.endswith("slots and the null slot, 75.4 MiB each")
+
+
+def test_states_of_kimi_delta_attention_are_those_of_the_pool(tmp_path: Path) -> None:
+    spec = KIMI_LINEAR_48B_SPEC
+    file = open_gguf(write_hollow_model(tmp_path / "kimi.gguf", spec, common_types(spec)))
+    devices = [DeviceMemory("cuda:0", 80 * GIB, "the limit")]
+    [device] = make_hybrid_plan(file, spec, NUMBERS, HOST, devices, GpuExpertOptions(0)).devices
+    expected = made(range(spec.num_layers), num_kv_blocks(NUMBERS.cache_lens, 32), NUMBERS.max_batch_size, spec)
+    assert (use(device, "recurrent state"), use(device, "KV cache")) == expected
 
 
 def test_each_device_has_the_states_of_its_layers(gguf: GgufModel) -> None:

@@ -35,7 +35,7 @@ from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks
 from ballast.model.metadata import read_spec
-from ballast.model.packed_tensors import Packing
+from ballast.model.packed_tensors import LayerTensors, Packing
 from ballast.model.runner import Runner
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
@@ -179,6 +179,14 @@ def test_the_gpus_kernels_give_the_logits_of_the_cpu(file: Path, monkeypatch: py
 def test_slices_of_a_step_pass_states_on(file: Path) -> None:
     expected, model = logits_of(load(file)), load(file, slices=SliceSizes(tokens=11, long_from=None))
     compare(logits_of(model), expected)
+
+
+def test_matrices_of_different_types_give_the_logits_of_stacked_ones(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = logits_of(load(file))
+    monkeypatch.setattr(LayerTensors, "are_stackable", lambda *_: False)
+    compare(logits_of(load(file)), expected)
 
 
 def test_long_slices_pass_states_on_outside_the_latent_space(written: MakeTiny) -> None:

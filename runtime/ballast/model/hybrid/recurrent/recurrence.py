@@ -55,4 +55,4 @@ class Recurrence(Protocol):
 
     def gated_norm(self, values: torch.Tensor, gates: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """RMS norm of each head of values [T, H, V] with weight [V], times silu of gates [T, H * V], or their sigmoid
-        as the layer has it; rows of gates may be strided → [T, H * V]. Overwrites the values."""
+        in Kimi Delta Attention → [T, H * V]. Rows of gates may be strided. Overwrites the values."""

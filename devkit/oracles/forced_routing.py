@@ -1,9 +1,8 @@
-"""A model that chooses the experts that another has chosen, wherever the choice was a near tie.
+"""A model that uses the experts that another model has chosen, wherever the choice was a near tie.
 
-Two experts may have so similar scores that any rounding decides between them. The one then chosen changes the token's
-result as much as a wrong kernel would, though nothing is wrong: over a hundred tokens a mean divergence says how many
-such ties there were. With the same choices, only the arithmetic differs, at every token; and a choice
-that no near tie explains is refused, and counted.
+Two experts can have scores so similar that rounding decides between them. Another choice changes the token's result as
+much as a wrong kernel would, although nothing is wrong. If both models use the same experts, only rounding differs
+between them. A choice that is not a near tie is rejected and counted.
 """
 
 from __future__ import annotations
@@ -30,13 +29,15 @@ class ForcedRouting:
     def __init__(self, leader: HybridModel, follower: HybridModel, most_tokens: int) -> None:
         """Before `leader` captures its steps, which have at most `most_tokens` tokens. `follower` is on the CPU."""
         self.num_choices = 0
-        """Of experts for a token in a layer, so far."""
+        """Selections of experts so far, one for each token and layer."""
         self.num_differing = 0
-        """Of them, those that the follower would have made otherwise."""
+        """Selections that the follower would have made differently."""
         self.num_refused = 0
-        """Of them, those that it has made otherwise, for no near tie explains the leader's."""
+        """Selections that the follower made differently, because the leader's is not a near tie."""
         spec = leader._spec
-        shape = len(spec.routed_layers), most_tokens
+        self.num_layers = len(spec.routed_layers)
+        """Layers in which a token chooses experts."""
+        shape = self.num_layers, most_tokens
         self._logits = torch.zeros((*shape, spec.routing.num_experts), device=leader.devices[0].torch_device)
         self._chosen = torch.zeros(
             (*shape, spec.routing.num_experts_used), dtype=torch.int32, device=leader.devices[0].torch_device

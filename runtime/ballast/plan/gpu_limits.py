@@ -5,7 +5,6 @@ from __future__ import annotations
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.recurrent.sizes import why_not_supported
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
-from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import RecurrentMixer
@@ -20,8 +19,6 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
         return f"{problems[0]}; the CPU supports it"
     if any(isinstance(mixer, KimiDeltaSpec) for mixer in recurrent):
         return "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
-    if recurrent:
-        return "no GPU has been tested with recurrent state (Gated DeltaNet); the CPU serves it"
     mixers = device_mixers(spec)
     if mixers is None:
         return (
@@ -29,10 +26,6 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
             "supports one kind of latent attention alone; the CPU supports all"
         )
     mixer = next(mixer for mixer in mixers if not isinstance(mixer, RecurrentMixer))
-    if any(isinstance(each, GroupedSpec) and GATE in each.options and each.gate == "softplus" for each in mixers):
-        return "no GPU has been tested with its softplus gates; the CPU serves it"
-    if isinstance(mixer, LatentSpec) and mixer.rope.query_scale is not None:
-        return "no GPU has been tested with queries scaled by position; the CPU serves it"
     if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MAX_CHOSEN:
         return None
     return (

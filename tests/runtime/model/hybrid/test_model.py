@@ -186,7 +186,7 @@ class LedPair(Pair):
         super().__init__(follower, forced_by)
 
     def check(self) -> None:
-        assert self.routing.num_choices > len(self.divergences)
+        assert self.routing.num_choices >= len(self.divergences) * self.routing.num_layers
         assert self.routing.num_refused == 0
         if self.positions is not None:
             assert self.positions.num_choices > 0
@@ -885,12 +885,13 @@ def test_captured_steps_give_the_results_of_queued_ones(
 )
 def test_no_step_waits_for_a_compiler(written: MakeTiny, arch: str, options: dict[str, Any]) -> None:
     file = written(arch=arch, mla="split", quant="q4_k_m").gguf
-    settings = replace(SETTINGS, cache_lens=2048, prefill_chunk_size=600)
+    longest = read_spec(open_gguf(file), None).context_length
+    settings = replace(SETTINGS, cache_lens=2048, prefill_chunk_size=longest)
     model = load(file, GPU, settings, gpu_experts=gpu_experts_of(file)["some"], **options)
     compiled: list[str] = []
     triton.knobs.runtime.jit_cache_hook = lambda **about: compiled.append(about["repr"])
     try:
-        for num_tokens in (*range(1, 70), *range(110, 180, 3), 600):
+        for num_tokens in (*range(1, 70), *range(110, 180, 3), longest):
             batch = padding(num_tokens, SETTINGS.block_tokens)
             for sampled in (batch.sampled, np.arange(num_tokens)):
                 model.forward(replace(batch, sampled=sampled), lambda: None)

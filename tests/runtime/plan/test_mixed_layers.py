@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ballast.host.machine import Memory
+from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.layers.grouped import GroupedSpec
-from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.spec import ModelSpec
 from ballast.plan import Numbers, make_plan
 from ballast.plan.gpu_limits import why_not_on_gpu
@@ -92,9 +93,26 @@ def test_a_gpu_supports_windows_gates_scaled_queries_and_recurrent_state(spec: M
     assert why_not_on_gpu(spec) is None
 
 
-def test_a_gpu_refuses_kimi_delta_attention() -> None:
+def test_a_gpu_refuses_kimi_delta_attention_which_was_not_tested_on_one() -> None:
     refusal = why_not_on_gpu(KIMI_LINEAR_48B_SPEC)
-    assert refusal == "recurrent state (Kimi Delta Attention) is not computed on a GPU yet; the CPU supports it"
+    assert refusal == "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
+
+
+def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention() -> None:
+    mixers = tuple(layer.mixer for layer in KIMI_LINEAR_48B_SPEC.layers)
+    assert device_mixers(KIMI_LINEAR_48B_SPEC) == mixers
+    first, *others = KIMI_LINEAR_48B_SPEC.layers
+    latent = KIMI_LINEAR_48B_SPEC.attentions[0]
+    assert isinstance(latent, LatentSpec)
+    index = IndexSpec(num_heads=2, key_dim=64, top_k=32, pairs_apart=True, has_indexer=True)
+    for other in (replace(latent, kv_lora_rank=256), replace(latent, index=index)):
+        layers = (replace(first, mixer=other), *others)
+        assert device_mixers(replace(KIMI_LINEAR_48B_SPEC, layers=layers)) is None
+    only_indexed = tuple(
+        replace(layer, mixer=replace(layer.mixer, index=index)) if isinstance(layer.mixer, LatentSpec) else layer
+        for layer in KIMI_LINEAR_48B_SPEC.layers
+    )
+    assert device_mixers(replace(KIMI_LINEAR_48B_SPEC, layers=only_indexed)) is None
 
 
 def test_a_gpu_supports_layers_that_share_an_indexer() -> None:

@@ -15,7 +15,9 @@ from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool
 from ballast.model.kv_pool import num_kv_blocks, num_state_slots
 from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.layer import Mixer
+from ballast.model.spec import ModelSpec
 from ballast.model.tiers.disk_folder import disk_memory_bytes
 from ballast.plan import command, plan_for
 from ballast.plan.described import Described
@@ -28,6 +30,7 @@ from ballast.plan.speed_report import work_of
 from ballast.plan.work import step_bytes
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC as SPEC
 from devkit.models.specs.qwen3 import QWEN35_122B_SPEC
 
@@ -54,12 +57,12 @@ def use(device: DevicePlan, name: str) -> int:
     return sum(row.num_bytes for row in device.uses if row.name == name)
 
 
-def made(layers: range, num_blocks: int, max_batch_size: int) -> tuple[int, int]:
+def made(layers: range, num_blocks: int, max_batch_size: int, spec: ModelSpec = SPEC) -> tuple[int, int]:
     """Bytes of the states and of the cache that a device makes."""
-    num_slots = num_state_slots(SPEC.states, num_blocks * 32, max_batch_size)
+    num_slots = num_state_slots(spec.states, num_blocks * 32, max_batch_size)
     meta = torch.device("meta")
-    states = DeviceStatePool([SPEC.layers[layer].mixer for layer in layers], num_slots, meta)
-    kv = DeviceKvPool([SPEC.planes[layer] for layer in layers], num_blocks, 32, torch.float16, meta)
+    states = DeviceStatePool([spec.layers[layer].mixer for layer in layers], num_slots, meta)
+    kv = DeviceKvPool([spec.planes[layer] for layer in layers], num_blocks, 32, torch.float16, meta)
     tensors = [tensor for layer in states.layers if layer is not None for tensor in layer]
     return sum(tensor.nbytes for tensor in tensors), sum(tensor.nbytes for tensor in kv.tensors)
 
@@ -72,6 +75,15 @@ def test_states_are_those_of_the_pool(gguf: GgufModel, cache_lens: int, max_batc
     assert (use(device, "recurrent state"), use(device, "KV cache")) == expected
     [row] = [row for row in device.uses if row.name == "recurrent state"]
     assert row.detail.endswith("slots and the null slot, 75.4 MiB each")
+
+
+def test_states_of_kimi_delta_attention_are_those_of_the_pool(tmp_path: Path) -> None:
+    spec = KIMI_LINEAR_48B_SPEC
+    file = open_gguf(write_hollow_model(tmp_path / "kimi.gguf", spec, common_types(spec)))
+    devices = [DeviceMemory("cuda:0", 80 * GIB, "the limit")]
+    [device] = make_hybrid_plan(file, spec, NUMBERS, HOST, devices, GpuExpertOptions(0)).devices
+    expected = made(range(spec.num_layers), num_kv_blocks(NUMBERS.cache_lens, 32), NUMBERS.max_batch_size, spec)
+    assert (use(device, "recurrent state"), use(device, "KV cache")) == expected
 
 
 def test_each_device_has_the_states_of_its_layers(gguf: GgufModel) -> None:
@@ -110,6 +122,19 @@ def test_work_buffers_hold_the_products_of_recurrent_layers() -> None:
     plain, grouped = with_net(wide), with_net(replace(wide, is_grouped=True))
     assert with_net(nets[0]) < plain
     assert grouped - plain == 64 * 4 * (wide.channels + wide.value_width)
+
+
+def test_work_buffers_hold_the_long_slices_of_kimi_delta_attention() -> None:
+    nets = [mixer for mixer in KIMI_LINEAR_48B_SPEC.mixers if isinstance(mixer, KimiDeltaSpec)]
+    wide = replace(nets[0], num_heads=256)
+    layers = tuple(
+        replace(layer, mixer=wide) if layer.mixer == nets[0] else layer for layer in KIMI_LINEAR_48B_SPEC.layers
+    )
+    spec = replace(KIMI_LINEAR_48B_SPEC, layers=layers)
+    beyond_stream = [step_bytes(spec, length, 4) - 6 * 4 * spec.hidden * length for length in (2048, 4096, 8192)]
+    per_token = (beyond_stream[1] - beyond_stream[0]) / 2048
+    assert per_token > 7 * 4 * wide.width
+    assert beyond_stream[2] == beyond_stream[1]
 
 
 def test_states_are_read_and_written_in_the_memory_of_the_gpu(gguf: GgufModel) -> None:

@@ -1,4 +1,4 @@
-"""How another engine was built, for the records of comparisons."""
+"""How a peer engine was built, for the records of comparisons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ PROGRAM_TIMEOUT_S = 900
 
 
 def build_options(build_bin: Path) -> str:
-    """The CMake options that affect speed, from the cache next to the folder of programs. Empty without one."""
+    """The CMake options that affect speed, from the CMake cache next to the folder of programs. Empty without a
+    cache."""
     cache = build_bin.resolve().parent / "CMakeCache.txt"
     if not cache.is_file():
         return ""
@@ -24,13 +25,13 @@ def build_options(build_bin: Path) -> str:
 
 
 def version_of(program: Path) -> str:
-    """As a program of llama.cpp, or of a fork, prints it."""
+    """The version that a program of llama.cpp or a fork prints."""
     lines = output_of([program, "--version"]).splitlines()
     return next((line.removeprefix("version: ") for line in lines if line.startswith("version: ")), "unknown")
 
 
 def output_of(command: Sequence[object], directory: Path | None = None) -> str:
-    """Both streams of a program. Ends this one with the program's last words if it fails."""
+    """Both output streams of a program. If it fails, exit with its last output."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=directory,
@@ -40,5 +41,5 @@ def output_of(command: Sequence[object], directory: Path | None = None) -> str:
         timeout=PROGRAM_TIMEOUT_S,
     )
     if done.returncode != 0:
-        sys.exit(f"{command[0]} ended with {done.returncode}; the last of what it printed:\n{done.stdout[-2000:]}")
+        sys.exit(f"{command[0]} exited with {done.returncode}; its last output:\n{done.stdout[-2000:]}")
     return done.stdout

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv with the pinned dependencies and the compiled package. Quick when nothing changed.
+# Creates .venv with the pinned dependencies and the compiled package. Quick if nothing has changed.
 # With an NVIDIA GPU, it installs flashinfer too. The driver lists GPUs in NVIDIA_GPUS, /proc/driver/nvidia/gpus unless set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -55,10 +55,10 @@ if [ "$(cat .venv/.requirements 2>/dev/null)" != "$want" ]; then
   rm -f .venv/.package
 fi
 
-# The tests' helpers, `import devkit`, are used by tools and benchmarks too; no wheel holds them.
+# Makes `import devkit` work for tests, tools and benchmarks; it is not part of any wheel.
 echo "$PWD" > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ballast-devkit.pth"
 
-# The editable install knows each Python file by name, so a moved one needs it again.
+# The editable install lists each Python file by name, so it must be repeated when a file moves.
 want=$({ find csrc pyproject.toml -type f | LC_ALL=C sort | xargs -d '\n' sha256sum; find runtime operator -name '*.py' | LC_ALL=C sort; } | stamp -)
 if [ "$(cat .venv/.package 2>/dev/null)" != "$want" ]; then
   PATH="$PWD/.venv/bin:$PATH" CMAKE_GENERATOR=Ninja .venv/bin/uv pip install --quiet --python .venv/bin/python \

@@ -23,7 +23,7 @@ TIMEOUT_S = 600
 
 _OFFLINE = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 _AS_NOBODY_ELSE = ("--user", "--map-root-user", *_OFFLINE)
-"""The same without root."""
+"""The same for users other than root."""
 
 
 class UnavailableError(Exception):

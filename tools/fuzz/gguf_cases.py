@@ -75,8 +75,8 @@ class Content:
 
 
 def seed_specs() -> tuple[ModelSpec, ...]:
-    """Every kind of attention, both layouts, both gating functions, with and without YaRN, fused experts, layers that
-    differ; each a few kilobytes."""
+    """Models of a few kilobytes that cover every kind of attention, both layouts, both gating functions, with and
+    without YaRN, fused experts, and layers that differ."""
     small: dict[str, Any] = {"num_layers": 2, "hidden": 32, "vocab_size": 288}
     dense: dict[str, Any] = {"dense_width": 32}
     latent: dict[str, Any] = {"kv_lora_rank": 32, "nope_dim": 16, "v_dim": 16}

@@ -1,4 +1,4 @@
-"""One screen that says why a service is not ready."""
+"""One screen that explains why a service is not ready."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Which images are checked before a serving pod is replaced, and what the check's pod tells."""
+"""Which images are checked before a serving pod is replaced, and the result of the check's pod."""
 
 import pytest
 from builders import FIRST, live_pod, pod, service

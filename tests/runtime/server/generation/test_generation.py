@@ -96,7 +96,7 @@ def test_echoed_prompts_are_scored_independently_and_consistently(client):
     prompts = ["word " * 60, "word " * 30, PROMPT]
     first, second, third = complete(client, prompt=prompts, echo=True, logprobs=3, n=1).choices
     assert [choice.index for choice in (first, second, third)] == [0, 1, 2]
-    common = len(second.logprobs.tokens) - 8 - 1  # the last token of the shorter one may be another
+    common = len(second.logprobs.tokens) - 8 - 1  # the last token of the shorter text may differ
     assert first.logprobs.token_logprobs[:common] == second.logprobs.token_logprobs[:common]
     assert first.logprobs.top_logprobs[:common] == second.logprobs.top_logprobs[:common]
     assert third.logprobs.token_logprobs != second.logprobs.token_logprobs[: len(third.logprobs.tokens)]

@@ -52,7 +52,7 @@ def v3() -> Iterator[ServerProcess]:
 
 
 def both_ways(server: ServerProcess, script: str, **fields: Any) -> ChatCompletion:
-    """The whole reply, after a check that the stream gives the same."""
+    """The whole reply; checks that the stream produces the same."""
     request = {"model": "m", "messages": [{"role": "user", "content": f"say {script}"}], "seed": 3, **fields}
     with openai_client(server) as client:
         whole = client.chat.completions.create(**request)
@@ -407,5 +407,5 @@ def test_every_delta_names_a_call_once(v3: ServerProcess) -> None:
     ]
     rest = [delta for delta in deltas if not delta.id]
     assert all(d.type is None and d.function and d.function.name is None for d in rest)
-    assert len(rest) > 20, "arguments come as they are written"
+    assert len(rest) > 20, "arguments are streamed while they are generated"
     assert json.loads("".join(d.function.arguments or "" for d in rest if d.index == 0 and d.function))

@@ -1,4 +1,4 @@
-"""The priority that a request gets: what it asks for, as far as the server or the client's key allows it."""
+"""A request's priority: the requested one, limited by the server or the client's key."""
 
 import json
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ def ask(server, key="", path="/v1/completions", **fields):
 
 @contextmanager
 def running(server, *args, **fields):
-    """(the reply that has begun, the priority with which its request runs)."""
+    """(the reply that has begun, the priority of the running request)."""
     server.wait_until_empty()
     with ask(server, *args, **fields) as reply:
         assert reply.status_code == 200, reply.read()

@@ -1,4 +1,4 @@
-"""Fields that the server does not know, over HTTP: each API answers, and says what it ignored."""
+"""Unknown fields over HTTP: each API answers and reports what it ignored."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Ollama's API by plain HTTP, against the real server."""
+"""Ollama's API over plain HTTP, against the real server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lines(reply: httpx.Response) -> list[dict[str, Any]]:
 
 
 def both_ways(server: ServerProcess, script: str, **fields: Any) -> dict[str, Any]:
-    """The whole reply to a chat, after a check that the stream brings the same."""
+    """The whole chat reply; checks that the stream produces the same."""
     requested = {"messages": [{"role": "user", "content": f"say {script}"}], "options": {"num_predict": 300}} | fields
     whole = post(server, "/api/chat", **requested, stream=False).json()
     parts = lines(post(server, "/api/chat", **requested))
@@ -119,7 +119,7 @@ def test_results_get_the_ids_of_their_calls() -> None:
 
 
 def test_formats_hold_the_reply() -> None:
-    with ServerProcess("--max_batch_size", "4") as process:  # the built-in model, which a grammar can force
+    with ServerProcess("--max_batch_size", "4") as process:  # the built-in model, which follows grammars
         schema: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
         schema["additionalProperties"] = False
         requested = {"messages": [{"role": "user", "content": "hello"}], "stream": False, "options": {"temperature": 0}}

@@ -34,7 +34,7 @@ def client() -> Iterator[openai.OpenAI]:
 
 
 def both_ways(client: openai.OpenAI, script: str, **fields: Any) -> Response:
-    """The whole response, after a check that the stream gives the same."""
+    """The whole response; checks that the stream produces the same."""
     request = {"model": "m", "input": f"say {script}", **fields}
     whole = client.responses.create(**request)
     events = list(client.responses.create(**request, stream=True))

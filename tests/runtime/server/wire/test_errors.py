@@ -1,4 +1,4 @@
-"""Every refusal: the right status, OpenAI's envelope, and a message that names the field."""
+"""Every rejection has the right status, OpenAI's envelope, and a message that names the field."""
 
 import gzip
 import http.client
@@ -30,7 +30,7 @@ def send(server, method, path, body=None, headers=None, encode_chunked=False):
 
 
 def refused(server, path, body):
-    """(status, param, code, message) of a refused body."""
+    """(status, param, code, message) of a rejected body."""
     status, headers, data = send(server, "POST", path, body if isinstance(body, bytes) else json.dumps(body))
     assert headers["Content-Type"] == "application/json"
     assert set(data) == {"error"}

@@ -1,4 +1,4 @@
-"""The messages about fields with a wrong type or value: they say what the field may be, in the client's names."""
+"""Error messages for fields with a wrong type or value: they list the allowed values, in the client's terms."""
 
 import json
 

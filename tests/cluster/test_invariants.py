@@ -1,4 +1,4 @@
-"""The invariants see what breaks them, and nothing else."""
+"""The invariant checks detect violations, and report nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devkit.cluster.waiting import wait_for
 
 
 def change(cluster: Cluster, namespace: str, *statuses: str) -> None:
-    """Write a condition of a service for which no operator runs, each time with a later time, while it is looked at."""
+    """Write conditions of a service without an operator, each with a later time, while the invariants are checked."""
     install(cluster)
     cluster.kube.create("inferenceservices", service("s"), namespace)
 

@@ -18,7 +18,7 @@ from devkit.long import times
 NUM_SERVICES = times(40, 200)
 MAX_MEMORY_BYTES = 150 * 2**20
 PAUSE_S = 6
-"""More than one full look of the operator under test."""
+"""Longer than one resync of the operator under test."""
 REST_S = 12
 """More than two."""
 
@@ -139,7 +139,7 @@ def test_a_service_that_outlived_its_namespace_is_not_reconciled(
 
 
 def lasting_pod(name: str) -> Object:
-    """A pod that is not deleted while it has its finalizer. No node has it: kwok would take the finalizer away."""
+    """A pod with a finalizer that blocks its deletion. It has no node, because kwok would remove the finalizer."""
     restricted = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},

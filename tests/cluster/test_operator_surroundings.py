@@ -58,9 +58,10 @@ def test_a_pool_is_created_once_its_crd_exists_and_deleted_when_not_requested(
 
 
 def admitted(policy: Object, port: str, pod: Object, namespace: Object) -> bool:
-    """Whether the policy of a namespace lets a pod connect to this port, by the labels of the pod and of its namespace.
+    """Whether the namespace's policy allows a pod to connect to this port, given the labels of the pod and its
+    namespace.
 
-    A peer without a selector of namespaces means the policy's own, whose labels are empty here.
+    A peer without a namespace selector means the policy's own namespace, which has no labels here.
     """
 
     def matches(peer: Object) -> bool:

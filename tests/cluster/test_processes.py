@@ -1,4 +1,4 @@
-"""What the tests start ends with them, however they end."""
+"""Processes started by tests end with the tests, however these end."""
 
 from __future__ import annotations
 

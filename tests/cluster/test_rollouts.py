@@ -1,4 +1,4 @@
-"""Rollouts whose new pods fail, whose old pods flap, and whose control plane stalls: what served stays up."""
+"""Rollouts whose new pods fail, whose old pods flap, and whose control plane stalls: serving pods stay up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_S = 0.25
 
 
 def serving(kube: Kube, namespace: str, name: str, **spec: object) -> dict[str, str]:
-    """Its pods' uids by name, once it is ready."""
+    """Uids of the service's pods by name, once it is ready."""
     kube.apply("inferenceservices", service(name, **spec), namespace)
     wait_ready(kube, namespace, name)
     return uids(kube, namespace, name)
@@ -42,7 +42,7 @@ def set_ready(kube: Kube, namespace: str, name: str, *, ready: bool) -> None:
 
 
 def watch_pods(kube: Kube, namespace: str, name: str, seconds: float) -> set[str]:
-    """The uids of the first look that were missing at a later one."""
+    """Uids of the pods at the first check that were missing at a later one."""
     before, gone, until = set(uids(kube, namespace, name).values()), set[str](), time.monotonic() + seconds
     while time.monotonic() < until:
         gone |= before - set(uids(kube, namespace, name).values())
@@ -92,7 +92,7 @@ def test_a_stall_of_etcd_in_a_rollout_costs_no_replica(cluster: Cluster, kube: K
         etcd.resume()
     cluster.control_plane.wait_ready()
 
-    for name in before:  # as the node controller does, whose leases ran out meanwhile
+    for name in before:  # like the node controller after the nodes' leases have expired
         set_ready(kube, namespace, name, ready=False)
     kube.apply("inferenceservices", service("stall", replicas=3, engine={"cacheLens": 5000}), namespace)
     gone = watch_pods(kube, namespace, "stall", SETTLE_S - 5)

@@ -57,7 +57,7 @@ def final(kube: Kube, namespace: str, name: str) -> dict[str, list[Object]]:
 
 
 class KillAtEveryWrite:
-    """Kills the operator before the first and after the second of each write of its kind."""
+    """Kills the operator before the first write of its kind (its request is dropped) and after the second (its reply is dropped)."""
 
     def __init__(self, operator: OperatorProcess, proxy: FaultProxy, namespace: str) -> None:
         self._hits: dict[tuple[str, str], int] = {}

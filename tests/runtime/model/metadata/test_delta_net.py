@@ -29,7 +29,7 @@ def read(path: Path, **changes: Any) -> ModelSpec:
 
 
 def plain(spec: ModelSpec) -> ModelSpec:
-    """Without the number that files round."""
+    """The spec without the number that files round."""
     return replace(spec, rms_eps=0.0)
 
 

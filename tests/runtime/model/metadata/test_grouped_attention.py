@@ -1,5 +1,4 @@
-"""Files whose attention has keys and values of several heads: Qwen3-MoE's, GLM-4.5's, MiniMax-M2's, Hunyuan 3's and
-dots.llm1's."""
+"""Files whose attention has several key and value heads: Qwen3-MoE, GLM-4.5, MiniMax-M2, Hunyuan 3 and dots.llm1."""
 
 from __future__ import annotations
 

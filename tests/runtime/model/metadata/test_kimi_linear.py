@@ -1,4 +1,4 @@
-"""Files of Kimi Linear, most of whose layers are Kimi Delta Attention."""
+"""Files of Kimi Linear, where most layers are Kimi Delta Attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(path: Path, spec: ModelSpec = KIMI_LINEAR_SPEC, **changes: Any) -> Mode
 
 
 def plain(spec: ModelSpec) -> ModelSpec:
-    """Without the numbers that files round."""
+    """The spec without the numbers that files round."""
     return replace(changed(spec, weights_scale=1.0), rms_eps=0.0)
 
 

@@ -1,4 +1,4 @@
-"""Files of Mistral: the factor of queries by position, and keys that conversions leave out."""
+"""Files of Mistral: the query factor by position, and keys that conversions omit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCALE, LENGTH = "attention.temperature_scale", "attention.temperature_length"
 
 
 def read(folder: Path, spec: ModelSpec, keys: Mapping[str, Any], config: HfConfig | None = None) -> ModelSpec:
-    """The spec of a file with these keys, without their prefix; None leaves one out."""
+    """The spec of a file with these keys, without their prefix; None omits a key."""
     metadata = {f"{spec.architecture.name}.{key}": value for key, value in keys.items()}
     return read_spec(open_gguf(write_model(folder / "m.gguf", spec, metadata=metadata)), config)
 

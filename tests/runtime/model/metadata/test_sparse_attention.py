@@ -1,4 +1,4 @@
-"""Files whose attention sees the positions that an indexer chooses: DeepSeek V3.2's and GLM-5's."""
+"""Files with sparse attention, where an indexer chooses the visible positions: DeepSeek V3.2 and GLM-5."""
 
 from __future__ import annotations
 

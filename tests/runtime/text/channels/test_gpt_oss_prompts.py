@@ -1,4 +1,4 @@
-"""Prompts of gpt-oss where the published template fails or drops something, and the history rules of both."""
+"""Prompts of gpt-oss for which the published template fails or drops text, and the history rules of both templates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SYSTEM = (
 )
 ASK, REPLY = "<|start|>user<|message|>U<|end|>", "<|start|>assistant"
 USER = {"role": "user", "content": "U"}
-# A release that is not known, in the shape of the published template.
+# An unknown release, in the form of the published template.
 OTHER = """
 {%- for m in messages %}
     {%- if m.role == 'system' %}<|start|>developer<|message|>{{ m.content }}<|end|>

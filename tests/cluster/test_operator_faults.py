@@ -57,7 +57,7 @@ def final(kube: Kube, namespace: str, name: str) -> dict[str, list[Object]]:
 
 
 class KillAtEveryWrite:
-    """Kills the operator before the first write of its kind (its request is dropped) and after the second (its reply is dropped)."""
+    """Kills the operator at the first two writes of each kind: before the first is forwarded, and after the second."""
 
     def __init__(self, operator: OperatorProcess, proxy: FaultProxy, namespace: str) -> None:
         self._hits: dict[tuple[str, str], int] = {}

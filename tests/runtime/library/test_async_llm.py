@@ -120,7 +120,7 @@ def test_leaving_the_iteration_aborts_the_request(engine: AsyncLLM) -> None:
 
 
 async def idle(engine: AsyncLLM) -> bool:
-    """Whether the engine gets to rest; the test's own limit of time bounds it."""
+    """Whether the engine becomes idle; the test's own time limit bounds the wait."""
     while engine._model.engine.has_work:
         await asyncio.sleep(0.01)
     return not engine._running

@@ -1,4 +1,4 @@
-"""The library answers as the server does, with the built-in model."""
+"""The library produces the same replies as the server, with the built-in model."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ def test_arrays_of_another_type_or_layout_are_rejected_not_converted(tokens: NDA
         scheduler.propose(1, tokens)
 
 
-def test_plan_and_commit_out_of_turn_are_errors(scheduler: sched.Scheduler) -> None:
+def test_plan_and_commit_in_the_wrong_order_are_errors(scheduler: sched.Scheduler) -> None:
     with pytest.raises(RuntimeError, match="without a plan"):
         scheduler.commit(ids())
     scheduler.plan()

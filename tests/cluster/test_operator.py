@@ -41,7 +41,7 @@ def events(kube: Kube, namespace: str, name: str) -> dict[str, Object]:
     return {e["reason"]: e for e in found if (e["involvedObject"]["kind"], e["involvedObject"]["name"]) == target}
 
 
-def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: str) -> None:
+def test_a_service_becomes_ready_and_reports_where_it_runs(kube: Kube, namespace: str) -> None:
     apply(kube, namespace, service("tiny", engine={"maxNewTokens": 1000, "cacheLens": 4096}))
     wait_ready(kube, namespace, "tiny")
     wait_condition(kube, namespace, "tiny", "NUMAPinned", "True", "CPUsAndMemoryAligned")

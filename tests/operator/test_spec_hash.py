@@ -177,7 +177,7 @@ def test_another_cached_model_restarts(name):
 
 
 @pytest.mark.parametrize("path", LEAVES)
-def test_each_field_restarts_as_the_reference_says(path):
+def test_each_field_restarts_as_documented(path):
     before, after = read(EVERYTHING), read(changed(path))
     assert before != after
     assert (spec_hash(before) != spec_hash(after)) is restarts(path)

@@ -84,7 +84,7 @@ def test_builds_for_clusters_run_alongside_the_cpp_tests_and_end_before_the_pyth
     assert status == 0, output
 
 
-def test_tests_on_clusters_run_alongside_the_others_once_they_have_what_they_need(clone: Path) -> None:
+def test_cluster_tests_run_alongside_the_others_once_their_requirements_are_met(clone: Path) -> None:
     until = "until [ -e {file} ]; do sleep 0.05; done"
     write(
         clone,

@@ -100,7 +100,7 @@ def test_cuda_by_name_ends_by_name(installed: InstalledNode) -> None:
     assert "finds no CUDA device here" in last
 
 
-def test_auto_falls_back_to_the_cpu_says_so_and_chats(installed: InstalledNode, client_pod: str, kube: Kube) -> None:
+def test_auto_falls_back_to_the_cpu_reports_it_and_chats(installed: InstalledNode, client_pod: str, kube: Kube) -> None:
     """The pod has a simulated device from the node's plugin."""
     with served(installed, sample("tiny-gpu")) as name:
         chunks = chat(installed, client_pod, name, tokens=20)

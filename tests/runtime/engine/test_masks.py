@@ -105,7 +105,7 @@ def test_masks_are_computed_on_other_threads():
     assert all(name.startswith("ballast-masks") for name in grammar.threads)
 
 
-def test_a_grammar_that_gives_up_ends_only_its_own_request():
+def test_a_failing_grammar_ends_only_its_own_request():
     core = make_core()
     core.add(1, make_request(2, Countdown(fails_below=50)), seed=1)
     core.add(2, make_request(2, Countdown()), seed=1)

@@ -104,7 +104,7 @@ def plain(make_core: MakeCore) -> list[Generated]:
     return [reply for _ in range(3) for reply in talk.turn(core, rests=False)]
 
 
-def test_states_at_rest_come_back_from_disk(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
+def test_states_at_rest_are_restored_from_disk(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
     core, talk = make_core(tmp_path), Talk()
     replies = [reply for _ in range(3) for reply in talk.turn(core)]
     assert texts(replies) == texts(plain)

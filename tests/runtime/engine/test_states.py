@@ -117,7 +117,7 @@ def admitted(scheduler: sched.Scheduler, seq: int, prompt: Sequence[int]) -> int
     return num_cached
 
 
-def test_prompts_replies_and_what_prompts_have_in_common_are_found_again() -> None:
+def test_prompts_replies_and_common_prefixes_are_found_again() -> None:
     sizes = {"num_blocks": 8000, "block_tokens": 4, "max_batch_size": 1, "chunk_size": 64, "prefill_chunk_size": 512}
     scheduler = sched.Scheduler(sched.SchedulerConfig(**sizes, state_slots=40))
     rng = random.Random(3)

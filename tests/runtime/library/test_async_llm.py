@@ -217,7 +217,7 @@ async def idle_apart_from(engine: AsyncLLM, left: int) -> bool:
     return len(engine._running) <= left
 
 
-def test_a_loaded_one_is_closed_by_its_context_and_says_so() -> None:
+def test_a_loaded_one_is_closed_by_its_context_and_reports_it() -> None:
     async def ask() -> tuple[AsyncLLM, list[Any]]:
         async with await AsyncLLM.load(max_num_seqs=2, cache_lens=1024, max_new_tokens=128) as engine:
             tokenizer = await engine.get_tokenizer()

@@ -107,7 +107,7 @@ def test_every_tool_turn_is_written_out_in_v31s_form(thinking: bool) -> None:
     assert family("deepseek-v3.1").render(after) == f"{prompt}<｜User｜>V<｜Assistant｜></think>"
 
 
-def test_v2_says_that_it_knows_no_tools() -> None:
+def test_v2_reports_that_it_supports_no_tools() -> None:
     with pytest.raises(RequestError, match="this model knows no tool calls"):
         family("deepseek-v2").render(TOOL_TURNS)
     assert not family("deepseek-v2").renders_tools
@@ -153,7 +153,7 @@ def test_v32_keeps_reasoning_until_the_next_user_turn() -> None:
     assert v32.render(later, options={"thinking": True}) == shown
 
 
-def test_v32_says_of_each_value_whether_it_is_text() -> None:
+def test_v32_marks_each_value_as_text_or_json() -> None:
     arguments = {"a": "5", "b": 5, "c": [True, None], "d": 'two\nlines "quoted"', "e": "世"}
     chat = [
         {"role": "user", "content": "U"},

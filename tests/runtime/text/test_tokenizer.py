@@ -353,7 +353,7 @@ def test_metadata_that_cannot_work_is_refused_by_key(change: Mapping[str, Any], 
         tokenizer_from_gguf(metadata, "bad.gguf")
 
 
-def test_a_splitter_that_gives_up_rejects_the_text_and_the_tokenizer_continues():
+def test_a_failing_splitter_rejects_the_text_and_the_tokenizer_continues():
     """The library panics when a regular expression runs out of steps; real splitters need megabytes for that."""
     backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(a|aa)+$"), "isolated")

@@ -104,7 +104,7 @@ def oracle(tmp_path_factory):
     ).eval()
 
 
-def test_transformers_says_the_same_on_the_exported_weights(exam, examined, oracle):
+def test_transformers_gives_the_same_text_with_the_exported_weights(exam, examined, oracle):
     items, _ = exam
     tokenizer = load_text(BUILT_IN.config_dir, open_gguf(BUILT_IN.gguf).metadata, "built-in").tokenizer
     prompts = Draw(0).random.sample(sorted({rendered(item) for item in items}), PROMPTS)

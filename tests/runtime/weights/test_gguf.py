@@ -137,7 +137,7 @@ def test_a_vision_projector_is_opened_only_if_it_is_the_only_file(model: Path) -
     assert open_gguf(model.parent).path.name == "mmproj-F16.gguf"  # it is rejected later, with its kind in the error
 
 
-def test_a_folder_without_a_model_says_where_one_is(tmp_path: Path) -> None:
+def test_the_error_for_a_folder_without_a_model_names_one_with_a_model(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no \*\.gguf file in this folder$"):
         open_gguf(tmp_path)
     (tmp_path / "Q4_K_M").mkdir()

@@ -135,7 +135,7 @@ def test_no_node_at_all():
     assert reasons(seen(no_capacity="none"))["Ready"] == ("False", "NoNUMANodeFits")
 
 
-def test_a_stuck_rollout_names_its_cause_and_counts_who_serves():
+def test_a_stuck_rollout_names_its_cause_and_counts_serving_replicas():
     requested = service(replicas=3)
     old = (pod(0, of=requested, spec_hash="old"), pod(1, of=requested, spec_hash="old"))
     stuck = not_running(replica=2, of=requested, waiting=("ImagePullBackOff", "not found"))

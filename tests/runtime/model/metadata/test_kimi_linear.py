@@ -39,7 +39,7 @@ def of(**keys: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", ["joint", "split"])
-def test_a_file_is_what_it_was_written_as(tmp_path: Path, layout: str):
+def test_a_written_file_is_read_back_equal(tmp_path: Path, layout: str):
     spec = changed(KIMI_LINEAR_SPEC, mla_layout=layout)
     assert plain(read(tmp_path, spec)) == plain(spec)
     assert spec.ropes == ()

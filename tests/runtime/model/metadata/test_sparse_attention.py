@@ -32,7 +32,7 @@ def file_of(
 
 
 @SPECS
-def test_a_file_says_its_indexer(tmp_path: Path, spec: ModelSpec) -> None:
+def test_the_indexer_is_read_from_the_file(tmp_path: Path, spec: ModelSpec) -> None:
     gguf = file_of(tmp_path, spec)
     check_tensors(gguf, spec)
     found = read_spec(gguf)

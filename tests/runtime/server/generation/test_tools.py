@@ -212,7 +212,7 @@ def test_tools_are_called_in_parallel_after_a_word_about_it(v3: ServerProcess) -
     assert [call.function.arguments for call in choice.message.tool_calls or []] == [PARIS, ROME]
 
 
-def test_one_call_at_a_time_when_the_client_says_so(v3: ServerProcess) -> None:
+def test_one_call_at_a_time_if_the_client_requests_it(v3: ServerProcess) -> None:
     choice = both_ways(v3, "calls", tools=[WEATHER], parallel_tool_calls=False).choices[0]
     assert [call.function.arguments for call in choice.message.tool_calls or []] == [PARIS]
     assert choice.finish_reason == "tool_calls"
@@ -304,7 +304,7 @@ def test_without_tools_nothing_is_a_call(v3: ServerProcess, fields: dict[str, An
     assert choice.finish_reason == "stop"
 
 
-def test_a_conversation_with_tools_goes_on(r1: ServerProcess) -> None:
+def test_a_conversation_with_tools_continues(r1: ServerProcess) -> None:
     messages: list[Any] = [{"role": "user", "content": "say thoughtful"}]
     with openai_client(r1) as client:
         first = client.chat.completions.create(model="m", messages=messages, tools=[WEATHER]).choices[0].message

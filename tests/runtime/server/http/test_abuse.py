@@ -370,7 +370,7 @@ def http_body(reply):
     return whole
 
 
-def test_a_long_prompt_does_not_hold_up_a_stream(server):
+def test_a_long_prompt_does_not_delay_a_stream(server):
     """Counted in steps: a stream gets a token in each step. It also does during the prefill of 4,000 tokens, because
     every step with prompt tokens also decodes, and no step is larger than a chunk."""
     num_prompt = 4000

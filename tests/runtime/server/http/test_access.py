@@ -44,7 +44,7 @@ def until(condition, timeout_s=30):
 # --- keys --------------------------------------------------------------------------------------------------
 
 
-def test_everything_but_the_probes_wants_a_key(key_file):
+def test_all_paths_except_the_probes_require_a_key(key_file):
     with ServerProcess("--api_key_file", str(key_file), module=FAKE) as server:
         for path in ("/v1/models", "/metrics", "/debug/state", "/version", "/nowhere"):
             assert status(server, path=path).status_code == 401, path

@@ -217,7 +217,7 @@ def test_a_client_that_pipelined_and_left_is_noticed(server, second):
     assert not [event for event in server.events if event.get("level") == "error"]
 
 
-def test_a_pipelined_request_is_not_answered_and_the_reply_before_it_says_so(server):
+def test_a_pipelined_request_gets_no_reply_and_the_previous_reply_closes_the_connection(server):
     first, second = (request({"prompt": prompt, "max_tokens": 3}) for prompt in ("abc", "xyz"))
     reply = exchange(server, first + second)
     assert reply.count(b"HTTP/1.1 200 ") == 1

@@ -60,7 +60,7 @@ def refused(server, *args, **fields):
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_by_default_the_field_is_ignored_and_the_reply_says_so(plain, path):
+def test_by_default_the_field_is_ignored_and_reported(plain, path):
     with running(plain, path=path, priority=-5) as (reply, priority):
         assert (priority, reply.headers["x-ballast-ignored"]) == (0, "priority")
     plain.wait_for(lambda _: any(event.get("ignored_fields") == "priority" for event in plain.events))

@@ -163,7 +163,7 @@ def test_tools_can_be_forced(client: anthropic.Anthropic, choice: Any) -> None:
     assert message.stop_reason == "tool_use"
 
 
-def test_a_conversation_with_tools_goes_on(client: anthropic.Anthropic) -> None:
+def test_a_conversation_with_tools_continues(client: anthropic.Anthropic) -> None:
     messages: list[Any] = [{"role": "user", "content": "say thoughtful"}]
     first = client.messages.create(model="m", max_tokens=300, messages=messages, tools=[WEATHER])
     results = [

@@ -74,7 +74,7 @@ def test_a_chat_has_thinking_content_and_costs(server: ServerProcess) -> None:
     assert whole["eval_count"] == len("Let me see.\n") + 1 + len("\n\nIt is 4.") + 1
 
 
-def test_a_reply_that_num_predict_cuts_says_length(server: ServerProcess) -> None:
+def test_a_reply_limited_by_num_predict_has_the_reason_length(server: ServerProcess) -> None:
     whole = both_ways(server, "endless", think=False, options={"num_predict": 5})
     assert (whole["message"]["content"], whole["done_reason"], whole["eval_count"]) == ("Let m", "length", 5)
 
@@ -95,7 +95,7 @@ def test_tool_calls_are_whole_and_have_objects_as_arguments(server: ServerProces
     assert whole["done_reason"] == "stop"
 
 
-def test_a_conversation_with_tools_goes_on(server: ServerProcess) -> None:
+def test_a_conversation_with_tools_continues(server: ServerProcess) -> None:
     called = {"function": {"name": "weather", "arguments": {"city": "Paris"}}}
     messages = [
         {"role": "system", "content": "You help."},

@@ -93,7 +93,7 @@ def test_a_link_opens_its_chat_in_another_tab(page, two_chats):
     expect(other.locator("article > .text")).to_have_text(["ships", "one"])
 
 
-def test_a_link_to_a_deleted_chat_says_so(page, two_chats):
+def test_a_link_to_a_deleted_chat_shows_a_message(page, two_chats):
     page.locator("#show-chats").click()
     page.get_by_role("button", name="Delete ships").click()
     page.locator("#close-chats").click()

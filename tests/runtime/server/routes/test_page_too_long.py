@@ -107,7 +107,7 @@ def test_turns_are_dropped_until_the_rest_fits(full):
     expect(full.locator("#too-long")).to_be_hidden()
 
 
-def test_a_question_that_is_too_long_by_itself_says_so(full):
+def test_a_question_that_exceeds_the_context_alone_is_reported(full):
     full.locator("#prompt").fill("x" * 600)
     full.locator("#drop-oldest").click()
     expect(full.locator("#status")).to_contain_text("Shorten the prompt")

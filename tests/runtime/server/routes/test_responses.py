@@ -108,7 +108,7 @@ def test_a_function_is_called(client: openai.OpenAI, choice: Any) -> None:
     assert (call.name, call.arguments) == ("weather", PARIS)
 
 
-def test_a_conversation_goes_on(client: openai.OpenAI) -> None:
+def test_a_conversation_continues(client: openai.OpenAI) -> None:
     items: list[Any] = [{"role": "user", "content": "say thoughtful"}]
     first = client.responses.create(model="m", input=items, tools=[WEATHER])
     items += [item.model_dump(exclude_none=True) for item in first.output]

@@ -159,7 +159,7 @@ def test_the_last_spans_are_sent_at_exit_and_a_dead_collector_is_harmless():
         ("x" * 100_000, None),
     ],
 )
-def test_a_traceparent_is_read_as_w3c_says(header, sampled):
+def test_a_traceparent_is_parsed_according_to_w3c(header, sampled):
     found = read_parent(header)
     assert (found and found.sampled) is sampled
     if found is not None:

@@ -198,7 +198,7 @@ def test_a_compressed_body_is_refused_by_the_name_of_its_encoding(server, path, 
     assert f"Content-Encoding: {encoding};" in reply["error"]["message"]
 
 
-def test_a_body_that_says_it_is_not_compressed_is_read(server):
+def test_a_body_with_identity_encoding_is_read(server):
     assert send(server, "POST", "/v1/completions", json.dumps(TEXT), {"Content-Encoding": "identity"})[0] == 200
 
 

@@ -191,7 +191,7 @@ def test_ignored_fields_are_logged_once_per_minute(caplog):
     assert [(each.fields, each.requests) for each in caplog.records] == [("a", 1), ("b, c, d", 3)]
 
 
-def test_every_rule_says_why():
+def test_every_rule_has_a_reason():
     for _, _, rule in RULES:
         assert isinstance(rule, NoEffect | Refused)
         assert rule.why[0].islower() or rule.why.startswith(("JSON", "vLLM"))

@@ -73,7 +73,7 @@ def test_a_vocabulary_with_its_tokens_is_served_with_its_template(text: Text) ->
     assert {"<|return|>", "<|call|>"} < ends
 
 
-def test_the_end_of_a_message_ends_no_reply_even_if_the_file_says_so() -> None:
+def test_the_end_of_a_message_never_ends_a_reply() -> None:
     metadata = byte_metadata("gpt-4o", user_defined=TOKENS)
     tokens = metadata["tokenizer.ggml.tokens"]
     for key in ("eos", "eot"):

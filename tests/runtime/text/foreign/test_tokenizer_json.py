@@ -183,7 +183,7 @@ def test_fields_unused_by_serving_change_nothing(tmp_path: Path, path: str, valu
 
 
 @pytest.mark.parametrize(("ids", "adds"), [(1, True), (0, False)])
-def test_the_post_processor_says_whether_bos_comes_first(tmp_path: Path, ids: int, adds: bool) -> None:
+def test_the_post_processor_determines_whether_bos_is_added(tmp_path: Path, ids: int, adds: bool) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": BOS}))
     assert load(tmp_path, changed("post_processor", template(ids, 1))).add_bos is adds
 

@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
         elif item.get_closest_marker("flashinfer") and not has_flashinfer:
-            item.add_marker(pytest.mark.skip(reason="no flashinfer: requirements/dev-cuda.txt has it"))
+            item.add_marker(pytest.mark.skip(reason="flashinfer is not installed: install requirements/dev-cuda.txt"))
 
 
 def pytest_collection_finish() -> None:

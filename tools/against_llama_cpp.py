@@ -7,7 +7,7 @@ have chosen. It reads a copy of the file with float32 weights of the same values
 would round activations to eight bits, which changes the text of a small random model. If the tokens differ, the
 difference of the two logits, relative to the largest, distinguishes a near tie from an error.
 
-llama-cpp-python 0.3.36 must be importable. It is no dependency, and takes minutes to build (LLAMA_CPP_LIB_PATH names
+llama-cpp-python 0.3.36 must be importable. It is not a dependency, and takes minutes to build (LLAMA_CPP_LIB_PATH names
 the folder that cmake has built). llama.cpp does not support Kimi K2's positions, so it cannot check that model.
 """
 

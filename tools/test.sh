@@ -18,7 +18,7 @@ run() { # part
 }
 
 foreground() { # part
-  set -m # a process group of its own, so that a signal to this script alone ends the part too
+  set -m # a process group of its own, so that a signal sent only to this script ends the part too
   run "$1" < /dev/null & running+=("$!")
   set +m
   wait "${running[-1]}"

@@ -84,7 +84,7 @@ class Cluster:
         finally:
             for name in names:
                 self.kube.delete("customresourcedefinitions", name)
-            wait_for("the kinds to go", lambda: not self._defined(names))
+            wait_for("the kinds to be deleted", lambda: not self._defined(names))
 
     def _defined(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if self.kube.find("customresourcedefinitions", name)]

@@ -176,7 +176,7 @@ PROMETHEUS_RULE = definition(
         )
     ),
 )
-# Node feature discovery's topology updater has its fields at the top level.
+# The kind of node feature discovery's topology updater has its fields at the top level.
 NODE_RESOURCE_TOPOLOGY = definition(
     "topology.node.k8s.io",
     "v1alpha2",

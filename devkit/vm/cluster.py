@@ -63,7 +63,8 @@ class GuestCluster:
             wait_for(f"pods of {name} to end", lambda: not self.pods(name), END_TIMEOUT_S)
 
     def apply(self, name: str, policy: str, enforcement: str, **resources: object) -> None:
-        """Create one replica of the built-in model with 2 CPUs, 1 GiB and no GPU, unless `resources` says otherwise."""
+        """Create one replica of the built-in model with 2 CPUs, 1 GiB and no GPU, unless `resources` sets other
+        values."""
         spec = {
             "model": {"servedName": "tiny", "source": {"builtin": {}}},
             "engine": {"maxNewTokens": 128, "cacheLens": 4096, "drainTimeoutSeconds": 1},

@@ -127,7 +127,7 @@ def keep_a_model(kube: Kube, namespace: str) -> None:
     wait_cache(kube, namespace, "kept", "True", "Filled")
     kube.delete("modelcaches", "kept", namespace)
     finish(kube, namespace, "tiny", "models", removes=True)
-    wait_for("the cache to go", lambda: kube.find("modelcaches", "kept", namespace) is None)
+    wait_for("the cache to be deleted", lambda: kube.find("modelcaches", "kept", namespace) is None)
 
 
 def be_refused(kube: Kube, namespace: str) -> None:

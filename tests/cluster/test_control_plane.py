@@ -55,7 +55,7 @@ def wait_allowed(user: Kube, namespace: str) -> None:
             return False
         return True
 
-    wait_for("the right to list configmaps", allowed)
+    wait_for("the permission to list configmaps", allowed)
 
 
 def status_of(kube: Kube, namespace: str, name: str) -> Object:

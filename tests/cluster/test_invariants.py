@@ -34,7 +34,7 @@ def change(cluster: Cluster, namespace: str, *statuses: str) -> None:
         for second, status in enumerate(statuses, start=1):
             write(status, second)
         looks = invariants.looks
-        wait_for("two more looks", lambda: invariants.looks > looks + 1)
+        wait_for("two more checks", lambda: invariants.looks > looks + 1)
 
 
 def test_a_condition_that_changes_and_reverts_between_two_checks(cluster: Cluster, namespace: str) -> None:

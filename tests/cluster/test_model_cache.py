@@ -141,7 +141,7 @@ def test_a_cache_is_deleted_once_unused_and_removed_from_its_nodes(kube: Kube, f
     pod = finish(kube, free, "tiny", "keeper-a", removes=True)
     assert pod["spec"]["nodeName"] == "keeper-a"
     assert pod["spec"]["containers"][0]["args"] == ["models", "--remove_all"]
-    wait_for("the cache to go", lambda: kube.find("modelcaches", "models", free) is None)
+    wait_for("the cache to be deleted", lambda: kube.find("modelcaches", "models", free) is None)
     wait_for("its Jobs and its policy to go", lambda: not kube.list("jobs", free) + kube.list("networkpolicies", free))
 
 
@@ -177,12 +177,12 @@ def test_a_claim_is_one_storage_location_for_all_nodes(kube: Kube, namespace: st
     wait_ready(kube, namespace, "uses")
     [engine] = engines(kube, namespace)
     assert engine["spec"]["containers"][0]["args"][1] == "modelscope.cn/org/tiny:Q8_0@master"
-    wait_for("the pulling pod to go, which would hold the claim", lambda: len(kube.list("pods", namespace)) == 1)
+    wait_for("the pull pod to be deleted, because it blocks the claim", lambda: len(kube.list("pods", namespace)) == 1)
     kube.delete("persistentvolumeclaims", "models", namespace)
     kube.delete("inferenceservices", "uses", namespace)
     wait_cache(kube, namespace, "models", "False", "ClaimMissing")
     kube.delete("modelcaches", "models", namespace)
-    wait_for("the cache to go", lambda: kube.find("modelcaches", "models", namespace) is None)
+    wait_for("the cache to be deleted", lambda: kube.find("modelcaches", "models", namespace) is None)
 
 
 def test_a_cache_reports_why_it_cannot_pull(kube: Kube, namespace: str, free: str) -> None:

@@ -100,7 +100,7 @@ def test_a_pull_ends_with_the_last_service_that_names_it(kube: Kube, namespace: 
     kube.delete("inferenceservices", "second", namespace)
     wait_for("the Job to go", lambda: not kube.list("jobs", namespace))
     kube.delete("persistentvolumeclaims", "models", namespace)
-    wait_for("the claim to go", lambda: not kube.list("persistentvolumeclaims", namespace))
+    wait_for("the claim to be deleted", lambda: not kube.list("persistentvolumeclaims", namespace))
 
 
 def test_a_claim_can_be_deleted_while_a_pull_fills_it(kube: Kube, namespace: str) -> None:
@@ -108,7 +108,7 @@ def test_a_claim_can_be_deleted_while_a_pull_fills_it(kube: Kube, namespace: str
     kube.apply("inferenceservices", pulled("first"), namespace)
     pulling_pod(kube, namespace)
     kube.delete("persistentvolumeclaims", "models", namespace)
-    wait_for("the claim to go", lambda: not kube.list("persistentvolumeclaims", namespace))
+    wait_for("the claim to be deleted", lambda: not kube.list("persistentvolumeclaims", namespace))
     wait_condition(kube, namespace, "first", "Ready", "False", "ClaimMissing")
 
 

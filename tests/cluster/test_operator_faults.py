@@ -125,7 +125,7 @@ def test_a_run_killed_around_every_write_reaches_the_same_state_as_a_clean_run(
 
     faulty.kill()
     kube.delete("inferenceservices", "clear", namespace)
-    wait_for("nothing to be left", lambda: not any(final(kube, namespace, "clear").values()), timeout_s=180)
+    wait_for("all objects to be deleted", lambda: not any(final(kube, namespace, "clear").values()), timeout_s=180)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_full_quota_does_not_block_rollouts_and_a_too_large_pod_keeps_the_old_
 def test_services_that_start_together_never_exceed_the_quota(kube: Kube, namespace: str) -> None:
     for number in range(6):
         kube.apply("inferenceservices", service(f"at-once-{number}"), namespace)
-    wait_for("the quota to be used up", lambda: len(pods(kube, namespace)) == PODS)
+    wait_for("the quota to be fully used", lambda: len(pods(kube, namespace)) == PODS)
     deadline = time.monotonic() + SETTLED_S
     while time.monotonic() < deadline:
         assert len(pods(kube, namespace)) == PODS

@@ -72,7 +72,7 @@ def test_a_service_that_is_scaled_down_keeps_its_last_pod_if_the_new_spec_has_fa
     kube.apply("inferenceservices", service("shrinks", "oom", replicas=3), namespace)
     wait_condition(kube, namespace, "shrinks", "Ready", "False", "OutOfMemory")
     kube.merge("inferenceservices", "shrinks", {"spec": {"replicas": 1}}, namespace)
-    wait_for("the others to go", lambda: list(uids(kube, namespace, "shrinks")) == ["shrinks-0"])
+    wait_for("the others to be deleted", lambda: list(uids(kube, namespace, "shrinks")) == ["shrinks-0"])
     assert watch_pods(kube, namespace, "shrinks", 5) == set()
     assert uids(kube, namespace, "shrinks") == {"shrinks-0": before["shrinks-0"]}
     wait_condition(kube, namespace, "shrinks", "Ready", "False", "OutOfMemory")
@@ -221,7 +221,7 @@ def test_a_surge_pod_keeps_every_replica_serving(kube: Kube, namespace: str) -> 
     changed = service("surge", replicas=2, rollout=surge, engine={"cacheLens": 5000})
     kube.apply("inferenceservices", changed, namespace)
     wait_ready(kube, namespace, "surge", meanwhile=every_replica_serves)
-    wait_for("the surge pod to go", lambda: set(uids(kube, namespace, "surge")) == {"surge-0", "surge-1"})
+    wait_for("the surge pod to be deleted", lambda: set(uids(kube, namespace, "surge")) == {"surge-0", "surge-1"})
     assert set(uids(kube, namespace, "surge").values()).isdisjoint(before.values())
 
 

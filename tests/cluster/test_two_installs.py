@@ -90,13 +90,13 @@ def test_the_older_install_acts_and_both_report_it(
         assert not calls, calls
         return True
 
-    wait_for("a time of rest", rests)  # events are written after the status that they report
+    wait_for("a time without writes", rests)  # events are written after the status that they report
     assert admitted(kube, namespace) == NAMESPACE
 
     both.stop()
-    wait_for("nobody to be told of another", lambda: not sole(kube, namespace))
+    wait_for("no other install to be reported", lambda: not sole(kube, namespace))
     wait_ready(kube, namespace, "shared")
-    wait_for("the other's fields to go", lambda: managers(kube, namespace) == {"ballast-operator"})
+    wait_for("the other's fields to be removed", lambda: managers(kube, namespace) == {"ballast-operator"})
 
 
 def test_a_new_service_has_one_writer_from_its_first_object_on(
@@ -122,7 +122,7 @@ def test_the_other_install_takes_over_after_the_first_is_removed(
     operator.stop()
     try:
         wait_for("it to act", lambda: admitted(kube, namespace) != NAMESPACE)
-        wait_for("nobody to be told of another", lambda: not sole(kube, namespace))
+        wait_for("no other install to be reported", lambda: not sole(kube, namespace))
         wait_ready(kube, namespace, "shared")
         kube.merge("inferenceservices", "shared", {"spec": {"replicas": 2}}, namespace)
         wait_ready(kube, namespace, "shared")
@@ -150,4 +150,4 @@ def test_status_fields_of_an_earlier_version_are_taken_over(
         assert managers == [f"{NAMESPACE}/ballast-operator"], managers
         return bool(found["status"] == body["status"])
 
-    wait_for("the status to be ours alone", only_ours)
+    wait_for("the status to have only our fields", only_ours)

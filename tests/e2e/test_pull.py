@@ -62,7 +62,7 @@ def test_a_rejected_token_is_reported_and_a_corrected_one_is_used(
     service = pulled_service("gated", endpoint, tokenSecretRef={"name": "hub-token"})
     kube.apply("inferenceservices", service, NAMESPACE)
     try:
-        wait_for("the refusal", lambda: "tokenSecretRef" in refusal(kube, "gated"), timeout_s=60)
+        wait_for("the rejection", lambda: "tokenSecretRef" in refusal(kube, "gated"), timeout_s=60)
         (pod,) = pulling_pods(installed)
         assert pod["status"]["qosClass"] == "Burstable", "whole CPUs are reserved for engines"
         assert not engine_pods(kube, "gated")

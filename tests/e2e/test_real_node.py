@@ -119,7 +119,7 @@ def test_a_request_for_too_many_exclusive_cpus_is_reported_and_retried_rarely(
             assert found["reason"] in ("TopologyAffinityError", "UnexpectedAdmissionError"), found
             return found
 
-        message = wait_for("the refusal", refused, timeout_s=60)["message"]
+        message = wait_for("the rejection", refused, timeout_s=60)["message"]
         assert installed.node.name in message
         assert "2 CPUs" in message
         time.sleep(45)

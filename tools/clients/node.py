@@ -74,7 +74,7 @@ def install(name: str) -> Path:
 
 @cache
 def _offline() -> tuple[str, ...]:
-    """The command that runs another command in a network namespace of its own."""
+    """The command that runs another command in a separate network namespace."""
     for options in (_OFFLINE, _AS_NOBODY_ELSE):
         command = ("unshare", *options, "--")
         try:

@@ -120,7 +120,7 @@ def _write(
 ) -> bytes:
     vocabulary = byte_metadata(merges=((b"a", b"b"), (b"ab", b"c")), num_unused=4)
     metadata = {**vocabulary, "tokenizer.chat_template": _TEMPLATE, **(keys or {})}
-    shapes = {ROPE_FACTORS: None, **(shapes or {})}  # factors of zero would be refused
+    shapes = {ROPE_FACTORS: None, **(shapes or {})}  # factors of zero would be rejected
     with TemporaryDirectory() as folder:
         return write_model(Path(folder) / "m.gguf", spec, metadata=metadata, shapes=shapes, **tensors).read_bytes()
 

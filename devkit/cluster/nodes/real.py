@@ -66,7 +66,7 @@ class Node:
 
     def __init__(self, folder: Path, number: int = 0) -> None:
         if os.environ.get(MACHINE_NETWORK) in (None, str(Path("/proc/self/ns/net").readlink())):
-            raise RuntimeError("a node needs namespaces of its own: start the tests by tools/e2e.sh")
+            raise RuntimeError("a node requires separate namespaces: run the tests with tools/e2e.sh")
         self.folder = folder
         self.name = f"node-{number}"
         self.address = str(IPv4Address(ADDRESS) + number)

@@ -82,7 +82,7 @@ class OperatorProcess(Process):
         token, secret = self._token, self._secret["metadata"]["name"]
         self._take_token()
         self._cluster.kube.delete("secrets", secret, self._account[1])
-        wait_for("the old token to be refused", lambda: not self._cluster.accepts(token))
+        wait_for("the old token to be rejected", lambda: not self._cluster.accepts(token))
 
     def wait_leading(self) -> None:
         wait_for(f"{self.name} to lead", lambda: self.metric("ballast_operator_leading") == 1.0)

@@ -104,7 +104,7 @@ SILENT = "{% for m in messages if m.role != 'system' %}[{{ m.role }} {{ m.conten
         (SILENT, f"[user U1][assistant A1][user {marked('S2')}\n\nU2]"),
         (V3, f"{BOS}S1<｜User｜>U1<｜Assistant｜>A1{EOS}<｜User｜>{marked('S2')}\n\nU2<｜Assistant｜>"),
     ],
-    ids=["writes it in its place", "refuses it", "leaves it out", "writes it in front"],
+    ids=["in place", "rejected", "omitted", "in front"],
 )
 def test_a_late_system_message_stays_in_order(source: str, expected: str) -> None:
     assert template(source).render([*CHAT[:3], LATE, CHAT[3]]) == expected

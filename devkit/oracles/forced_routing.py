@@ -1,4 +1,4 @@
-"""A model that uses the experts that another model has chosen, wherever the choice was a near tie.
+"""A model that uses the experts that another model has chosen, if the choice was a near tie.
 
 Two experts can have scores so similar that rounding decides between them. Another choice changes the token's result as
 much as a wrong kernel would, although nothing is wrong. If both models use the same experts, only rounding differs
@@ -18,25 +18,26 @@ from ballast.model.layers.feed_forward import RoutingSpec
 from devkit.kernels.plain_routing import Router
 
 MAX_MOVED = 2e-3
-"""How far the follower takes a score, a probability or a sigmoid, for the leader's."""
+"""Largest score difference (probability or sigmoid) that counts as a near tie."""
 _ROUNDED = 1e-6
-"""More than two ways to compute an exponential differ by."""
+"""Exceeds the difference between two ways to compute an exponential."""
 
 
 class ForcedRouting:
-    """Makes `follower` take `leader`'s choices of the same step, which `leader` has run before."""
+    """Makes `follower` use the experts that `leader` has chosen in the same step. `leader` runs first."""
 
     def __init__(self, leader: HybridModel, follower: HybridModel, most_tokens: int) -> None:
-        """Before `leader` captures its steps, which have at most `most_tokens` tokens. `follower` is on the CPU."""
+        """Call before `leader` captures its steps. These have at most `most_tokens` tokens. `follower` is on the
+        CPU."""
         self.num_choices = 0
-        """Selections of experts so far, one for each token and layer."""
+        """Expert selections so far, one per token and layer."""
         self.num_differing = 0
         """Selections that the follower would have made differently."""
         self.num_refused = 0
         """Selections that the follower made differently, because the leader's is not a near tie."""
         spec = leader._spec
         self.num_layers = len(spec.routed_layers)
-        """Layers in which a token chooses experts."""
+        """Number of layers with routed experts."""
         shape = self.num_layers, most_tokens
         self._logits = torch.zeros((*shape, spec.routing.num_experts), device=leader.devices[0].torch_device)
         self._chosen = torch.zeros(
@@ -48,7 +49,7 @@ class ForcedRouting:
     def _noted(self, layer: int, choose: Choose) -> Choose:
         def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             ids, weights = choose(logits)
-            self._logits[layer, : len(ids)].copy_(logits)  # which a captured step does again
+            self._logits[layer, : len(ids)].copy_(logits)  # a captured step replays this copy
             self._chosen[layer, : len(ids)].copy_(ids)
             return ids, weights
 

@@ -7,7 +7,7 @@ namespace {
 
 using Found = std::vector<int32_t>;
 
-// Blocks of 4 tokens; a token takes 1 s, in steps of at most 16.
+// Blocks of 4 tokens; computing a token takes 1 s, in steps of at most 16.
 StepPlanner one_second_per_token() {
   SchedulerConfig config{64, 4, 4, 16, 16, true};
   config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {16, 16.0}});

@@ -27,7 +27,7 @@ SchedulerConfig config_of(std::vector<TierConfig> tiers, int32_t num_blocks = 16
   return config;
 }
 
-// A scheduler, and what is on its way to tiers.
+// A scheduler, and its pending transfers to tiers.
 struct Server {
   explicit Server(const SchedulerConfig& config)
       : scheduler(config), num_blocks(config.tiers.size()), num_states(config.tiers.size()) {}
@@ -56,7 +56,7 @@ struct Server {
       }
     }
   }
-  // Serves a request alone; the tokens of its prompt that were cached or fetched.
+  // Runs a request alone; returns its number of cached or fetched prompt tokens.
   int32_t serve(int64_t seq, const std::vector<int32_t>& prompt, const AddOptions& options = {}) {
     scheduler.add(SeqId{seq}, prompt, 2, {}, options);
     int32_t num_cached = 0;
@@ -97,7 +97,7 @@ TEST(a_state_is_known_when_it_has_arrived) {
   EXPECT(tier.is_busy_with_states() && tier.send_state(table[0]) == kNullSlot);
   tier.state_arrives(true);
   EXPECT(tier.state_of(table[1]) == state && !tier.has_or_gets_state(table[0]));
-  // The one that was used last stays.
+  // The state used last remains.
   EXPECT(tier.send_state(table[0]) != kNullSlot);
   tier.state_arrives(true);
   tier.hold_state(state);
@@ -153,7 +153,7 @@ TEST(a_tier_takes_every_snapshot_or_those_at_rest) {
     server.take();
     server.store_all();
     EXPECT(server.num_states_sent > 0);
-    // The cache is used for something else.
+    // Other requests use the cache.
     for (int64_t seq = 2; seq < 8; ++seq) server.serve(seq, tokens(40, 1000 * static_cast<int32_t>(seq)));
     EXPECT(server.serve(9, tokens(22)) == 20 && server.num_fetches == 1);
   }
@@ -170,9 +170,9 @@ TEST(a_conversation_that_continues_is_not_at_rest) {
   server.store_all();
   server.scheduler.rest();
   server.take();
-  EXPECT(server.num_states_sent == 1);  // of the second request's end
+  EXPECT(server.num_states_sent == 1);  // the state at the second request's end
   server.store_all();
-  // Others come to an end until the first one counts as being at rest.
+  // Others finish until the first one counts as being at rest.
   const int32_t before = server.num_states_sent;
   int32_t num_others = 0;
   for (; server.num_states_sent == before; server.store_all()) {
@@ -183,7 +183,7 @@ TEST(a_conversation_that_continues_is_not_at_rest) {
   EXPECT(num_others == 17);
 }
 
-TEST(without_its_state_a_fetch_is_of_no_use) {
+TEST(a_fetch_without_its_state_is_not_used) {
   Server server(config_of({{100, 100, 0, 0}}));
   server.serve(1, tokens(22));
   server.store_all();
@@ -261,8 +261,8 @@ TEST(a_state_follows_blocks_that_are_sent_again) {
   server.store_all();
   for (int64_t seq = 2; seq < 5; ++seq) server.serve(seq, tokens(100, 1000 * static_cast<int32_t>(seq)));
   server.store_all();
-  // Two requests fetch the same blocks. The second one, whose client leaves, finds them damaged when the
-  // first one has them.
+  // Two requests fetch the same blocks. The second one, whose client disconnects, finds them damaged when the
+  // first one already has them.
   for (int64_t seq = 20; seq < 22; ++seq) server.scheduler.add(SeqId{seq}, tokens(22), 8, {});
   server.scheduler.plan();
   server.take();

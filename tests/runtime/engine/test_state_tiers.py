@@ -1,5 +1,5 @@
-"""Recurrent states come back from host memory and from disk with the blocks of their tokens, also in another process,
-and the text is the same as without."""
+"""Recurrent states are restored from host memory and disk together with the blocks of their tokens, also in another
+process, and the text is the same as without tiers."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
 
 
 def rest(core: EngineCore) -> None:
-    """Nothing runs for a while, so that the states of all conversations are stored."""
+    """Idle for a while, so that the states of all conversations are stored."""
     core.rest()
     while core.step() is not IDLE:
         until_written(core)
 
 
 class Talk:
-    """Conversations of several turns. Each turn repeats the text so far, and the cache holds two of the four."""
+    """Conversations of several turns. Each turn repeats the text so far. The cache holds two of the four."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(3)
@@ -104,7 +104,7 @@ def plain(make_core: MakeCore) -> list[Generated]:
     return [reply for _ in range(3) for reply in talk.turn(core, rests=False)]
 
 
-def test_states_at_rest_come_back_from_disk(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
+def test_states_at_rest_are_restored_from_disk(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
     core, talk = make_core(tmp_path), Talk()
     replies = [reply for _ in range(3) for reply in talk.turn(core)]
     assert texts(replies) == texts(plain)
@@ -113,7 +113,7 @@ def test_states_at_rest_come_back_from_disk(make_core: MakeCore, plain: list[Gen
     (numbers,) = core.tier_numbers(core.stats())
     (tier,) = tiers_of(core)
     num_fetches = (numbers.fetched_bytes - numbers.hit_tokens // BLOCK_TOKENS * tier.block_bytes) / tier.state_bytes
-    assert num_fetches == round(num_fetches) > 0, "each fetch brings a state"
+    assert num_fetches == round(num_fetches) > 0, "each fetch includes a state"
     core.close()
 
 
@@ -137,7 +137,7 @@ def test_another_process_continues_from_the_stored_states(
 ) -> None:
     talk, first = Talk(), make_core(tmp_path)
     replies = talk.turn(first, rests=False)
-    first.close()  # stores what has not rested yet
+    first.close()  # stores states that are not stored yet
     second = make_core(tmp_path)
     later = [reply for _ in range(2) for reply in talk.turn(second)]
     assert texts([*replies, *later]) == texts(plain)
@@ -163,7 +163,7 @@ def test_damaged_states_are_computed_again(
         heads["content_sum"] ^= 1
         heads.tofile(folder / "state-heads")
     else:
-        heads[1:] = np.roll(heads[1:], 1)  # whole, but the contents are those of others
+        heads[1:] = np.roll(heads[1:], 1)  # intact, but each has another state's contents
         heads.tofile(folder / "state-heads")
     second = make_core(tmp_path)
     later = [reply for _ in range(2) for reply in talk.turn(second)]
@@ -208,7 +208,7 @@ def test_host_memory_takes_every_snapshot(make_core: MakeCore, plain: list[Gener
     assert texts(replies) == texts(plain)
     from_host, from_disk = fetched(core)
     assert from_host > 0
-    assert from_disk == 0, "host memory is faster"
+    assert from_disk == 0, "host memory is faster, so it is used first"
     assert all(reply.cached_tokens >= 48 for reply in replies[4:])
     core.close()
 

@@ -1,4 +1,4 @@
-"""The tool that writes models to measure speed with."""
+"""The tool that writes models for speed measurements."""
 
 from pathlib import Path
 

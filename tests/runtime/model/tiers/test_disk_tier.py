@@ -1,4 +1,4 @@
-"""The disk tier of a device: slow copies, failed copies, and the inputs of its folder's name."""
+"""A device's disk tier: slow copies, failed copies, and the inputs of its folder's name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BLOCK_BYTES, BLOCK_TOKENS, NUM_BLOCKS = 4096, 4, 8
 
 
 class Device:
-    """A cache whose copies in are done when the test says so, or fail."""
+    """A cache whose copies to the device complete when the test allows it, or fail."""
 
     block_bytes, layout = BLOCK_BYTES, "a test's"
 
@@ -35,7 +35,7 @@ class Device:
         self.has_begun = threading.Event()
         self.error: Exception | None = None
         self.copied: Callable[[int], bool] = lambda block: False
-        """Copies to which blocks are done before `may_end`."""
+        """Blocks whose copies complete before `may_end`."""
 
     def new_memory(self, num_blocks: int) -> Bytes:
         return np.zeros((num_blocks, BLOCK_BYTES), np.uint8)
@@ -79,7 +79,7 @@ def test_copies_to_the_cache_do_not_block_requests(device: Device, tier: DiskTie
     assert device.has_begun.wait(30)
     assert tier.poll().fetched == []
     tier.cancel(7)
-    assert tier.poll().fetched == [], "the device still writes to its blocks"
+    assert tier.poll().fetched == [], "the device is still writing to its blocks"
     device.may_end.set()
     assert wait_for("its end", lambda: tier.poll().fetched) == [Fetched(7, 2)]
 
@@ -98,7 +98,7 @@ def test_damaged_blocks_are_distinguished_from_cancelled_fetches(
     device: Device, tier: DiskTier, tmp_path: Path
 ) -> None:
     contents = np.memmap(next(tmp_path.glob("*/contents")), np.uint8, mode="r+")
-    contents[BLOCK_BYTES] ^= 1  # of the second block
+    contents[BLOCK_BYTES] ^= 1  # in the second block
     contents.flush()
     device.may_end.set()
     tier.fetch(7, [moved(1, 5), moved(2, 6)])
@@ -158,7 +158,7 @@ def test_damaged_states_are_dropped_and_their_blocks_remain(device: Device, tmp_
 def test_a_sequence_that_fetches_again_during_its_first_read_is_reported_once(
     device: Device, tier: DiskTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Preempted after the first fetch was given up, it asks for the same blocks."""
+    """Preempted after its first fetch was cancelled, it requests the same blocks."""
     read, is_reading, goes_on = tier._file.read, threading.Event(), threading.Event()
 
     def slow(block: int, into: Bytes) -> bool:

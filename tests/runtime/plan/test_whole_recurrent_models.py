@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
 from ballast.host.machine import Memory
+from ballast.model.hybrid.linear import FloatLinear, Linear
+from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_state_slots
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.metadata import read_spec
@@ -19,9 +23,13 @@ from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING
-from ballast.model.weights import ModelWeights, load_weights
+from ballast.model.weights import load_weights
 from ballast.plan import MemoryPlan, Numbers, make_plan
-from ballast.weights.gguf import block_of, open_gguf
+from ballast.plan.gpu_experts import GpuExpertOptions
+from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.memory import DeviceMemory
+from ballast.weights.gguf import GgufModel, block_of, open_gguf
+from devkit.kernels.plain_routing import Router
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import write_hollow_model
 from devkit.models.quant_recipes import q4_k_m_types
@@ -57,12 +65,17 @@ def test_the_plan_is_the_sum_of_loaded_layers(tmp_path: Path, spec: ModelSpec, f
     assert sum(info.num_bytes for info in whole.tensors.values()) == pytest.approx(file_bytes, rel=0.02)
     plan = make_plan(whole, read_spec(whole), NUMBERS, Memory(1 << 40, 1 << 40, None))
 
-    kinds = [kind_of(spec, types, layer) for layer in range(spec.num_layers)]
-    examples = {kind: kinds.index(kind) for kind in dict.fromkeys(kinds)}
-    loaded = loaded_layers(tmp_path / "layers.gguf", spec, types, tuple(examples.values()))
+    examples = examples_of(spec, types)
+    gguf = file_of_layers(tmp_path / "layers.gguf", spec, types, tuple(examples.values()))
+    packing = Packing(kernels.ThreadPool(1), NUMBERS.isa, 2)
+    loaded = load_weights(gguf, read_spec(gguf), VOCAB_SIZE, packing, lambda _: None)
     sizes = {kind: layer_bytes(spec, layer) for kind, layer in zip(examples, loaded.layers, strict=True)}
     output = matrix_bytes(loaded.output) * spec.vocab_size // VOCAB_SIZE
-    taken = sum(sizes[kind] for kind in kinds) + output + whole.tensors[EMBEDDING].num_bytes
+    taken = (
+        sum(sizes[kind_of(spec, types, layer)] for layer in range(spec.num_layers))
+        + output
+        + whole.tensors[EMBEDDING].num_bytes
+    )
     assert use(plan, "weights") == pytest.approx(taken, rel=0.0001)
 
     num_blocks = num_kv_blocks(NUMBERS.cache_lens, NUMBERS.block_tokens)
@@ -74,14 +87,40 @@ def test_the_plan_is_the_sum_of_loaded_layers(tmp_path: Path, spec: ModelSpec, f
     assert estimates < 0.03 * plan.needed_bytes
 
 
+@pytest.mark.parametrize(
+    "spec", [QWEN35_35B_SPEC, QWEN3_NEXT_80B_SPEC, QWEN35_122B_SPEC, QWEN35_397B_SPEC], ids=lambda spec: spec.name
+)
+def test_a_gpu_keeps_what_the_plan_says(tmp_path: Path, spec: ModelSpec) -> None:
+    types = q4_k_m_types(spec)
+    gguf = file_of_layers(tmp_path / "layers.gguf", spec, types, tuple(examples_of(spec, types).values()))
+    found = read_spec(gguf)
+    on_device = 0
+
+    def counted(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+        nonlocal on_device
+        on_device += matrix.packed_nbytes
+        return FloatLinear(torch.zeros(1, rows, cols))
+
+    loader = DeviceLoader(torch.device("cpu"), counted, Router, lambda *_: False, nullcontext)
+    packing = Packing(kernels.ThreadPool(1), NUMBERS.isa, 2)
+    loaded = load_hybrid_weights(gguf, found, VOCAB_SIZE, packing, [loader] * found.num_layers, lambda _: None)
+    memory = Memory(1 << 40, 1 << 40, None)
+    plan = make_hybrid_plan(gguf, found, NUMBERS, memory, [DeviceMemory("cuda:0", 1 << 36, "it")], GpuExpertOptions(0))
+    routers = found.num_layers * NUM_EXPERTS * found.hidden * 4
+    vectors = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1 or "conv1d" in info.name)
+    [planned] = [row.num_bytes for row in plan.devices[0].uses if row.name == "dense weights"]
+    assert planned == on_device + routers + vectors
+    assert plan.uses[0].num_bytes == matrix_bytes(loaded)
+
+
 def kind_of(spec: ModelSpec, types: Mapping[str, GgmlType], layer: int) -> tuple[object, ...]:
     """Equal for layers that take equal memory."""
     of_layer = {name.split(".", 2)[2]: kind for name, kind in types.items() if block_of(name) == layer}
     return spec.layers[layer], *sorted(of_layer.items())
 
 
-def loaded_layers(file: Path, spec: ModelSpec, types: Mapping[str, GgmlType], layers: Sequence[int]) -> ModelWeights:
-    """Loads these layers from a file of their own, with fewer experts and a smaller vocabulary."""
+def file_of_layers(file: Path, spec: ModelSpec, types: Mapping[str, GgmlType], layers: Sequence[int]) -> GgufModel:
+    """These layers in a file of their own, with fewer experts and a smaller vocabulary."""
     small = changed(spec, num_experts=NUM_EXPERTS, num_experts_used=1, vocab_size=VOCAB_SIZE)
     cut = replace(small, layers=tuple(small.layers[layer] for layer in layers))
     cut_types = {name: kind for name, kind in types.items() if block_of(name) is None}
@@ -89,10 +128,13 @@ def loaded_layers(file: Path, spec: ModelSpec, types: Mapping[str, GgmlType], la
         begin = f"blk.{layer}."
         of_layer = {name: kind for name, kind in types.items() if name.startswith(begin)}
         cut_types |= {f"blk.{number}.{name.removeprefix(begin)}": kind for name, kind in of_layer.items()}
-    gguf = open_gguf(write_hollow_model(file, cut, cut_types))
-    found = read_spec(gguf)
-    packing = Packing(kernels.ThreadPool(1), NUMBERS.isa, 2)
-    return load_weights(gguf, found, found.vocab_size, packing, lambda _: None)
+    return open_gguf(write_hollow_model(file, cut, cut_types))
+
+
+def examples_of(spec: ModelSpec, types: Mapping[str, GgmlType]) -> dict[tuple[object, ...], int]:
+    """A layer of each kind."""
+    kinds = [kind_of(spec, types, layer) for layer in range(spec.num_layers)]
+    return {kind: kinds.index(kind) for kind in dict.fromkeys(kinds)}
 
 
 def layer_bytes(spec: ModelSpec, layer: Mapping[str, object]) -> int:

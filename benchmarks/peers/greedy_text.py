@@ -207,7 +207,10 @@ def write_floats(file: Path, copy: Path, added: Mapping[str, float] | None = Non
             of = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
             writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=of)
     for key, value in (added or {}).items():
-        (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
+        if isinstance(value, int):
+            writer.add_uint32(key, value)
+        else:
+            writer.add_float32(key, value)
     for tensor in reader.tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         if tensor.name in expected and expected[tensor.name].has_ones:

@@ -69,8 +69,8 @@ ADJUSTED: dict[str, dict[str, Any]] = {
     "v2lite": {"num_layers": 27},
 }
 """Changes to presets that llama.cpp computes differently from the models' authors. It rounds the ends of gpt-oss's YaRN
-ramp, which are 0 and 6.9999 with this theta. It reads neither Laguna's factor of cosines and sines nor K2's `beta_fast`.
-It gives V2's groups of experts the score of V3's. It knows V2-Lite by the number of layers."""
+ramp, which with this theta are 0 and 6.9999. It reads neither Laguna's factor of cosines and sines nor K2's
+`beta_fast`. It gives V2's groups of experts the score of V3's. It knows V2-Lite by the number of layers."""
 ADDED: dict[str, dict[str, float]] = {
     "mistral4": {"mistral4.attention.temperature_scale": 0.1, "mistral4.attention.temperature_length": 16}
 }

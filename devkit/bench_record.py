@@ -12,8 +12,8 @@ from ballast.host.machine import read_machine
 
 
 def bench_record(benchmark: str, case: str, **figures: object) -> str:
-    """One line. The names of figures end in their unit. `isa` is the one that the environment chooses, unless a
-    benchmark that compares several names another; `gpu` is the one that this process has used, if any."""
+    """Return one JSON line. Names of figures end in their unit. `isa` is the instruction set that this process selects,
+    unless the benchmark passes another one; `gpu` is the GPU that this process uses, if any."""
     machine = read_machine()
     return json.dumps(
         {
@@ -31,12 +31,12 @@ def bench_record(benchmark: str, case: str, **figures: object) -> str:
 
 
 def _gpu() -> dict[str, str]:
-    """The GPU's name under `gpu`, where this process computes on one."""
+    """The GPU's name under `gpu` if this process uses one, else empty."""
     torch = sys.modules.get("torch")
     return {"gpu": torch.cuda.get_device_name()} if torch is not None and torch.cuda.is_initialized() else {}
 
 
 def _commit() -> str:
-    """The checkout's commit, with + when tracked files differ from it."""
+    """The commit of the checkout, with a trailing + if tracked files differ from it."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()

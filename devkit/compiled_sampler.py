@@ -1,4 +1,4 @@
-"""The compiled sampler with the methods of the one in NumPy, so that tests put the two side by side."""
+"""The compiled sampler with the interface of the NumPy one, so that tests can compare them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONE_THREAD = StepSampler(kernels.ThreadPool(1), chosen_isa())
 
 
 class CompiledSampler:
-    """One sequence, whose rows are sampled one at a time."""
+    """Samples one sequence, one row of logits at a time."""
 
     def __init__(
         self, params: SamplingParams, prompt_ids: Sequence[int], seed: int, step: StepSampler = ONE_THREAD

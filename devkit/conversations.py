@@ -1,4 +1,4 @@
-"""Conversations of every shape that a chat template must write, from a seed: the same ones on every machine."""
+"""Random conversations, reproducible from a seed, that cover every case a chat template must handle."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ DESCRIPTIONS = ("Gets the weather.", "Two\nlines.", "Ünïcode <b>&amp;</b>", '"
 
 @dataclass(frozen=True)
 class Shapes:
-    """Which conversations a template is tried with."""
+    """Which kinds of conversations are generated for a template."""
 
     tools: bool = True
-    """Whether tools are called."""
+    """Whether the assistant calls tools."""
     declared: bool = True
-    """Whether the tools that are called are listed."""
+    """Whether the called tools are listed."""
     reasoning: bool = True
-    """Whether earlier messages of the assistant have their reasoning in a field."""
+    """Whether earlier assistant messages carry their reasoning in a separate field."""
     inline: bool = False
-    """Whether that reasoning is inside the content instead, as clients send it back that know no such field."""
+    """Whether the reasoning is inside the content instead, as clients without that field send it."""
     names: bool = False
     """Whether messages have a `name`."""
     switches: tuple[dict[str, Any], ...] = ({},)
-    """Variables of the template, of which each conversation has one set."""
+    """Variables of the template; each conversation gets one set."""
     calls: tuple[int, int] = (1, 3)
-    """Fewest and most calls in a message that has any."""
+    """Minimum and maximum number of calls in a message with calls."""
     rounds: int = 3
-    """Most messages with calls in a turn."""
+    """Maximum number of messages with calls in a turn."""
     calls_at_end_only: bool = False
     """Whether only the last turn has calls."""
     null_beside_calls: bool = False
-    """Whether the content of a message with calls is null instead of a text that may be empty."""
+    """Whether the content of a message with calls is null; otherwise it is a text that may be empty."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """As Hugging Face's `apply_chat_template` takes it; arguments of calls are objects."""
+    """In the form that Hugging Face's `apply_chat_template` takes; arguments of calls are objects."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
@@ -61,12 +61,12 @@ class Conversation:
     add_generation_prompt: bool
 
     def as_request(self) -> list[dict[str, Any]]:
-        """The messages as OpenAI's API has them: arguments as JSON text."""
+        """The messages in the form of OpenAI's API: arguments are JSON text."""
         return [_as_request(message) for message in self.messages]
 
 
 def conversations(count: int, shapes: Shapes, seed: int = 25) -> Iterator[Conversation]:
-    """`count` conversations. Every call has the id `functions.NAME:N`, N counted over the conversation."""
+    """Generate `count` conversations. Call ids are `functions.NAME:N`, with N counted over the conversation."""
     for number in range(count):
         yield _conversation(random.Random(f"{seed} {number}"), shapes)
 

@@ -12,7 +12,7 @@ FILE = "TEST_FAILURES"
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Append the case and its error. Workers of pytest-xdist leave it to the process that they report to."""
+    """Append the case and its error. With pytest-xdist, only the controller process writes."""
     file = os.environ.get(FILE)
     if file is not None and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         with Path(file).open("a") as opened:

@@ -16,7 +16,7 @@ _KEY = "file_times"
 
 @dataclass(slots=True)
 class FileTime:
-    """Sums over the cases of one file."""
+    """Sums over the cases of a file."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -25,7 +25,7 @@ class FileTime:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Remember when a case began, its fixtures included."""
+    """Record when a case begins, including its fixtures."""
     item.stash[_BEGAN] = (time.perf_counter(), _cpu_s())
     return (yield)
 
@@ -34,7 +34,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Send the case's times along with its last report, which also travels from workers to their controller."""
+    """Attach the case's times to its last report, which workers send to the controller."""
     if call.when == "teardown":
         wall_s, cpu_s = item.stash[_BEGAN]
         item.user_properties.append((_KEY, [time.perf_counter() - wall_s, _cpu_s() - cpu_s]))
@@ -42,7 +42,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Wall time, CPU time with that of ended child processes, number of cases, file."""
+    """Print wall time, CPU time including child processes, number of cases and file name."""
     files: dict[str, FileTime] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:

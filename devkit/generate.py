@@ -1,4 +1,4 @@
-"""Runs requests through an EngineCore to their end, on the calling thread."""
+"""Runs requests through an EngineCore until they finish, on the calling thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ballast.engine.request import FinishReason, Request
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What one request produced."""
+    """The output of one request."""
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
@@ -19,7 +19,7 @@ class Generated:
 
 
 def generate(core: EngineCore, requests: Iterable[Request], *, first_seq: int = 1) -> list[Generated]:
-    """Submits all requests together, steps until all have ended, and returns the results in the order of `requests`."""
+    """Submit all requests, step until all have finished, and return the results in the order of `requests`."""
     requests = list(requests)
     tokens: dict[int, list[int]] = {}
     reasons: dict[int, FinishReason] = {}

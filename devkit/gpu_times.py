@@ -1,4 +1,4 @@
-"""How long a GPU takes, by its own clock."""
+"""GPU times, measured with the GPU's own clock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 REPEATS = 5
 CALLS = 8
-"""In one graph."""
+"""Calls captured in one graph."""
 
 
 def median_us(run: Callable[[], object]) -> float:
-    """The median of some runs on the current stream, in microseconds; one more comes first and does not count."""
+    """Median time of several runs on the current stream, in microseconds, after one warm-up run."""
     run()
     times: list[float] = []
     for _ in range(REPEATS):
@@ -27,8 +27,8 @@ def median_us(run: Callable[[], object]) -> float:
 
 
 def captured_us(calls: Sequence[Callable[[], object]]) -> float:
-    """The median of some replays of a graph that calls these in turn, in microseconds a call: without what launching
-    costs the host."""
+    """Median time per call in microseconds, from replays of a graph that captures `calls` in order. Excludes launch
+    overhead on the host."""
     for call in calls:
         call()
     torch.cuda.synchronize()

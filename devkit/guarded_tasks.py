@@ -1,4 +1,4 @@
-"""Tasks for a guarded process, by name: what hostile input makes a process do."""
+"""Tasks for a guarded process, by name: effects that hostile input can have on a process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 
 def answer(task: Any) -> Any:
-    """What the task's name says, with its arguments."""
+    """Run the task of that name with its arguments."""
     name, *arguments = task
     return _TASKS[name](*arguments)
 

@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def drawn_layers() -> dict[str, list[list[list[str]]]]:
-    """Part of the source → its chains; a chain is a list of layers, the highest first; a layer is a list of names."""
+    """Map each part of the source to its chains. A chain is a list of layers, highest first; a layer is a list of
+    names."""
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     drawing = re.search(r"^## Layers\n.*?^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert drawing is not None

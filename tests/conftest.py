@@ -5,8 +5,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-# Bytecode is kept even where the environment forbids that: without it, each of hundreds of processes would compile what
-# it imports, torch among it.
+# Write bytecode even if the environment forbids it. Otherwise each of hundreds of processes would compile its imports,
+# including torch.
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
 # Triton's interpreter multiplies tiles with numpy. On a GPU, the product of a row does not depend on the row's position
@@ -22,15 +22,15 @@ from devkit.servers.command import Command
 from devkit.servers.process import ServerProcess
 
 sys.dont_write_bytecode = False
-# Until the tests run: imports leave hardly any garbage, and looking for it takes a fifth of their time.
+# Disable the collector until the tests run: imports leave hardly any garbage, and it takes a fifth of their time.
 gc.disable()
 pytest_plugins = ("devkit.failures", "devkit.file_times", "devkit.long", "devkit.workers")
 
-# Workers share the machine's cores, and OpenMP's threads spin while they wait for one that has none. Read when torch is
-# imported.
+# Workers share the cores, and waiting OpenMP threads spin even when a thread that they wait for has no core. torch
+# reads the variable when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Properties are tried on the same examples every time. A pause of the machine must not fail a test.
+# Hypothesis uses the same examples in every run. A pause of the machine must not fail a test.
 settings.register_profile(
     "ballast", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -39,7 +39,7 @@ settings.load_profile("ballast")
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_servers() -> Iterator[None]:
-    """Servers and commands of this run are forks of a process that has imported what they need."""
+    """Start servers and commands as forks of a process that has imported their modules."""
     template = prefork.Template(prefork.SERVER_MODULES)
     ServerProcess.start = template.start
     Command.run = template.run
@@ -49,7 +49,7 @@ def forked_servers() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def short_reads_of_memory() -> Iterator[None]:
-    """`ballast plan` reads 64 MiB to measure the speed of memory. Its 1 GiB take two seconds of CPU time."""
+    """`ballast plan` reads 64 MiB to measure memory speed. The default of 1 GiB takes two seconds of CPU time."""
     from ballast.host import bandwidth
 
     with pytest.MonkeyPatch.context() as patch:
@@ -58,8 +58,8 @@ def short_reads_of_memory() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are not run where there is no CUDA device, and of these such marked `flashinfer` not where
-    that is not installed."""
+    """Skip tests marked `gpu` if there is no CUDA device, and those also marked `flashinfer` if flashinfer is not
+    installed."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = why_unusable("cuda:0") if marked else None
     has_flashinfer = importlib.util.find_spec("flashinfer") is not None
@@ -67,11 +67,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
         elif item.get_closest_marker("flashinfer") and not has_flashinfer:
-            item.add_marker(pytest.mark.skip(reason="no flashinfer: requirements/dev-cuda.txt has it"))
+            item.add_marker(pytest.mark.skip(reason="flashinfer is not installed: install requirements/dev-cuda.txt"))
 
 
 def pytest_collection_finish() -> None:
-    """Excludes imported objects from garbage collection. The collector then runs more often over other objects, so a
+    """Exclude imported objects from garbage collection. The collector then scans other objects more often, so a
     connection that a test leaves open is reported during that test or soon after."""
     gc.collect()
     gc.freeze()
@@ -79,12 +79,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """In the process that divides tests among workers, too, which collects none."""
+    """The same in the process that distributes tests to workers, which collects no tests."""
     gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Reports the reasons why tests were not run, one per line, with their numbers."""
+    """Report the reasons why tests were skipped, one per line, with their counts."""
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.getreports("skipped")

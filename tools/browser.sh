@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that the tests of the chat page have Chromium: installs Debian's package if possible, or says what to do.
+# Makes sure that the tests of the chat page have Chromium: installs Debian's package if possible, or prints instructions.
 set -euo pipefail
 shell=chromium-headless-shell # Chromium without windows, in less than half of its CPU time; Ubuntu has none
 ! command -v "$shell" >/dev/null || exit 0

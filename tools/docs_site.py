@@ -1,8 +1,8 @@
 """Build the documentation site from docs/ and the pages at the top of the repository.
 
-    python -m tools.docs_site [DIRECTORY]      build/site unless given
+    python -m tools.docs_site [DIRECTORY]      default: build/site
 
-Copies the sources into a folder of their own, adds the top pages and excludes decision records from the search.
+Copies the sources into a separate folder, adds the top pages and excludes decision records from the search.
 Zensical then builds in strict mode, so a broken link is an error.
 """
 

@@ -99,14 +99,23 @@ print("torch", torch.__version__, "triton", triton.__version__, kernels.usable_i
 }
 
 test() {
-  # Files without such tests may import packages that are not installed here. Most of the time goes into compiling
-  # kernels, so the workers share one cache of them. pytest-benchmark, if installed, refuses to run beside workers.
-  # Failures are also written one by one: a run may be cut off.
-  local files
-  mapfile -t files < <(grep -rl --include='test_*.py' 'mark\.gpu' tests/kernels tests/runtime | sort)
-  TEST_FAILURES="$out/failures.txt" "$python" -m pytest -q -m gpu -p no:cacheprovider -p no:benchmark "${files[@]}" \
-    --junitxml="$out/tests.xml" \
-    --numprocesses "${TEST_WORKERS:-$(($(nproc) / 2 + 1))}" --dist worksteal | tee "$out/tests.log"
+  # Servers first and one at a time: at its first start, a server compiles kernels on all cores, and tests limit its time.
+  local servers files failed=0
+  mapfile -t servers < <(grep -rl --include='test_*.py' 'mark\.gpu' tests/runtime | xargs grep -l ServerProcess | sort)
+  mapfile -t files < <(grep -rl --include='test_*.py' 'mark\.gpu' tests/kernels tests/runtime | sort |
+    grep -vxF "$(printf '%s\n' "${servers[@]}")")
+  tests_of servers 1 "${servers[@]}" || failed=1
+  tests_of tests "${TEST_WORKERS:-$(($(nproc) / 2 + 1))}" "${files[@]}" || failed=1
+  return $failed
+}
+
+# Files without such tests may import packages that are not installed here. Most of the time goes into compiling
+# kernels, so the workers share one cache of them. pytest-benchmark, if installed, refuses to run beside workers.
+# Failures are also written one by one: a run may be cut off.
+tests_of() {
+  local name=$1 workers=$2
+  TEST_FAILURES="$out/failures.txt" "$python" -m pytest -q -m gpu -p no:cacheprovider -p no:benchmark "${@:3}" \
+    --junitxml="$out/$name.xml" --numprocesses "$workers" --dist worksteal | tee "$out/$name.log"
 }
 
 # Checks the kernels for memory errors in the first, the middle and the last case of every test, because each launch

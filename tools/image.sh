@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the images ballast-runtime and ballast-operator, or what they hold (sbom, into build/sbom), with the first of docker,
+# Builds the images ballast-runtime and ballast-operator, or lists of their contents (sbom, into build/sbom), with the first of docker,
 # podman and buildah that works here.
 #   image.sh images | archives FOLDER | sbom
 # archives builds the images too, and writes each as an OCI archive, NAME-TAG.oci.tar, into the folder.
@@ -7,7 +7,7 @@
 # (requirements/cpu.txt), VERSION-cuda (requirements/cuda.txt).
 # From the environment: TAG (default: the project's version); REQUIREMENTS, the files to build a runtime from (default: the two
 # that the chart takes, runtime.txt and cpu.txt; for the sbom runtime.txt); BASE_IMAGE as the Dockerfile explains it; PIP_CERT
-# and PIP_INDEX_URL for builds behind a proxy; SOURCE_DATE_EPOCH, the time of everything in the images; BUILDER (docker, podman or buildah) and BUILD_FLAGS, more of its own flags.
+# and PIP_INDEX_URL for builds behind a proxy; SOURCE_DATE_EPOCH, the timestamp of all files in the images; BUILDER (docker, podman or buildah) and BUILD_FLAGS, more of its own flags.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

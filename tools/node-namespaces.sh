@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs a command in namespaces of its own, in which a node can run. Needs Linux and root.
+# Runs a command in new namespaces in which a node can run. Needs Linux and root.
 #   node-namespaces.sh COMMAND [ARGUMENT...]
 # When the last process in the namespaces ends, the network disappears. Container runtimes and kubelets write to the
-# folders below in every configuration. Here these folders are empty and in memory, so the machine's own do not change.
+# folders below in every configuration. Here these folders are empty and in memory, so the machine's folders do not change.
 set -euo pipefail
 
 export NODE_FOLDERS="/run/netns /run/containerd /var/lib/cni /var/lib/kubelet /var/log/containers"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests on a machine in software (QEMU) with two NUMA nodes. Needs Linux and root. Reports what else is missing.
+# Tests on an emulated machine (QEMU) with two NUMA nodes. Needs Linux and root. Reports what else is missing.
 #   numa.sh [PYTEST ARGUMENTS]
 # The wheel must be in build/dist (make wheel). BALLAST_NUMA_RECORDS names a file to which records are appended.
 set -euo pipefail

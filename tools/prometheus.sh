@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the folder of prometheus and promtool for the tests of dashboards and alerts: those in PATH, or Debian's
-# package unpacked below ~/.cache/ballast, which needs no root. On other systems it says what to do.
+# package unpacked below ~/.cache/ballast, which needs no root. On other systems it prints instructions.
 # With --cached nothing is fetched: missing programs are an error.
 set -euo pipefail
 

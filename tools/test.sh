@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests that need no GPU, the parts of `make test`, and reports how long each part took.
-# Downloads, the Go builds for clusters, and the tests on clusters, which wait most of the time, run alongside the others.
-# Output of downloads and builds is shown only if one of them fails, that of tests on clusters when they have ended.
+# Downloads, Go builds for clusters, and cluster tests (which mostly wait) run alongside the other parts.
+# Output of downloads and builds is shown only if one of them fails; output of cluster tests when they have ended.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ run() { # part
 }
 
 foreground() { # part
-  set -m # a process group of its own, so that a signal to this script alone ends the part too
+  set -m # a process group of its own, so that a signal sent only to this script ends the part too
   run "$1" < /dev/null & running+=("$!")
   set +m
   wait "${running[-1]}"

@@ -3,7 +3,7 @@ memory.
 
 python benchmarks/engine/load.py [MODEL.gguf] [--threads N] [--rounds 3] [--cold] [--packed-dir DIR]
 
-Each round reads the file like `dd bs=1M of=/dev/null` and loads the weights in a process of its own. Before and after
+Each round reads the file like `dd bs=1M of=/dev/null` and loads the weights in a separate process. Before and after
 that, a separate process touches as many bytes of fresh memory as the file has, with as many threads. A virtual machine
 gets memory from its host when it first touches it. This can be far slower than everything else and varies from minute
 to minute, so compare a round with the mean of its own two measurements. `--cold` drops the file from the page cache
@@ -131,7 +131,7 @@ def read_speed(path: Path) -> float:
 
 
 def fresh_memory_seconds(num_bytes: int, threads: int) -> float:
-    """Seconds in which threads touch fresh huge pages. Each thread touches a part of its own."""
+    """Seconds in which threads touch fresh huge pages. Each thread touches a separate part."""
     with mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory, ThreadPoolExecutor(threads) as pool:
         memory.madvise(mmap.MADV_HUGEPAGE)
         pages = np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE]

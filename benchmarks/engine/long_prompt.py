@@ -5,7 +5,7 @@ python benchmarks/engine/long_prompt.py MODEL.gguf [--prompt_tokens 32768] [--pa
 
 Loads the model once, as `ballast serve --device cuda:0` does. The prompt is random tokens. The time is from the
 request's arrival to its first token. Prints one JSON line per length of a pass. --profile shows the GPU time of the
-longest passes by kernel. Without a GPU, the program says so.
+longest passes by kernel. Without a GPU, it prints a message instead.
 """
 
 from __future__ import annotations

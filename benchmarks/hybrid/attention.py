@@ -6,7 +6,7 @@ python benchmarks/hybrid/attention.py [--heads 128 16] [--groups 32/4 64/4 96/8]
 
 Decode steps, which flashinfer supports for latents only, are captured over enough layers that the cache does not fit
 the GPU's L2 cache. Prompts are queued as in a server. Figures are medians of 5. Prints one JSON line per case. Without
-a GPU, the program says so and prints none.
+a GPU, it prints a message instead.
 """
 
 from __future__ import annotations

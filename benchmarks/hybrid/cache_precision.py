@@ -129,7 +129,7 @@ class Measured:
     free: Compared
     forced: Compared
     choices: tuple[int, int, int]
-    """Number of choices that were made, that differ, and that were refused."""
+    """Number of choices, of differing choices, and of rejected choices."""
 
 
 class Side(Runner):

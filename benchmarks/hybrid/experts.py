@@ -6,7 +6,7 @@ python benchmarks/hybrid/experts.py MODEL.gguf [--threads 16 12] [--batch 1 4] [
 
 For each number of threads, the model is loaded once with experts in host memory. Steps with the share that was measured
 at start alternate with steps without it. With "all", the model is loaded again with every expert in GPU memory. Prompts
-are random token ids. Prints one JSON line per case. Without a GPU, the program says so.
+are random token ids. Prints one JSON line per case. Without a GPU, it prints a message instead.
 """
 
 from __future__ import annotations

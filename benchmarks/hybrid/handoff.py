@@ -2,7 +2,7 @@
 
 python benchmarks/hybrid/handoff.py [--layers 58] [--hidden 7168] [--batch 1 4 16] [--threads N]
 
-Prints one JSON line per batch size. Without a GPU, the program says so and prints none.
+Prints one JSON line per batch size. Without a GPU, it prints a message instead.
 """
 
 from __future__ import annotations

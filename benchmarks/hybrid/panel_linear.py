@@ -4,7 +4,7 @@ python benchmarks/hybrid/panel_linear.py [--tokens 1 4 16 64 256 1024 4096]
 
 Prints one JSON line per case: microseconds per call inside a CUDA graph over copies of the weights that together do not
 fit the caches; packed weight bytes and arithmetic operations per second; and the largest error over Σ|wᵢ xᵢ| as a power
-of two, for the first rows against float64. Without a GPU, the program says so and prints none.
+of two, for the first rows against float64. Without a GPU, it prints a message instead.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ python benchmarks/hybrid/prefill.py MODEL.gguf [--tokens 512 1024 4096] [--threa
                                     [--profile]
 
 Prints one JSON line per case: a step of N random tokens, its median and spread, and its speed as a share of the speed
-at which the experts could cross PCIe. --profile shows the GPU time of a streamed step by kernel. Without a GPU, the
-program says so.
+at which the experts could cross PCIe. --profile shows the GPU time of a streamed step by kernel. Without a GPU, it
+prints a message instead.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ python benchmarks/hybrid/resident_experts.py [--tokens 1 4 16 64 128] [--shapes 
 Each token chooses its experts at random. Prints one JSON line per case: microseconds per layer inside a CUDA graph,
 from the router's choice to the sum over a token's experts; bytes of distinct experts per second; and the largest error
 of a token's result relative to its length as a power of two, against float64. The first line is a copy within the
-memory, in bytes read and written per second. Without a GPU, the program says so and prints none.
+memory, in bytes read and written per second. Without a GPU, it prints a message instead.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ MIB = 1 << 20
 
 @dataclass(slots=True)
 class Seen:
-    """What all clients saw, and what the server reported each second."""
+    """Observations of all clients, and the server's reports of each second."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def client(number: int, port: int, longest: int, seen: Seen, stopping: threading.Event) -> None:
-    """Sends one request after another, each of its own kind."""
+    """Sends requests of different kinds one after another."""
     rng = random.Random(number)
     while not stopping.is_set():
         length = int(4 * (longest / 4) ** rng.random())  # log-uniform: as many short ones as long ones
@@ -126,7 +126,7 @@ def client(number: int, port: int, longest: int, seen: Seen, stopping: threading
 
 
 def ask(port: int, body: Mapping[str, object], leaving: Leaving, rng: random.Random) -> tuple[str, int]:
-    """Returns how it ended and the tokens that came. Raises OSError, HTTPException or ValueError for a wrong reply."""
+    """Returns the outcome and the received tokens. Raises OSError, HTTPException or ValueError for a wrong reply."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
     try:
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})

@@ -7,7 +7,7 @@ python benchmarks/hybrid/sparse_attention.py [--batch 1 4 16] [--lengths 4096 32
 Decode steps are captured over enough layers that the caches do not fit the GPU's L2 cache. `prompt` tokens at the end
 of each length are queued like a slice of a step. Dense attention is flashinfer's if it is installed, and ours
 otherwise. `index_read_share` is the read speed of the index keys as a share of the GPU's memory read speed. Figures are
-medians of 5. Prints one JSON line per case. Without a GPU, the program says so and prints none.
+medians of 5. Prints one JSON line per case. Without a GPU, it prints a message instead.
 """
 
 from __future__ import annotations

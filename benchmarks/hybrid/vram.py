@@ -3,7 +3,7 @@
 python benchmarks/hybrid/vram.py MODEL.gguf [any option of `ballast serve`]
 
 Loads the model as `ballast serve --device cuda:0` does, then runs the steps that need most memory: a full chunk, and a
-full batch of decodes at the end of the cache. Prints one JSON line. Without a GPU, it prints the plan alone, which
+full batch of decodes at the end of the cache. Prints one JSON line. Without a GPU, it prints only the plan, which
 accepts --vram_limit.
 """
 

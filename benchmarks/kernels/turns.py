@@ -1,7 +1,7 @@
 """Compare two builds of the CPU kernels alternately: one linear layer, one thread, weights in or beyond the caches
 (`--rows`). Prints one JSON line per case.
 
-Each build runs in a process of its own. Each turn measures both, and the order alternates. Ratios above 1 mean that the
+Each build runs in a separate process. Each turn measures both, and the order alternates. Ratios above 1 mean that the
 second build is faster: the ratio of the best turns, and the median of the ratios per turn.
 
 python benchmarks/kernels/turns.py BEFORE.so NOW.so [--format Q2_K Q3_K] [--tokens 1 4 16] [--isa avx512] [--rows 1024]

@@ -297,7 +297,7 @@ def _left(kube: Kube) -> int:
         return sum(len(kube.list(resource, NAMESPACE, {"app.kubernetes.io/name": "ballast"})) for resource in CHILDREN)
 
     try:
-        wait_for("nothing to be left", lambda: remaining() == 0, timeout_s=120, interval_s=1)
+        wait_for("all objects to be deleted", lambda: remaining() == 0, timeout_s=120, interval_s=1)
     except AssertionError:
         return remaining()
     return 0

@@ -118,7 +118,7 @@ class Asleep:
 
 @contextmanager
 def service(model: Path, packed: Path | None) -> Iterator[Asleep]:
-    """The sample with this model, at zero replicas, in a cluster of its own."""
+    """The sample with this model, at zero replicas, in a separate cluster."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         cluster = Cluster(Path(folder))
         cluster.start()

@@ -414,10 +414,14 @@ void bind_sched(py::module_ m) {
       .def("take_transfers", &Scheduler::take_transfers)
       .def(
           "fetched",
-          [](Scheduler& self, int64_t seq, int64_t num_blocks, bool is_damaged) {
-            self.fetched(SeqId{seq}, to_int32("num_blocks", num_blocks), is_damaged);
+          [](Scheduler& self, int64_t seq, int64_t num_blocks, bool is_damaged, bool is_state_damaged) {
+            const Damage damage = is_damaged         ? Damage::kBlock
+                                  : is_state_damaged ? Damage::kState
+                                                     : Damage::kNone;
+            self.fetched(SeqId{seq}, to_int32("num_blocks", num_blocks), damage);
           },
-          py::arg("seq"), py::arg("num_blocks"), py::kw_only(), py::arg("is_damaged") = false)
+          py::arg("seq"), py::arg("num_blocks"), py::kw_only(), py::arg("is_damaged") = false,
+          py::arg("is_state_damaged") = false)
       .def(
           "measured",
           [](Scheduler& self, int64_t tier, double block_seconds) {

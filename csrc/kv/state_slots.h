@@ -61,6 +61,10 @@ class StateSlots {
   bool is_snapshot(StateSlot slot) const {
     return slot != kNullSlot && slots_[index_of(slot)].block != kNullBlock;
   }
+  // The block whose snapshot it is, or the null block.
+  BlockId block_of(StateSlot slot) const {
+    return slots_.empty() ? kNullBlock : slots_[index_of(slot)].block;
+  }
   // A held slot becomes the snapshot of a block, unless the block has one. `num_tokens`: that precede it.
   void attach(BlockId block, StateSlot slot, bool is_on_grid, int32_t num_tokens = 0);
   // The numbers of tokens before at most `most` snapshots, those used last first.
@@ -69,7 +73,7 @@ class StateSlots {
   void touch(BlockId block);
   // A free slot becomes the snapshot of a block that has none.
   void restore(BlockId block, StateSlot slot);
-  // A block of the cache is freed.
+  // The block has no snapshot any more: it is freed, or the snapshot is wrong.
   void drop(BlockId block);
 
   // `holders`: of each slot.

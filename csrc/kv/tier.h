@@ -58,6 +58,8 @@ class Tier {
   // A state that is being fetched is not evicted.
   void hold_state(StateSlot state) { blocks_.states().hold(state); }
   void release_state(StateSlot state) { blocks_.states().release(state); }
+  // Its content is wrong: its block has no state any more. It may be held.
+  void drop_state(StateSlot state) { blocks_.states().drop(blocks_.states().block_of(state)); }
   // See PrefixIndex; 0 for a block that is not known.
   uint64_t stamp(BlockId block) const { return is_hidden(block) ? 0 : blocks_.stamp(block); }
 

@@ -366,9 +366,9 @@ bool Scheduler::is_worth_fetching(SeqId seq) const {
                                         state_.num_decode);
 }
 
-void Scheduler::fetched(SeqId seq, int32_t num_blocks, bool is_damaged) {
+void Scheduler::fetched(SeqId seq, int32_t num_blocks, Damage damage) {
   Request& request = fetching(seq);
-  const int32_t num_found = state_.tiers.end_fetch(request, num_blocks, is_damaged);
+  const int32_t num_found = state_.tiers.end_fetch(request, num_blocks, damage);
   state_.request_blocks.end_fetch(request, num_found > 0);
   const int32_t num_tokens = num_found * state_.config.block_tokens;
   if (request.aborted) {

@@ -88,9 +88,9 @@ class Scheduler {
 
   // The transfers ordered since the last call; call it after plan(), commit(), fetched() and stored().
   std::vector<Transfer> take_transfers();
-  // Completes the fetch of a request: the first num_blocks arrived. The next one is damaged, or the fetch was
-  // stopped there.
-  void fetched(SeqId seq, int32_t num_blocks, bool is_damaged);
+  // Completes the fetch of a request: the first num_blocks arrived. The next one, or its state, is damaged,
+  // or the fetch was stopped there.
+  void fetched(SeqId seq, int32_t num_blocks, Damage damage);
   // Seconds that a tier takes per block, as measured lately; 0: unknown. Blocks that are faster to compute
   // are not fetched.
   void measured(int32_t tier, double block_seconds);

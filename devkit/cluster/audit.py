@@ -1,4 +1,4 @@
-"""The API server's audit log: every call of every client, independent of what a client reports about itself."""
+"""The API server's audit log: every call of every client, independent of what clients report themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Call:
     user: str
     verb: str
     resource: str
-    """With the subresource, for example pods/status."""
+    """Including the subresource, for example pods/status."""
     namespace: str
     name: str
     code: int
@@ -30,14 +30,14 @@ class Call:
 
 
 class AuditLog:
-    """Read from where the last read ended."""
+    """Reads on from the end of the last read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = path.stat().st_size if path.exists() else 0
 
     def new_calls(self, keep: Callable[[Call], bool] = lambda _: True) -> list[Call]:
-        """Calls logged since this reader was made or last asked."""
+        """Calls logged since this reader was created or last called."""
         with self._path.open("rb") as log:
             log.seek(self._offset)
             whole = log.read()
@@ -47,7 +47,7 @@ class AuditLog:
         return [call for call in calls if keep(call)]
 
     def new_writes(self, user: str | None = None) -> list[Call]:
-        """Writes, by everyone or by one user; a request for a token or a review of access writes nothing."""
+        """Writes by all users or by one; requests for tokens and access reviews do not count."""
         return self.new_calls(
             lambda call: call.is_write and (user is None or call.user == user) and not call.resource.endswith("reviews")
         )

@@ -1,4 +1,4 @@
-"""Paths of the cluster's programs: from KUBEBUILDER_ASSETS, or else built by tools/cluster-binaries.sh."""
+"""Paths of the cluster's programs: from KUBEBUILDER_ASSETS, or built by tools/cluster-binaries.sh."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = {
     "health": "gitops",
     **dict.fromkeys(("versitygw", "registry"), "stores"),
 }
-"""Programs that are not of the control plane, and what tools/cluster-binaries.sh calls the group of each."""
+"""Programs outside the control plane, with the names of their groups in tools/cluster-binaries.sh."""
 
 
 def program(name: str) -> Path:
@@ -30,7 +30,7 @@ def program(name: str) -> Path:
 
 @cache
 def built(part: str) -> Path:
-    """Folder with the programs of a group; RuntimeError says what to run if they are not built."""
+    """Folder with a group's programs. If they are not built, RuntimeError names the command to run."""
     return Path(_printed(ROOT / "tools" / "cluster-binaries.sh", part, "--cached"))
 
 

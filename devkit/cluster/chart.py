@@ -1,4 +1,4 @@
-"""The chart's operator on a cluster whose nodes run nothing: the Deployment's own command, started here."""
+"""The chart's operator on a cluster with simulated nodes: runs the Deployment's own command on this machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from devkit.cluster.service.pod_answers import PodAnswers
 
 RELEASE = "ballast"
 ACCOUNT = "ballast-operator"
-"""Of the Deployment and of its service account, in a release of that name."""
+"""Name of the Deployment and of its service account, in a release of that name."""
 
 
 @contextmanager
 def operator_of(cluster: Cluster, namespace: str, answers: PodAnswers, name: str) -> Iterator[OperatorProcess]:
-    """Leading, under the release's own account and permissions; it must end cleanly."""
+    """An operator that leads, with the release's own account and permissions; it must exit cleanly."""
     (container,) = cluster.kube.get("deployments", ACCOUNT, namespace)["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["ballast-operator"]
     command, *arguments = container["args"]

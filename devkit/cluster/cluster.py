@@ -1,4 +1,4 @@
-"""One control plane with kwok, as the tests share it."""
+"""One control plane with kwok, shared by tests."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ END_TIMEOUT_S = 60
 
 
 class Cluster:
-    """Started with one made-up node for each behaviour of pods (kwok_stages.yaml)."""
+    """Starts with one simulated node for each pod behaviour (kwok_stages.yaml)."""
 
     def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
         self.folder = folder
         self.control_plane = ControlPlane(folder, address)
         self.kwok = kwok(self.control_plane)
         self._installed: dict[str, tuple[str, Object]] = {}
-        """Per definition: its resource version and manifest when it was last installed."""
+        """By definition: its resource version and manifest at the last installation."""
 
     @property
     def kube(self) -> Kube:
-        """As administrator."""
+        """A client with administrator rights."""
         return self.control_plane.kube
 
     def start(self) -> None:
@@ -48,7 +48,7 @@ class Cluster:
         self.control_plane.stop()
 
     def install(self, *manifests: Path) -> None:
-        """Apply every object of these files; return when custom resources can be used."""
+        """Apply all objects in these files; return when custom resources can be used."""
         for manifest in manifests:
             for document in documents(manifest):
                 if document["kind"] == "CustomResourceDefinition":
@@ -57,8 +57,8 @@ class Cluster:
                     self.kube.apply(self.resource_of(document), document)
 
     def _install_definition(self, definition: Object) -> None:
-        """Apply it, unless it is still as it was installed: our definitions are long, and the API server takes 0.3 s of
-        CPU time to apply them."""
+        """Apply it unless it is unchanged since its last installation: our definitions are long, and the API server
+        needs 0.3 s of CPU time to apply them."""
         name = definition["metadata"]["name"]
         found = self.kube.find("customresourcedefinitions", name)
         if found is not None and self._installed.get(name) == (found["metadata"]["resourceVersion"], definition):
@@ -70,7 +70,7 @@ class Cluster:
 
     @contextmanager
     def kinds(self, *definitions: Object) -> Iterator[None]:
-        """Kinds of others, there for a while."""
+        """Install other projects' definitions for the duration of the block."""
         names = [definition["metadata"]["name"] for definition in definitions]
         for definition in definitions:
             spec = definition["spec"]
@@ -84,27 +84,28 @@ class Cluster:
         finally:
             for name in names:
                 self.kube.delete("customresourcedefinitions", name)
-            wait_for("the kinds to go", lambda: not self._defined(names))
+            wait_for("the kinds to be deleted", lambda: not self._defined(names))
 
     def _defined(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if self.kube.find("customresourcedefinitions", name)]
 
     @staticmethod
     def resource_of(document: Object) -> str:
-        """Kind to the resource's name: for every kind used here, lower case with the English plural."""
+        """Map a kind to its resource name: for every kind used here, lower case with the English plural."""
         kind = str(document["kind"]).lower()
         return kind[:-1] + "ies" if kind.endswith("y") else kind + "s"
 
     def make_namespace(self, name: str, restricted: bool = True) -> str:
-        """A namespace whose default service account exists; `restricted` enforces that pod security standard."""
+        """Create a namespace and wait for its default service account; `restricted` enforces that pod security
+        standard."""
         labels = {"pod-security.kubernetes.io/enforce": "restricted"} if restricted else {}
         self.kube.create("namespaces", {"metadata": {"name": name, "labels": labels}})
         wait_for("the default service account", lambda: self.kube.find("serviceaccounts", "default", name))
         return name
 
     def token_of(self, account: str, namespace: str, secret: Object | None = None) -> str:
-        """A bearer token of a service account, as a pod would have it. It ends with the `secret`, if one is given, as
-        that of a pod ends with the pod."""
+        """A bearer token of a service account, as a pod has it. With `secret`, the token becomes invalid when the
+        secret is deleted, like a pod's token when the pod is deleted."""
         bound = None
         if secret is not None:
             metadata = secret["metadata"]
@@ -118,7 +119,7 @@ class Cluster:
         return str(answer["status"]["token"])
 
     def accepts(self, token: str) -> bool:
-        """Whether the API server still knows whose token this is."""
+        """Whether the API server accepts the token."""
         client = Kube(self.kubeconfig_for(token, "doubtful"))
         try:
             client.list("namespaces")
@@ -133,7 +134,7 @@ class Cluster:
         return FaultProxy(self.control_plane.server, self.control_plane.pki.ca)
 
     def kubeconfig_for(self, token: str, name: str, server: str | None = None) -> Path:
-        """A kubeconfig by bearer token, to the API server or to a proxy's `server`."""
+        """A kubeconfig with a bearer token, for the API server or for a proxy's `server`."""
         path = self.folder / f"{name}.kubeconfig"
         if server is not None:
             return kubeconfig(path, server, token=token)
@@ -155,9 +156,9 @@ class Cluster:
 
 
 def served_paths(definition: Object) -> list[str]:
-    """The paths of the lists of all objects of a kind, one for each version.
+    """The paths that list all objects of a kind, one per version.
 
-    The API server refuses them with 429 while it prepares the storage of a definition that is new or was changed.
+    The API server rejects them with 429 while it prepares the storage of a new or changed definition.
     """
     spec = definition["spec"]
     plural = spec["names"]["plural"]

@@ -12,7 +12,7 @@ from devkit.cluster.waiting import wait_for
 
 START_TIMEOUT_S = 90
 GOGC = "300"
-"""By what percentage Go's heap grows between collections, 100 by default: a fifth less CPU time for 250 MB more."""
+"""Heap growth in percent between Go's collections (default 100): saves a fifth of CPU time for 250 MB more memory."""
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -24,7 +24,7 @@ rules: [{level: Metadata}]
 class ControlPlane:
     """A cluster without nodes. `kubeconfig` is the administrator's; `kube` a client made from it.
 
-    `address` is where the API server listens: loopback, or the address of a node that pods must reach it by.
+    `address`: the API server's listen address. Either loopback, or the address of a node if pods must reach it.
     """
 
     service_cidr = "10.96.0.0/16"
@@ -53,7 +53,7 @@ class ControlPlane:
         return self.scheduler, self.controller_manager, self.apiserver, self.etcd
 
     def client_config(self, user: str, group: str | None = None) -> Path:
-        """A kubeconfig by client certificate for `user` in `group`."""
+        """A kubeconfig with a client certificate for `user` in `group`."""
         path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
         return kubeconfig(path, self.server, self.pki.ca, self.pki.client(user, group))
 
@@ -62,7 +62,8 @@ class ControlPlane:
         self.etcd.start()
         self.apiserver.start()
         self.wait_ready()
-        # Before the API server's start-up hooks have made their roles, the controller manager ends instead of waiting.
+        # If the API server's start-up hooks have not created their roles yet, the controller manager exits instead of
+        # waiting.
         self.controller_manager.start()
         self.scheduler.start()
         wait_for("the default service account", self._has_default_account, START_TIMEOUT_S)
@@ -70,7 +71,7 @@ class ControlPlane:
     def stop(self) -> None:
         self.kube.close()
         for process in self.processes:
-            process.kill()  # open watches would delay a graceful stop, and nothing here outlives the tests
+            process.kill()  # open watches would delay a graceful stop, and no data outlives the tests
 
     def wait_ready(self) -> None:
         wait_for("the API server's /readyz", self._is_ready, START_TIMEOUT_S)
@@ -143,8 +144,7 @@ class ControlPlane:
             "audit-log-path": self.audit_log,
             "audit-log-mode": "blocking",
             "profiling": "false",
-            # Endpoint objects with loopback addresses are rejected, and no client here reaches the API server by its
-            # Service.
+            # Endpoint objects with loopback addresses are rejected, and no client here uses the API server's Service.
             **({"endpoint-reconciler-type": "none"} if self.address.startswith("127.") else {}),
         }
 
@@ -159,7 +159,7 @@ class ControlPlane:
             "allocate-node-cidrs": "true",
             "cluster-cidr": self.pod_cidr,
             "service-cluster-ip-range": self.service_cidr,
-            # On a busy machine made-up nodes renew their leases late. Their pods would never be ready again.
+            # On a busy machine simulated nodes renew their leases late. Their pods would then never become ready again.
             "node-monitor-grace-period": "600s",
             "horizontal-pod-autoscaler-sync-period": "2s",
         }
@@ -175,7 +175,8 @@ class ControlPlane:
             "bind-address": "127.0.0.1",
             "secure-port": str(free_port()),
             "leader-elect": "false",
-            # 200 concurrent services would wait for the default of 20 requests per second, not for the operator.
+            # With the default of 20 requests per second, 200 concurrent services would wait for the limit, not the
+            # operator.
             "kube-api-qps": "500",
             "kube-api-burst": "1000",
         }

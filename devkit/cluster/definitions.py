@@ -1,5 +1,5 @@
-"""Definitions of other projects' kinds, as far as samples and the operator touch them: each field that is used, with
-its type, and nothing else, so that a misspelt field is refused."""
+"""Definitions of other projects' kinds, limited to the fields that samples and the operator use. Each has its type;
+other fields are rejected, so that misspelt ones are found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANYTHING: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": Tr
 
 
 def record(required: tuple[str, ...] = (), **fields: Schema) -> Schema:
-    """An object of these fields."""
+    """An object with these fields."""
     return {"type": "object", "properties": fields, **({"required": list(required)} if required else {})}
 
 
@@ -26,14 +26,14 @@ def several(item: Schema) -> Schema:
 
 
 def preset(schema: Schema, default: object) -> Schema:
-    """The schema with a default, which the API server fills in."""
+    """The schema with a default that the API server fills in."""
     return {**schema, "default": default}
 
 
 def definition(
     group: str, version: str, kind: str, content: Schema, short_names: tuple[str, ...] = (), namespaced: bool = True
 ) -> Object:
-    """A CustomResourceDefinition whose objects hold `content` in addition to their metadata."""
+    """A CustomResourceDefinition whose objects contain `content` in addition to their metadata."""
     plural = kind.lower()[:-1] + "ies" if kind.endswith("y") else kind.lower() + "s"
     schema = record(apiVersion=TEXT, kind=TEXT, metadata={"type": "object"}, **content["properties"])
     metadata: Object = {"name": f"{plural}.{group}"}
@@ -53,12 +53,12 @@ def definition(
 
 
 def with_spec(required: tuple[str, ...] = (), **fields: Schema) -> Schema:
-    """The content of a kind that has a spec of these fields."""
+    """The content of a kind with a spec that has these fields."""
     return record(spec=record(required, **fields))
 
 
 _ALL_PATHS = {"path": {"type": "PathPrefix", "value": "/"}}
-# Fields, required ones and defaults: gateway-api-inference-extension 1.5, gateway-api 1.4.
+# Fields, required fields and defaults: gateway-api-inference-extension 1.5, gateway-api 1.4.
 INFERENCE_POOL = definition(
     "inference.networking.k8s.io",
     "v1",
@@ -176,7 +176,7 @@ PROMETHEUS_RULE = definition(
         )
     ),
 )
-# Node feature discovery's topology updater has its fields at the top level.
+# The kind of node feature discovery's topology updater has its fields at the top level.
 NODE_RESOURCE_TOPOLOGY = definition(
     "topology.node.k8s.io",
     "v1alpha2",
@@ -184,7 +184,7 @@ NODE_RESOURCE_TOPOLOGY = definition(
     record(zones=several(ANYTHING)),
     namespaced=False,
 )
-# Others who use the kind InferenceService: KServe, LLMKube, OME. All three claim the short name isvc.
+# Other projects with a kind InferenceService: KServe, LLMKube, OME. All three claim the short name isvc.
 KSERVE = definition("serving.kserve.io", "v1beta1", "InferenceService", record(spec=ANYTHING), ("isvc",))
 LLMKUBE = definition("inference.llmkube.dev", "v1alpha1", "InferenceService", record(spec=ANYTHING), ("isvc",))
 OME = definition("ome.io", "v1beta1", "InferenceService", record(spec=ANYTHING), ("isvc",))

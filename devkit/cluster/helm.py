@@ -15,7 +15,7 @@ COMMAND_TIMEOUT_S = 240
 
 
 class HelmError(Exception):
-    """helm ended with an error; the message is what it said."""
+    """helm failed; the message is its error output."""
 
 
 class Helm:
@@ -26,7 +26,7 @@ class Helm:
         self._env = {**os.environ, **homes, "KUBECONFIG": str(kubeconfig or os.devnull)}
 
     def __call__(self, *words: str | Path) -> str:
-        """What it prints to standard output."""
+        """Run helm and return its standard output."""
         argv = [str(program("helm")), *map(str, words)]
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, env=self._env, check=False

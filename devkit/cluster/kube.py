@@ -17,7 +17,8 @@ from devkit.manifests import objects_of
 
 Object = dict[str, Any]
 
-# resource name -> (API path, is namespaced); what the tests touch. After a dot: a version that is not the usual one.
+# resource name -> (API path, is namespaced), for the resources that tests use. After a dot: a version other than the
+# default.
 RESOURCES: dict[str, tuple[str, bool]] = {
     "namespaces": ("api/v1", False),
     "nodes": ("api/v1", False),
@@ -65,7 +66,7 @@ RESOURCES: dict[str, tuple[str, bool]] = {
 
 
 class ApiError(Exception):
-    """A refusal by the API server; `status` is its Status object."""
+    """A rejection by the API server; `status` is its Status object."""
 
     def __init__(self, code: int, status: Object) -> None:
         super().__init__(f"{code} {status.get('reason', '')}: {status.get('message', '')}")
@@ -78,11 +79,11 @@ class ApiError(Exception):
 
 
 UNANSWERED = (ApiError, httpx.TransportError)
-"""Errors of a call that the API server refuses, or does not answer because it restarts."""
+"""Errors of a call that the API server rejects, or does not answer because it restarts."""
 
 
 class Kube:
-    """Calls as the user of a kubeconfig file that holds its own certificates."""
+    """Calls as the user in a kubeconfig file that contains its certificates."""
 
     def __init__(self, config_path: Path, timeout_s: float = 60) -> None:
         config = yaml.safe_load(config_path.read_text())
@@ -105,7 +106,7 @@ class Kube:
         return self._call("GET", path_of(resource, namespace, name))
 
     def find(self, resource: str, name: str, namespace: str | None = None) -> Object | None:
-        """The object, or None when there is none."""
+        """The object, or None if it does not exist."""
         try:
             return self.get(resource, name, namespace)
         except ApiError as error:
@@ -132,8 +133,8 @@ class Kube:
         fields: Mapping[str, str] | None = None,
         at: str | None = None,
     ) -> list[Object]:
-        """Objects of one namespace, or of all; sorted as the API server does, by namespace and name. `at`: as they were
-        when the object with this resource version was written."""
+        """Objects of one namespace, or of all; sorted by namespace and name like the API server's lists. `at`: their
+        state at this resource version."""
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         params = {name: ",".join(f"{k}={v}" for k, v in found.items()) for name, found in selectors.items() if found}
         if at is not None:
@@ -160,20 +161,20 @@ class Kube:
         manager: str = "tests",
         subresource: str | None = None,
     ) -> Object:
-        """Server-side apply, taking over fields in conflict."""
+        """Server-side apply; takes over conflicting fields."""
         namespace = namespace or body["metadata"].get("namespace")
         path = path_of(resource, namespace, body["metadata"]["name"], subresource)
         params = {"fieldManager": manager, "force": "true"}
         return self._call("PATCH", path, body=body, params=params, content_type="application/apply-patch+yaml")
 
     def would_accept(self, resource: str, body: Object, namespace: str | None = None) -> Object:
-        """Create it without doing so, with every unknown field refused; the object as it would be. Raises ApiError."""
+        """Dry-run creation that rejects unknown fields; returns the resulting object. Raises ApiError."""
         namespace = body["metadata"].get("namespace") or namespace
         params = {"dryRun": "All", "fieldValidation": "Strict"}
         return self._call("POST", path_of(resource, namespace), body=body, params=params)
 
     def try_merge(self, resource: str, name: str, patch: Object, namespace: str, subresource: str) -> Object:
-        """The object as `merge` would leave it."""
+        """Dry run of `merge`; returns the resulting object."""
         path = path_of(resource, namespace, name, subresource)
         content_type = "application/merge-patch+json"
         return self._call("PATCH", path, body=patch, params={"dryRun": "All"}, content_type=content_type)
@@ -190,7 +191,7 @@ class Kube:
         return self._call("PUT", path_of(resource, namespace, name, subresource), body=body)
 
     def post_to(self, path: str, body: Object) -> Object | None:
-        """Create an object of a kind that RESOURCES does not list; None while the API server does not serve it."""
+        """Create an object of a kind that is not in RESOURCES; None while the API server does not serve it."""
         try:
             return self._call("POST", path, body=body)
         except ApiError as error:
@@ -199,7 +200,7 @@ class Kube:
             return None
 
     def code_of(self, path: str) -> int:
-        """The status code with which a GET is answered."""
+        """The status code of a GET."""
         return self._http.get(path).status_code
 
     def raw(self, path: str) -> str:

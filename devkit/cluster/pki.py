@@ -1,4 +1,4 @@
-"""Certificates of one cluster, and kubeconfig files made from them."""
+"""Certificates of one cluster, and kubeconfig files that contain them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 
 
 class Pki:
-    """One authority for servers and clients, one for the front proxy, one key for service-account tokens."""
+    """One authority for servers and clients, one for the front proxy, one key for service account tokens."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -24,11 +24,11 @@ class Pki:
         self.service_account_key = self._issue(self._authority, "service-accounts", "service-accounts", None, ())[1]
 
     def server(self, name: str, *hosts: str) -> tuple[Path, Path]:
-        """(certificate, key) for a server at these names and addresses."""
+        """(certificate, key) for a server with these names and addresses."""
         return self._issue(self._authority, name, name, None, hosts)
 
     def client(self, user: str, group: str | None = None) -> tuple[Path, Path]:
-        """(certificate, key) that the API server takes for `user` in `group`."""
+        """(certificate, key) that the API server accepts for `user` in `group`."""
         return self._issue(self._authority, user.replace(":", "-"), user, group, ())
 
     def front_proxy_client(self) -> tuple[Path, Path]:
@@ -51,7 +51,7 @@ class Pki:
 def kubeconfig(
     path: Path, server: str, ca: Path | None = None, client: tuple[Path, Path] | None = None, token: str | None = None
 ) -> Path:
-    """Write a kubeconfig that needs no other file."""
+    """Write a self-contained kubeconfig."""
     cluster: dict[str, str] = {"server": server}
     if ca is not None:
         cluster["certificate-authority-data"] = base64.b64encode(ca.read_bytes()).decode()

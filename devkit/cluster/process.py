@@ -1,4 +1,4 @@
-"""Child processes with a log each, ended for certain: the kernel kills them when the tests are killed."""
+"""Child processes, each with a log. The kernel kills them when the test process is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _given_ports: set[int] = set()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A free port that the kernel picks and that was not given before."""
+    """A free port from the kernel that was not returned before."""
     while True:
         with socket.socket() as sock:
             sock.bind((host, 0))
@@ -28,7 +28,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 class Child(Protocol):
-    """What is used of subprocess.Popen."""
+    """The part of subprocess.Popen's interface that is used."""
 
     pid: int
 
@@ -39,7 +39,7 @@ class Child(Protocol):
 
 
 class Process:
-    """One program; its output goes to `<logs>/<name>.log`, appended over restarts."""
+    """One program; its output is appended to `<logs>/<name>.log`, also after restarts."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Process:
         self._child: Child | None = None
 
     def start(self) -> None:
-        """Call it in a thread that lives as long as the program is to."""
+        """Call this in a thread that lives at least as long as the program."""
         assert not self.is_running, f"{self.name} runs already"
         with self.log_path.open("ab") as log:
             self._child = self._launch(log)
@@ -87,9 +87,9 @@ class Process:
         return None if self._child is None else self._child.poll()
 
     def check(self) -> None:
-        """Raise with the end of the log if the program has ended by itself."""
+        """Raise an error with the end of the log if the program has exited."""
         if not self.is_running:
-            raise RuntimeError(f"{self.name} ended with {self.exit_code}; its log ends:\n{self.log_tail()}")
+            raise RuntimeError(f"{self.name} exited with {self.exit_code}; its log ends:\n{self.log_tail()}")
 
     def log_tail(self, lines: int = 15) -> str:
         if not self.log_path.exists():
@@ -97,7 +97,7 @@ class Process:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL after 20 s; nothing if it does not run."""
+        """Send SIGTERM, then SIGKILL after 20 s; no effect if it is not running."""
         if self._child is None or self._child.poll() is not None:
             return
         self._child.send_signal(signal.SIGTERM)
@@ -107,13 +107,13 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """Sends SIGKILL immediately."""
+        """Send SIGKILL immediately."""
         if self._child is not None and self._child.poll() is None:
             self._child.kill()
             self._child.wait(END_TIMEOUT_S)
 
     def pause(self) -> None:
-        """SIGSTOP: the process keeps its connections and does nothing."""
+        """Send SIGSTOP: the process keeps its connections but does nothing."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes pages of processes on this machine."""
+"""A real Prometheus that scrapes processes on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRAPE_INTERVAL_S = 1
 
 
 class Prometheus(Process):
-    """Scrapes `targets`, address to the labels of its series, once a second, and evaluates `rules`."""
+    """Scrapes `targets` (address → labels of its series) every second, and evaluates `rules`."""
 
     def __init__(self, folder: Path, targets: Mapping[str, Mapping[str, str]], rules: Path) -> None:
         self.port = free_port()
@@ -53,7 +53,7 @@ class Prometheus(Process):
         return found
 
     def names(self) -> set[str]:
-        """Every metric that was ever scraped."""
+        """Names of all metrics scraped so far."""
         return set(self._ask("label/__name__/values", {}))
 
     def rules(self) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ class Prometheus(Process):
         return [rule for group in self._ask("rules", {})["groups"] for rule in group["rules"]]
 
     def num_healthy_targets(self) -> int:
-        """Targets whose last scrape worked."""
+        """Number of targets whose last scrape succeeded."""
         return sum(target["health"] == "up" for target in self._ask("targets", {})["activeTargets"])
 
     def is_ready(self) -> bool:
@@ -83,7 +83,7 @@ class Prometheus(Process):
 
 
 def promtool(*words: str | Path, folder: Path) -> str:
-    """What it prints. Fails the test where it finds a fault."""
+    """Output of promtool. Fails the test if promtool reports an error."""
     done = subprocess.run(
         [program("promtool"), *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )

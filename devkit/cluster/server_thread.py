@@ -1,4 +1,4 @@
-"""Servers that run in the process of the tests."""
+"""Servers that run in the test process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 
 
 class ServerThread:
-    """Serves on a free port of this machine from `start` to `stop`, in its own thread; a context manager for both."""
+    """Serves on a free port of this machine from `start` to `stop`, in its own thread; usable as a context manager."""
 
     scheme = "http"
 

@@ -1,4 +1,4 @@
-"""Every wait has a limit and says, when it passes, what it last saw."""
+"""Waiting for conditions. Every wait has a limit; its error contains the last observation."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ T = TypeVar("T")
 
 
 class TimedOutError(AssertionError):
-    """Something did not become true within its limit."""
+    """A condition was not met within its time limit."""
 
 
 FIRST_INTERVAL_S, LONGEST_INTERVAL_S, GROWTH = 0.05, 0.2, 1.3
-"""Between two probes: what takes long is asked for seldom, since most probes cost an API server work."""
+"""Interval between two probes. It grows during a long wait, because most probes load an API server."""
 
 
 def wait_for(what: str, probe: Callable[[], T], timeout_s: float = 180, interval_s: float | None = None) -> T:
-    """The first true answer of `probe`, asked until `timeout_s` has passed, every `interval_s` if that is given.
+    """The first true result of `probe`, called until `timeout_s` has passed, every `interval_s` if that is given.
 
-    A probe may fail with an AssertionError to say what is missing; the last one is shown.
+    A probe may raise AssertionError to describe what is missing; the last message is shown.
     """
     until = time.monotonic() + timeout_s
     last: object = None

@@ -26,6 +26,7 @@ class TorchPointwise:
         self._sin = torch.from_numpy(rope.sin).to(device)
         self._scales = None if rope.query_scale is None else torch.from_numpy(rope.query_scale).to(device)
         self._rope_dim = 2 * rope.cos.shape[1]
+        self._rotates = rope.rotates
 
     def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
         """See `Pointwise`."""
@@ -127,6 +128,8 @@ class TorchPointwise:
 
     def _rotated(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """Pairs (2i, 2i + 1) of [T, heads, rope_dim]."""
+        if not self._rotates:
+            return x
         cos, sin = self._cos[step.positions, None], self._sin[step.positions, None]
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)

@@ -8,15 +8,16 @@ import torch
 import torch.nn.functional as F
 
 from ballast.model.hybrid.recurrent.recurrence import NORM_EPS, Gates
+from ballast.model.hybrid.recurrent.sizes import sizes_of
 from ballast.model.hybrid.recurrent.state_rows import StateRows
-from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.layer import RecurrentMixer
 
 
 class TorchRecurrence:
     """Computes each token from the state before it, so that the division of a step changes no bit."""
 
-    def __init__(self, mixer: DeltaNetSpec, rms_eps: float) -> None:
-        self._mixer = mixer
+    def __init__(self, mixer: RecurrentMixer, rms_eps: float) -> None:
+        self._sizes = sizes_of(mixer)
         self._rms_eps = rms_eps
 
     def convolve(self, x: torch.Tensor, weights: torch.Tensor, inputs: torch.Tensor, rows: StateRows) -> torch.Tensor:
@@ -43,17 +44,19 @@ class TorchRecurrence:
         rows: StateRows,
     ) -> torch.Tensor:
         """See `Recurrence`."""
-        mixer = self._mixer
-        keys, values = convolved.tensor_split((2 * mixer.key_width,), 1)
-        keyed = keys.view(len(keys), 2, mixer.num_key_heads, mixer.key_dim)
+        sizes = self._sizes
+        keys, values = convolved.tensor_split((2 * sizes.key_width,), 1)
+        keyed = keys.view(len(keys), 2, sizes.num_key_heads, sizes.key_dim)
         keyed *= (keyed.square().sum(-1, keepdim=True) + NORM_EPS).rsqrt()
-        keyed[:, 0] *= mixer.key_dim**-0.5
-        of_heads = torch.arange(mixer.num_heads)
-        ratio = mixer.num_heads // mixer.num_key_heads
-        key_head = of_heads % mixer.num_key_heads if mixer.heads_alternate else of_heads // ratio
+        keyed[:, 0] *= sizes.key_dim**-0.5
+        of_heads = torch.arange(sizes.num_heads)
+        ratio = sizes.num_heads // sizes.num_key_heads
+        key_head = of_heads % sizes.num_key_heads if sizes.heads_alternate else of_heads // ratio
         beta, alpha = gates.parts()
-        decays, betas = (rate * F.softplus(alpha + rate_shift)).exp(), beta.sigmoid()
-        values = values.view(len(values), mixer.num_heads, mixer.v_dim)
+        # [T, H, K], or [T, H, 1] for one decay of all rows.
+        shifted = (alpha + rate_shift).view(len(alpha), sizes.num_heads, -1)
+        decays, betas = (rate[:, None] * F.softplus(shifted)).exp(), beta.sigmoid()
+        values = values.view(len(values), sizes.num_heads, sizes.v_dim)
         out = torch.empty_like(values)
         for row, (begin, end) in enumerate(_bounds(rows)):
             slot = int(rows.before[row])
@@ -61,7 +64,7 @@ class TorchRecurrence:
             left = list(_left(rows, row))
             for token in range(begin, end):
                 query, key = (each[key_head][:, :, None] for each in keyed[token])
-                state = state * decays[token, :, None, None]
+                state = state * decays[token, :, :, None]
                 change = (values[token] - (state * key).sum(1)) * betas[token, :, None]
                 state = state + key * change[:, None, :]
                 out[token] = (state * query).sum(1)
@@ -72,7 +75,8 @@ class TorchRecurrence:
 
     def gated_norm(self, values: torch.Tensor, gates: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """See `Recurrence`."""
-        return (F.rms_norm(values, weight.shape, weight, self._rms_eps) * F.silu(gates).view(values.shape)).flatten(1)
+        factors = gates.sigmoid() if self._sizes.has_sigmoid_gate else F.silu(gates)
+        return (F.rms_norm(values, weight.shape, weight, self._rms_eps) * factors.view(values.shape)).flatten(1)
 
 
 def _bounds(rows: StateRows) -> list[tuple[int, int]]:

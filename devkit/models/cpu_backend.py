@@ -20,13 +20,14 @@ from ballast.model.hybrid.experts.division import Divide
 from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.recurrent.recurrence import Recurrence
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
-from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import RoutingSpec
+from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -74,7 +75,7 @@ class CpuBackend:
         """See `Backend`."""
         return PlainPositionChoice(index), PlainChosenAttention(sizes)
 
-    def recurrence(self, mixer: DeltaNetSpec, rms_eps: float) -> TorchRecurrence:
+    def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> Recurrence:
         """See `Backend`."""
         return TorchRecurrence(mixer, rms_eps)
 

@@ -32,7 +32,7 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         "block_count": spec.num_layers,
         "context_length": spec.context_length,
         "embedding_length": spec.hidden,
-        "feed_forward_length": spec.widest_dense,
+        "feed_forward_length": spec.widest_dense or experts.width,
         "attention.head_count": mixer.num_heads,
         "attention.layer_norm_rms_epsilon": spec.rms_eps,
         "rope.dimension_count": rope.dim,

@@ -40,12 +40,21 @@ from ballast.model.hybrid.panels import (
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.pointwise import pointwise_kernels, triton_pointwise
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
+from ballast.model.hybrid.recurrent import (
+    chunk_kernels,
+    conv_kernels,
+    delta_kernels,
+    row_decay_kernels,
+    triton_recurrence,
+)
+from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.layers.feed_forward import RoutingSpec
+from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.rope import RopeTable
 from devkit.kernels.interpreted import interpreted
 from devkit.models.cpu_backend import CpuBackend
@@ -67,6 +76,10 @@ KERNELS = (
     (expert_panels, "combine_kernels", combine_kernels),
     (pair_sums, "many_pairs_kernels", many_pairs_kernels),
     (fused_routing, "routing_kernels", routing_kernels),
+    (triton_recurrence, "conv_kernels", conv_kernels),
+    (triton_recurrence, "delta_kernels", delta_kernels),
+    (triton_recurrence, "chunk_kernels", chunk_kernels),
+    (triton_recurrence, "row_decay_kernels", row_decay_kernels),
 )
 """The user of each module of kernels, the name by which it uses it, and the module."""
 
@@ -97,6 +110,9 @@ def interpret_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         ) -> tuple[TritonPositionChoice, TritonChosenAttention]:
             tilings, num_processors = choose_tilings(sizes, SHARED_BYTES), CpuPlatform.num_processors
             return TritonPositionChoice(index, num_processors), TritonChosenAttention(sizes, tilings, num_processors)
+
+        def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> TritonRecurrence:
+            return TritonRecurrence(mixer, rms_eps)
 
         def expanded_kernels(self, sizes: object, num_saturated: torch.Tensor) -> None:
             return None

@@ -1,4 +1,4 @@
-"""Greedy texts and next-token distributions of a model on given kernels, to compare kernels."""
+"""Greedy texts and next-token distributions of a model with given kernels, to compare kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def random_prompts(count: int) -> list[Prompt]:
 
 
 class _RecordingRunner(Runner):
-    """Keeps the logits of every step."""
+    """Records the logits of every step."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

@@ -1,8 +1,8 @@
-"""A model whose tokens attend to the positions that another has chosen, wherever the choice was a near tie.
+"""A model whose tokens attend to the positions that another model has chosen, if the choice was a near tie.
 
-Like `forced_routing.py` for experts: two positions may have such close scores that any rounding decides between them. A
-token that attends to the other changes as much as a wrong kernel would change it. A choice that no near tie explains is
-refused, and counted.
+Like `forced_routing.py` for experts: the scores of two positions may be so close that rounding decides between them.
+Attending to the other position changes a token as much as a wrong kernel would. A choice that is not a near tie is
+rejected and counted.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from ballast.model.hybrid.step import Step
 from ballast.model.layers.latent import LatentSpec
 
 MAX_MOVED = 0.02
-"""How far the follower takes a score for the leader's, as a share of the largest of its row."""
+"""Largest score difference that counts as a near tie, as a fraction of the row's largest score."""
 
 
 class ForcedPositions:
-    """Makes `follower` attend to what `leader` has chosen in the same step, which `leader` has run before. Steps are
-    not cut into slices."""
+    """Makes `follower` attend to the positions that `leader` has chosen in the same step. `leader` runs first. Steps
+    are not cut into slices."""
 
     def __init__(self, leader: HybridModel, follower: HybridModel, most_tokens: int) -> None:
-        """Before `leader` captures its steps, which have at most `most_tokens` tokens. `follower` is on the CPU."""
+        """Call before `leader` captures its steps. These have at most `most_tokens` tokens. `follower` is on the
+        CPU."""
         self.num_choices = 0
-        """Of the positions of a token in a layer that sees more than it may choose, so far."""
+        """Position choices so far, one per token and layer in which more positions are visible than may be chosen."""
         self.num_differing = 0
-        """Of them, those that the follower would have made otherwise."""
+        """Choices that the follower would have made differently."""
         self.num_refused = 0
-        """Of them, those that it has made otherwise, for no near tie explains the leader's."""
+        """Choices that the follower made differently, because the leader's is not a near tie."""
         spec = leader._spec
         num_indexers = sum(isinstance(layer.mixer, LatentSpec) and layer.mixer.has_indexer for layer in spec.layers)
         shape = num_indexers, most_tokens, spec.choices[0].top_k
@@ -49,7 +50,7 @@ class ForcedPositions:
             query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
         ) -> torch.Tensor:
             found = choose(query, weights, keys, owners, step)
-            self._chosen[of_layer[keys.data_ptr()], : len(found)].copy_(found)  # which a captured step does again
+            self._chosen[of_layer[keys.data_ptr()], : len(found)].copy_(found)  # a captured step replays this copy
             return found
 
         return chosen
@@ -74,7 +75,7 @@ class ForcedPositions:
         return chosen
 
     def _nearest(self, scores: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-        """Theirs, where their scores could be as high as ours."""
+        """The leader's choice (`theirs`) where its scores are within the tolerance, else the follower's (`ours`)."""
         self.num_choices += 1
         if torch.equal(ours, theirs):
             return ours

@@ -1,9 +1,8 @@
-"""A model that chooses the experts that another has chosen, wherever the choice was a near tie.
+"""A model that uses the experts that another model has chosen, if the choice was a near tie.
 
-Two experts may have so similar scores that any rounding decides between them. The one then chosen changes the token's
-result as much as a wrong kernel would, though nothing is wrong: over a hundred tokens a mean divergence says how many
-such ties there were. With the same choices, only the arithmetic differs, at every token; and a choice
-that no near tie explains is refused, and counted.
+Two experts can have scores so similar that rounding decides between them. Another choice changes the token's result as
+much as a wrong kernel would, although nothing is wrong. If both models use the same experts, only rounding differs
+between them. A choice that is not a near tie is rejected and counted.
 """
 
 from __future__ import annotations
@@ -19,24 +18,27 @@ from ballast.model.layers.feed_forward import RoutingSpec
 from devkit.kernels.plain_routing import Router
 
 MAX_MOVED = 2e-3
-"""How far the follower takes a score, a probability or a sigmoid, for the leader's."""
+"""Largest score difference (probability or sigmoid) that counts as a near tie."""
 _ROUNDED = 1e-6
-"""More than two ways to compute an exponential differ by."""
+"""Exceeds the difference between two ways to compute an exponential."""
 
 
 class ForcedRouting:
-    """Makes `follower` take `leader`'s choices of the same step, which `leader` has run before."""
+    """Makes `follower` use the experts that `leader` has chosen in the same step. `leader` runs first."""
 
     def __init__(self, leader: HybridModel, follower: HybridModel, most_tokens: int) -> None:
-        """Before `leader` captures its steps, which have at most `most_tokens` tokens. `follower` is on the CPU."""
+        """Call before `leader` captures its steps. These have at most `most_tokens` tokens. `follower` is on the
+        CPU."""
         self.num_choices = 0
-        """Of experts for a token in a layer, so far."""
+        """Expert selections so far, one per token and layer."""
         self.num_differing = 0
-        """Of them, those that the follower would have made otherwise."""
+        """Selections that the follower would have made differently."""
         self.num_refused = 0
-        """Of them, those that it has made otherwise, for no near tie explains the leader's."""
+        """Selections that the follower made differently, because the leader's is not a near tie."""
         spec = leader._spec
-        shape = len(spec.routed_layers), most_tokens
+        self.num_layers = len(spec.routed_layers)
+        """Number of layers with routed experts."""
+        shape = self.num_layers, most_tokens
         self._logits = torch.zeros((*shape, spec.routing.num_experts), device=leader.devices[0].torch_device)
         self._chosen = torch.zeros(
             (*shape, spec.routing.num_experts_used), dtype=torch.int32, device=leader.devices[0].torch_device
@@ -47,7 +49,7 @@ class ForcedRouting:
     def _noted(self, layer: int, choose: Choose) -> Choose:
         def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             ids, weights = choose(logits)
-            self._logits[layer, : len(ids)].copy_(logits)  # which a captured step does again
+            self._logits[layer, : len(ids)].copy_(logits)  # a captured step replays this copy
             self._chosen[layer, : len(ids)].copy_(ids)
             return ids, weights
 

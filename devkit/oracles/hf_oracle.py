@@ -1,6 +1,6 @@
-"""Hugging Face transformers as the oracle of our arithmetic: its models on a GGUF's dequantised weights.
+"""Hugging Face transformers as the reference for our arithmetic: its models with a GGUF's dequantized weights.
 
-Reads files with the gguf package alone and computes in float32 throughout, so that none of our code checks itself.
+Reads files only with the gguf package and computes in float32 throughout, so that our code does not check itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.gguf")
 
-# GGUF name → transformers name, for what corresponds one to one. In blocks: `blk.N.X` → `model.layers.N.Y`.
+# GGUF name → transformers name, for one-to-one mappings. In blocks: `blk.N.X` → `model.layers.N.Y`.
 _GLOBAL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -85,7 +85,7 @@ _BLOCK_NAMES = {
 
 
 class PlainReader(GGUFReader):
-    """Reads a file as a plain array: of a memmap, numpy takes several times as long to make each piece."""
+    """Reads a file as a plain array: numpy slices a memmap several times as slowly."""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, np.asarray(value) if name == "data" else value)
@@ -102,11 +102,11 @@ _KIMI_NAMES = {
     "g_b.weight": "g_b_proj.weight",
     "norm.weight": "o_norm.weight",
 }
-"""Of a layer of Kimi Delta Attention, after `ssm_` in a GGUF and after `self_attn.` in transformers."""
+"""Tensor names in a Kimi Delta Attention layer: after `ssm_` in a GGUF → after `self_attn.` in transformers."""
 
 
 class StepForCausalLM(torch.nn.Module):
-    """Step's text model with a head. transformers has a head for the model that sees images alone."""
+    """Step's text model with a head. transformers has a head only for the multimodal model."""
 
     config_class = transformers.models.step3p7.Step3p7TextConfig
 
@@ -121,12 +121,12 @@ class StepForCausalLM(torch.nn.Module):
 
 
 def hf_model(gguf_path: Path, config_dir: Path) -> Any:
-    """The transformers model that `config_dir`/config.json names, with the weights of `gguf_path` (any of its shards).
+    """The transformers model that `config_dir`/config.json describes, with the weights of `gguf_path` (any shard).
 
-    Raises RuntimeError, naming them, when a weight is missing, unexpected or of the wrong shape.
+    Raises RuntimeError with the names if weights are missing, unexpected or of the wrong shape.
     """
     config_values = json.loads((config_dir / "config.json").read_text(encoding="utf-8"))
-    # transformers imports the code of a model when its class is first asked for, which takes seconds.
+    # transformers imports a model's code when its class is first used, which takes seconds.
     name = config_values["architectures"][0]
     model_class = StepForCausalLM if name == "Step3p5ForCausalLM" else getattr(transformers, name)
     config = model_class.config_class.from_dict(
@@ -158,8 +158,8 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
 def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64) -> set[int]:
     """Positions at which a layer's choice of experts, or of positions to attend to, is a near tie.
 
-    That is, at least one of `num_copies` copies of the input, each with random noise of `noise` times its size, gets
-    others.
+    A position counts if the choice differs for at least one of `num_copies` copies of the input, each with random noise
+    of `noise` times its magnitude.
     """
     random = torch.Generator().manual_seed(0)
     positions: set[int] = set()
@@ -181,7 +181,7 @@ def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64
             positions.update(torch.nonzero(_seen_of(again) != _seen_of(chosen))[:, 0].tolist())
 
     routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
-    assert routers, "a model that is not a mixture of experts has no ties"
+    assert routers, "the model has no routers, so it has no near ties"
     indexers = [module for module in model.modules() if type(module).__name__.endswith("Indexer")]
     hooks = [router.register_forward_hook(look) for router in routers]
     hooks += [indexer.register_forward_hook(look_at_index) for indexer in indexers]
@@ -194,8 +194,8 @@ def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64
 
 
 def _seen_of(chosen: torch.Tensor) -> torch.Tensor:
-    """Of [positions, chosen] the choices that a position sees, the others as one: transformers chooses among them where
-    fewer are seen than are chosen, and hides them."""
+    """Choices [positions, chosen] limited to the positions that a token sees; all others become one value. If fewer are
+    visible than are chosen, transformers also chooses hidden ones and masks them."""
     return torch.where(chosen <= torch.arange(len(chosen))[:, None], chosen, len(chosen)).sort(dim=-1).values
 
 
@@ -216,12 +216,12 @@ def dequantized(gguf_path: Path) -> dict[str, Floats]:
 
 
 def values_of(tensor: ReaderTensor) -> Floats:
-    """What the file holds of it, dequantised."""
+    """The tensor's stored values, dequantized."""
     return np.array(random_blocks.dequantized(np.asarray(tensor.data), tensor.tensor_type), np.float32)
 
 
 def with_scales(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Matrices multiplied by their scales from the file. Each expert has one."""
+    """Matrices multiplied by their scales from the file; each expert has its own scale."""
     scaled = {name: values for name, values in tensors.items() if not name.endswith(".scale")}
     for name in tensors.keys() - scaled.keys():
         matrix = f"{name.removesuffix('.scale')}.weight"
@@ -232,7 +232,7 @@ def with_scales(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def hf_weights(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
-    """GGUF tensors under transformers' names and in its shapes."""
+    """GGUF tensors with the names and shapes of transformers."""
     named = dict(tensors)
     for name in tensors:
         block = name.rpartition(".attn_k_b.")[0]
@@ -248,7 +248,7 @@ def hf_weights(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _separated(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict[str, Floats]:
-    """`tensors` with the queries, keys and values of a fused one apart."""
+    """`tensors` with each fused query-key-value matrix split into three."""
     found = dict(tensors)
     for name in tensors:
         block, is_fused, _ = name.partition(".attn_qkv.")
@@ -263,7 +263,8 @@ def _separated(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict
 
 
 def _grouped_by_key_head(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict[str, Floats]:
-    """`tensors` with the products of each key head's query, key, values and gates in one, as older files have them."""
+    """`tensors` with the projections grouped by key head (query, key, values, gates) in one matrix, as in older
+    files."""
     found, heads = dict(tensors), config["linear_num_key_heads"]
     keys = heads * config["linear_key_head_dim"]
     for name in tensors:
@@ -276,7 +277,7 @@ def _grouped_by_key_head(tensors: Mapping[str, Floats], config: Mapping[str, Any
 
 
 def _with_neighbours(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict[str, Floats]:
-    """`tensors` with the heads of values that share a key head next to each other, as before conversion."""
+    """`tensors` with value heads that share a key head adjacent to each other, as before the GGUF conversion."""
     key_heads, heads, width = (
         config[f"linear_{name}"] for name in ("num_key_heads", "num_value_heads", "key_head_dim")
     )
@@ -302,7 +303,7 @@ def _with_neighbours(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -
 
 
 def _as_qwen3_next(weights: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Norms have one less than files, except those of linear attention's heads; rates are logarithms."""
+    """Subtract one from norms, except the head norms of linear attention; convert rates to logarithms."""
     found = {name.replace(".shared_experts.", ".shared_expert."): values for name, values in weights.items()}
     for name, values in found.items():
         if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
@@ -317,7 +318,7 @@ def _as_qwen3_next(weights: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _with_kimi_names(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
-    """`tensors` with one convolution for queries, keys and values, and the logarithms of rates."""
+    """`tensors` with one convolution for queries, keys and values, and with rates as logarithms."""
     found = {}
     for name, values in tensors.items():
         block, _, rest = name.partition(".ssm_")
@@ -332,7 +333,7 @@ def _with_kimi_names(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _as_gpt_oss(weights: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Experts multiply from the right, and rows of gate and up alternate; the router has another name."""
+    """Transpose experts, interleave the rows of gate and up, and rename the router."""
     found = {name.replace(".mlp.gate.", ".mlp.router."): values for name, values in weights.items()}
     for name, values in found.items():
         if ".gate_up_proj" in name:
@@ -345,7 +346,7 @@ def _as_gpt_oss(weights: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _as_step(weights: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Norms have one less than files, to which conversion has added one; config.json has the factors of frequencies."""
+    """Subtract from norms the one that the conversion adds; drop the frequency factors, which config.json defines."""
     named = {name: values for name, values in weights.items() if name != "rope_freqs.weight"}
     return {name: values - 1 if name.endswith("norm.weight") else values for name, values in named.items()}
 

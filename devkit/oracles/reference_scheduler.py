@@ -1,4 +1,4 @@
-"""A plain model of what the scheduler must do. It drives a Scheduler and checks every plan and commit against it."""
+"""A plain model of the scheduler's required behaviour. It drives a Scheduler and checks every plan and commit."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ballast._core import sched
 
 NULL_BLOCK = 0
 MAX_IDLE_TOKENS = 1024
-"""Most tokens of a decode-lane step in which nothing decodes, if chunk_size allows no more and there are two lanes."""
+"""Most tokens in a decode-lane step without decode rows, if chunk_size allows no more and there are two lanes."""
 SNAPSHOT_DISTANCE = 8192
-"""Of snapshots within long prompts, in tokens. Block sizes of the tests divide it."""
+"""Distance between snapshots within long prompts, in tokens. A multiple of the tests' block sizes."""
 WRONG = -1
-"""The prefix hash of what a failed step has written."""
+"""Stands for the prefix hash of tokens that a failed step has written."""
 
 
 @dataclass
 class Expected:
-    """What must hold of one live request."""
+    """Expected state of one live request."""
 
     seq: int
     tokens: list[int]
     prefix_hashes: list[int]
-    """One a token: it stands for this token and all before it, and is what the token's KV must hold."""
+    """One per token: identifies this token and all tokens before it; the token's KV must hold it."""
     prompt_tokens: int
     max_tokens: int
     min_tokens: int
@@ -39,26 +39,26 @@ class Expected:
     client: int = 0
     salt: tuple[int, int] = (0, 0)
     turn: tuple[int, int] = (0, 0)
-    """Its round, and its number within the round."""
+    """Its fair-share round, and its number within the round."""
     admitted_before: bool = False
     running: bool = False
     has_slot: bool = False
-    """Whether it counts towards max_batch_size: it runs, and fetches nothing."""
+    """Whether it counts towards max_batch_size: it runs and is not fetching."""
     is_forgotten: bool = False
-    """Its first block serves others no more: a failed request read it."""
+    """Its first block is no longer shared, because a failed request has read it."""
     num_computed: int = 0
     draft_tokens: list[int] = field(default_factory=list)
-    """Guesses for its next decode row, as far as they may be computed."""
+    """Draft tokens for its next decode row, as far as they can be computed."""
     draft_token: int | None = None
-    """While tokens are sampled: the guess of the token that is sampled."""
+    """While tokens are sampled: the draft token at the position that is sampled."""
     cached_tokens: int = 0
     is_fetching: bool = False
     fetches_first: bool = False
-    """Whether what it fetches counts among `cached_tokens`."""
+    """Whether fetched tokens count among `cached_tokens`."""
     snapshots_at: tuple[int, ...] = ()
     snapshot_before: frozenset[int] = frozenset()
     num_known: int = 0
-    """Tokens that earlier requests had in common with it when it started, in full blocks."""
+    """Tokens in full blocks that it shared with earlier requests when it started."""
 
     @property
     def num_generated(self) -> int:
@@ -76,7 +76,7 @@ class Expected:
         return self.num_generated > 0 and self.num_computed == len(self.tokens) - 1
 
     def append(self, token: int) -> int:
-        """Add a token; returns the Finish value that it means."""
+        """Add a token; return its Finish value."""
         self.prefix_hashes.append(hash((self.prefix_hashes[-1], token)))
         self.tokens.append(token)
         if self.num_generated >= self.min_tokens and token in self.stop_tokens:
@@ -97,27 +97,27 @@ def prefix_hashes(tokens: Sequence[int], salt: tuple[int, int] = NO_SALT) -> lis
 
 @dataclass
 class Row:
-    """One row of a plan, taken apart."""
+    """One row of a plan, unpacked."""
 
     request: Expected
     begin: int
     end: int
     blocks: NDArray[np.int32]
     samples: int
-    """Number of its last tokens whose logits are sampled."""
+    """Number of trailing tokens whose logits are sampled."""
     draft_tokens: list[int]
     written: list[int]
     """The prefix hash of each token."""
     computed: int
-    """After the commit: the tokens whose KV is right."""
+    """Number of tokens with correct KV after the commit."""
     window_blocks: NDArray[np.int32]
-    """As `blocks`, of layers with a window; empty without one."""
+    """Like `blocks`, for layers with a window; empty without such layers."""
     states_left: list[tuple[int, int]] = field(default_factory=list)
-    """The slots of recurrent state that it writes, and after how many of its tokens."""
+    """Recurrent state slots that the row writes, each with the number of its tokens processed before the write."""
 
     @property
     def is_part_way(self) -> bool:
-        """Whether tokens are left to compute after it."""
+        """Whether tokens remain to be computed after this row."""
         return not self.samples
 
     def sampled_by(self, next_token: Callable[[Expected], int]) -> list[int]:
@@ -130,7 +130,7 @@ class Row:
         return tokens
 
     def append(self, sampled: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Add to the request what a commit of these tokens adds: (seq, token, Finish) of each."""
+        """Append the tokens that a commit adds to the request; return (seq, token, Finish) for each."""
         added = []
         for index, token in enumerate(sampled):
             finish = self.request.append(token)
@@ -151,27 +151,27 @@ class Outstanding:
 
     @property
     def seqs(self) -> set[int]:
-        """The requests that it holds."""
+        """The requests in the plan."""
         return {row.request.seq for row in self.rows}
 
     def blocks_written(self, block_tokens: int) -> set[int]:
-        """Ids of the blocks that it writes to."""
+        """Ids of the blocks that the plan writes to."""
         return set((self.plan.slots // block_tokens).tolist())
 
 
 @dataclass
 class Fetch:
-    """What a request waits for."""
+    """The transfers that a request waits for."""
 
     transfers: list[sched.Transfer]
     is_aborted: bool = False
     is_forgotten: bool = False
-    """Meanwhile a row of this prefix has failed, so its blocks are forgotten."""
+    """A row with this prefix has failed during the fetch, so its blocks are forgotten."""
 
 
 @dataclass
 class Record:
-    """What is known of a block that was stored."""
+    """Metadata of a stored block."""
 
     parent: int
     tokens: tuple[int, ...]
@@ -179,39 +179,39 @@ class Record:
     store: int
     """Number of the store."""
     parent_store: int
-    """That of the parent's."""
+    """Number of the parent's store."""
     has_window: bool = False
     is_dropped: bool = False
 
 
 @dataclass
 class Tier:
-    """A stand-in for a tier's content, which arrives some time after it was sent."""
+    """A stand-in for a tier's content, with a delay between store and arrival."""
 
     kv: NDArray[np.int64]
-    """[blocks + 1, 2, block_tokens] the prefix hash of each token, and again in layers with a window, or WRONG."""
+    """[blocks + 1, 2, block_tokens] the prefix hash of each token: row 1 for layers with a window, or WRONG."""
     storing: list[tuple[int, int, NDArray[np.int64]]] = field(default_factory=list)
-    """On their way: which block, the number of the store, and what the block will hold."""
+    """Pending stores: block, number of the store, and the block's content."""
     records: dict[int, Record] = field(default_factory=dict)
-    """By block: what a file would keep in addition to the content. In the order of the stores: parents come first."""
+    """By block: the metadata that a file stores with the content. In the order of the stores, so parents come first."""
     states: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     """[states + 1] the prefix hash of the last token before each recurrent state, or WRONG."""
     storing_states: list[tuple[int, tuple[int, int], int]] = field(default_factory=list)
-    """On their way: which state, its block and the number of that block's store, and what it will hold."""
+    """Pending state stores: state, (block, number of that block's store), and the content."""
     blocks_of_states: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By state: its block, and the number of that block's store. In the order of arrival."""
     _num_whole: int | None = None
     """None after a change."""
 
     def begin_store(self, block: int, record: Record, content: NDArray[np.int64]) -> None:
-        """A block is on its way."""
+        """Start the store of a block."""
         self.records.pop(block, None)
         self.records[block] = record
         self.storing.append((block, record.store, content))
         self._num_whole = None
 
     def end_store(self, *, is_whole: bool) -> None:
-        """The oldest block on its way has arrived, or is lost."""
+        """Complete the oldest pending store of a block, or lose it."""
         block, store, content = self.storing.pop(0)
         self.kv[block] = content if is_whole else WRONG
         record = self.records[block]
@@ -219,25 +219,25 @@ class Tier:
         self._num_whole = None
 
     def begin_state_store(self, state: int, block: int, content: int) -> None:
-        """A state is on its way, after which there is no other in its place."""
+        """Start the store of a state. The slot's earlier state becomes invalid immediately."""
         self.blocks_of_states.pop(state, None)
         self.storing_states.append((state, (block, self.records[block].store), content))
 
     def end_state_store(self, *, is_whole: bool) -> None:
-        """The oldest state on its way has arrived, or is lost."""
+        """Complete the oldest pending store of a state, or lose it."""
         state, of_block, content = self.storing_states.pop(0)
         self.states[state] = content if is_whole else WRONG
         if is_whole:
             self.blocks_of_states[state] = of_block
 
     def drop(self, block: int) -> None:
-        """The scheduler has no use for a block."""
+        """The scheduler no longer uses this block."""
         self.records[block].is_dropped = True
         self._num_whole = None
 
     @property
     def num_whole(self) -> int:
-        """Blocks that are there, and that follow none that was dropped."""
+        """Number of stored blocks that do not follow a dropped block."""
         if self._num_whole is None:
             on_their_way = {store for _, store, _ in self.storing}
             stores = {0: 0}  # by block; 0 is the parent of first blocks
@@ -250,7 +250,7 @@ class Tier:
 
 @dataclass
 class Totals:
-    """Counters that the scheduler must agree with, and some that show what a run has exercised."""
+    """Counters that must match the scheduler's, and counters that show what a run has exercised."""
 
     preemptions: int = 0
     prefix_query_tokens: int = 0
@@ -260,18 +260,19 @@ class Totals:
     steps: int = 0
     predicted: int = 0
     prefill_steps: int = 0
-    """Of `steps`, those of the prefill lane."""
+    """Steps of the prefill lane; also counted in `steps`."""
     joined: int = 0
-    """Requests that were admitted past others that waited."""
+    """Requests that were admitted ahead of others that waited."""
     overtaken: int = 0
-    """Requests that were first admitted while an earlier one of the same priority waited for its turn."""
+    """Requests first admitted while an earlier one of the same priority waited for its fair-share round."""
     starved: int = 0
-    """Decode rows that had to wait for blocks of the prefill lane, or of requests that fetch."""
+    """Decode rows that had to wait for blocks held by the prefill lane or by fetching requests."""
     fetched_blocks: int = 0
     stored_blocks: int = 0
     stored_states: int = 0
     fetched_states: int = 0
     damaged_blocks: int = 0
+    damaged_states: int = 0
     lost_blocks: int = 0
     restored_blocks: int = 0
     drafted_tokens: int = 0
@@ -282,43 +283,43 @@ class Totals:
 
 @dataclass
 class ReferenceScheduler:
-    """Owns a Scheduler. Every method raises AssertionError where the scheduler does not do what it must."""
+    """Owns a Scheduler. Every method raises AssertionError if the scheduler violates a requirement."""
 
     config: sched.SchedulerConfig
     looks_ahead: bool = False
-    """Whether each step asks for the next one's plan while it runs."""
+    """Whether each step requests the next plan while it runs."""
     live: dict[int, Expected] = field(default_factory=dict)
-    """By sequence id; by priority, turn and arrival."""
+    """By sequence id; sorted by priority, round and arrival."""
     totals: Totals = field(default_factory=Totals)
     finds_snapshots: bool = False
-    """Whether requests must begin at the deepest snapshot that was wanted. For caches and slots from which nothing is
-    given up, without tiers and rows that fail."""
+    """Whether requests must begin at the deepest requested snapshot. For caches and slots without evictions, without
+    tiers and without failing rows."""
     now_s: float | None = None
-    """The time that plans and commits get; None: they get none, and costs stay as they are."""
+    """The time passed to plans and commits; with None, no time is passed and costs do not change."""
 
     def __post_init__(self) -> None:
         self.scheduler = sched.Scheduler(self.config)
         self._rounds: dict[int, int] = {}
-        """The round that has come, by priority; of those of which a request lives."""
+        """The current fair-share round, by priority; only for priorities with live requests."""
         self._num_added = 0
         self.outstanding: dict[int, Outstanding] = {}
         """By lane; plans without rows are not kept."""
         self._predicted: list[list[int]] | None = None
         self._published: set[int] = set()
-        """Prefix hashes of first blocks that were computed in steps that did not fail, and not forgotten since. Nothing
-        that begins with another may be served."""
+        """Prefix hashes of first blocks that were computed in successful steps and not forgotten since. No request may
+        read a prefix that begins with another block."""
         self._forgotten = False
-        """Whether anything ever was: followers may find less then."""
+        """Whether any block was ever forgotten: followers may then find less."""
         # A stand-in for the KV cache: each slot holds the prefix hash of the token written there.
         self._kv = np.zeros((self.config.num_blocks + 1) * self.config.block_tokens, dtype=np.int64)
         self._blocks = self._kv.reshape(-1, self.config.block_tokens)
-        # The same of layers with a window.
+        # The same for layers with a window.
         self._window, num_window_blocks = self.config.window or (0, 0)
         self._window_kv = np.zeros((num_window_blocks + 1) * self.config.block_tokens, dtype=np.int64)
         self._window_blocks = self._window_kv.reshape(-1, self.config.block_tokens)
-        # The same of recurrent state: each slot holds the prefix hash of the last token before it.
+        # The same for recurrent state: each slot holds the prefix hash of the last token before it.
         self._states = np.full(self.config.state_slots + 1, WRONG, dtype=np.int64)
-        # Prefix hashes of the last tokens of blocks that were computed, and of those with a snapshot.
+        # Prefix hashes of the last tokens of computed blocks, and of blocks with a snapshot.
         self._known: set[int] = set()
         self._snapshots: set[int] = set()
         self.tiers = [
@@ -329,7 +330,7 @@ class ReferenceScheduler:
             for (blocks, _), (num_states, *_) in zip(self.config.tiers, self.config.state_tiers, strict=True)
         ]
         self.fetches: dict[int, Fetch] = {}
-        """By sequence id, in the order in which they were asked for."""
+        """By sequence id, in the order of the fetch requests."""
         self._num_stores = 0
         self._is_measured = False
 
@@ -349,8 +350,8 @@ class ReferenceScheduler:
         snapshots_at: Sequence[int] = (),
         snapshot_before: Collection[int] = (),
     ) -> bool:
-        """Queue a request. False if the scheduler must refuse it: it can never fit, or it would overtake its
-        leader."""
+        """Queue a request. Returns False if the scheduler must reject it: it can never fit, or its priority number is
+        lower than its leader's."""
         fits = len(prompt) + max_tokens - 1 <= self.config.num_blocks * self.config.block_tokens
         follows = leader is None or self.live[leader].priority <= priority
         try:
@@ -398,7 +399,7 @@ class ReferenceScheduler:
         self.live = dict(sorted(self.live.items(), key=lambda item: (item[1].priority, item[1].turn)))
 
     def _turn(self, client: int, priority: int) -> tuple[int, int]:
-        """Each client has one turn per round; every choice of a request takes one."""
+        """Each client gets one slot per round; each choice of a request uses one."""
         waiting = [each.turn[0] for each in self._same_queue(client, priority) if not each.running]
         return max([self._rounds.get(priority, 0), *waiting]) + 1, self._num_added
 
@@ -406,7 +407,7 @@ class ReferenceScheduler:
         return [each for each in self.live.values() if (each.client, each.priority) == (client, priority)]
 
     def _remove(self, seq: int) -> None:
-        """A request has ended. The turn that it leaves in a round to come is its client's next request's."""
+        """Remove a finished request. If its round is in the future, the client's next request moves into its slot."""
         gone = self.live.pop(seq)
         later = [each for each in self._same_queue(gone.client, gone.priority) if each.turn >= gone.turn]
         if gone.turn[0] > self._rounds.get(gone.priority, 0):
@@ -418,7 +419,7 @@ class ReferenceScheduler:
             self._rounds.pop(gone.priority, None)
 
     def abort(self, seq: int) -> None:
-        """Abort at any time; what an outstanding plan holds ends with it."""
+        """Abort at any time; a request in an outstanding plan ends with that plan."""
         assert self.scheduler.abort(seq) == (seq in self.live)
         for outstanding in self.outstanding.values():
             if seq in outstanding.seqs:
@@ -433,7 +434,7 @@ class ReferenceScheduler:
         self._check_between_steps()
 
     def propose(self, seq: int, draft_tokens: Sequence[int]) -> None:
-        """Draft tokens, which must be refused unless the sequence decodes in the next step."""
+        """Propose draft tokens. They must be rejected unless the sequence decodes in the next step."""
         request = self.live.get(seq)
         is_outstanding = any(seq in outstanding.seqs for outstanding in self.outstanding.values())
         decodes = request is not None and request.lacks_one_token and not (is_outstanding or request.is_fetching)
@@ -454,9 +455,9 @@ class ReferenceScheduler:
         abort_during_step: Callable[[list[int]], list[int]] = lambda _: [],
         fail_rows: Callable[[list[int]], Mapping[int, bool]] = lambda _: {},
     ) -> sched.Plan:
-        """One plan of the decode lane and its commit. `abort_during_step` gets the live ids and names those to abort in
-        between; `fail_rows` gets the ids of the rows and names those that fail, and whether what they have read is
-        forgotten."""
+        """One plan of the decode lane and its commit. In between, `abort_during_step` gets the live ids and returns
+        those to abort; `fail_rows` gets the ids of the rows and returns those that fail, with a flag whether the blocks
+        that they have read are forgotten."""
         plan = self.begin(sched.Lane.DECODE)
         for seq in abort_during_step(list(self.live)):
             self.abort(seq)
@@ -465,7 +466,7 @@ class ReferenceScheduler:
         return plan
 
     def begin(self, lane: int) -> sched.Plan:
-        """One plan of a lane that has none outstanding."""
+        """Request a plan for a lane that has none outstanding."""
         self._assign_slots()
         plan = self.scheduler.plan(lane, now_s=self.now_s)
         self.scheduler.check()
@@ -491,7 +492,7 @@ class ReferenceScheduler:
         next_token: Callable[[Expected], int],
         fail_rows: Callable[[list[int]], Mapping[int, bool]] = lambda _: {},
     ) -> None:
-        """The commit of a lane's outstanding plan."""
+        """Commit a lane's outstanding plan."""
         outstanding = self.outstanding.pop(lane)
         plan, rows = outstanding.plan, outstanding.rows
         failed = fail_rows(plan.seqs.tolist())
@@ -529,8 +530,8 @@ class ReferenceScheduler:
         self._check_between_steps()
 
     def run_dry(self, next_token: Callable[[Expected], int], max_steps: int) -> None:
-        """Step until nothing is live; then no block may be held. A step of the prefill lane lasts for three of the
-        other."""
+        """Step until no request is live; then no block may be held. A prefill step lasts as long as three decode
+        steps."""
         for count in range(max_steps):
             if not self.live:
                 break
@@ -552,13 +553,13 @@ class ReferenceScheduler:
         assert self.scheduler.stats().used_tokens == 0
 
     def _one_lane_can_run(self) -> bool:
-        """With nothing outstanding: whether either lane has a step now."""
+        """Whether either lane has a step now; nothing is outstanding."""
         return not self.live or any(
             self.begin(lane).num_requests > 0 or self.fetches for lane in (sched.Lane.DECODE, sched.Lane.PREFILL)
         )
 
     def _begin_transfers(self) -> None:
-        """Executes the scheduler's transfers: copies out immediately, and notes what must come back."""
+        """Execute the scheduler's transfers: copy stores immediately, and record pending fetches."""
         last_seq = None
         transfers = self.scheduler.take_transfers()
         kept: dict[int, int] = {}
@@ -569,8 +570,8 @@ class ReferenceScheduler:
                 content = np.stack([self._blocks[each.block], np.full(self.config.block_tokens, WRONG)])
                 if each.window_block:
                     content[1] = self._window_blocks[each.window_block]
-                assert WRONG not in content[: 2 if each.window_block else 1], "what a failed step wrote is stored"
-                assert _hash_of_first(each, tier) == content[0, 0], "a block is stored under other tokens"
+                assert WRONG not in content[: 2 if each.window_block else 1], "data written by a failed step is stored"
+                assert _hash_of_first(each, tier) == content[0, 0], "a block is stored with the wrong tokens"
                 self._num_stores += 1
                 parent_store = tier.records[each.parent].store if each.parent else 0
                 has_window = each.window_block != 0
@@ -581,7 +582,9 @@ class ReferenceScheduler:
             elif each.move == sched.Move.STORE_STATE:
                 assert each.tier_state >= 1
                 content_of_state = int(self._states[each.state])
-                assert content_of_state == _hash_of_last(each.tier_block, tier), "a state is stored with another block"
+                assert content_of_state == _hash_of_last(each.tier_block, tier), (
+                    "a state is stored with the wrong block"
+                )
                 tier.begin_state_store(each.tier_state, each.tier_block, content_of_state)
             elif each.move == sched.Move.DROP:
                 tier.drop(each.tier_block)
@@ -594,30 +597,29 @@ class ReferenceScheduler:
                     self.fetches[each.seq] = Fetch([])
                     last_seq = each.seq
                     kept[each.seq] = self._num_kept(request)
-                assert each.seq == last_seq, "a request's fetches follow each other"
+                assert each.seq == last_seq, "a request's fetches must be consecutive"
                 self.fetches[each.seq].transfers.append(each)
                 size = self.config.block_tokens
                 end = request.num_computed + len(self.fetches[each.seq].transfers) * size
-                assert end < len(request.tokens), "a token is left to compute"
+                assert end < len(request.tokens), "at least one token must remain to be computed"
                 for own in tier.kv[each.tier_block][: 2 if each.window_block else 1]:
                     assert own.tolist() == request.prefix_hashes[end - size : end], (
-                        "what is fetched is not there, or something else"
+                        "the fetched block is missing or has other content"
                     )
                 if each.tier_state:
-                    assert tier.states[each.tier_state] == request.prefix_hashes[end - 1], "another state is fetched"
+                    assert tier.states[each.tier_state] == request.prefix_hashes[end - 1], "the wrong state is fetched"
         for seq, num_blocks in kept.items():
             *others, last = self.fetches[seq].transfers
             assert (last.state > 0) == (last.tier_state > 0) == (self.config.state_slots > 0)
             assert not any(each.state or each.tier_state for each in others)
             num_found = self.live[seq].num_computed // self.config.block_tokens + len(self.fetches[seq].transfers)
-            # Of layers with a window, tiers may lack what a longer prefix needs.
-            # Or there is no state after it.
+            # Tiers may lack window blocks for a longer prefix, or a state after it.
             needs_more = self._window > 0 or self.config.state_slots > 0
             is_less_allowed = (self._is_measured or needs_more) and num_found < num_blocks
-            assert is_less_allowed or num_found == num_blocks, "tiers have more of a prefix than is fetched, or less"
+            assert is_less_allowed or num_found == num_blocks, "the fetched prefix is not the one that tiers hold"
 
     def _num_kept(self, request: Expected) -> int:
-        """Leading full blocks that a request which fetches finds: in the cache, then tier by tier."""
+        """Leading full blocks that a fetching request finds: first in the cache, then in each tier."""
         size = self.config.block_tokens
         end = request.num_computed // size
         for tier in self.tiers:
@@ -637,8 +639,8 @@ class ReferenceScheduler:
         return end
 
     def end_fetch(self, seq: int | None = None, num_blocks: int | None = None, *, is_damaged: bool = True) -> None:
-        """The fetch of `seq` is over, or the oldest one; after `num_blocks` a damaged block comes, or it is given up.
-        None: all are whole."""
+        """Complete the fetch of `seq`, or the oldest one. It stops after `num_blocks`: the next block is damaged, or
+        the fetch is cancelled. None: all blocks arrive whole."""
         seq = next(iter(self.fetches)) if seq is None else seq
         fetch, request = self.fetches.pop(seq), self.live[seq]
         size = self.config.block_tokens
@@ -646,17 +648,25 @@ class ReferenceScheduler:
         for index, each in enumerate(fetch.transfers):
             whole, in_window = self.tiers[each.tier].kv[each.tier_block]
             begin = request.num_computed + index * size
-            assert whole.tolist() == request.prefix_hashes[begin : begin + size], "it was lost on its way"
+            assert whole.tolist() == request.prefix_hashes[begin : begin + size], "a block was lost during the fetch"
             self._blocks[each.block] = whole if index < num_blocks else WRONG
             if each.window_block:
                 self._window_blocks[each.window_block] = in_window if index < num_blocks else WRONG
             if each.state:
                 state = self.tiers[each.tier].states[each.tier_state]
-                assert state == request.prefix_hashes[begin + size - 1], "a state was lost on its way"
+                assert state == request.prefix_hashes[begin + size - 1], "a state was lost during the fetch"
                 self._states[each.state] = state if index < num_blocks else WRONG
         is_damaged = is_damaged and num_blocks < len(fetch.transfers)
-        self.scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
+        last = fetch.transfers[-1]
+        # Of some, only the state is damaged.
+        is_of_state = is_damaged and bool(last.state) and num_blocks + 1 == len(fetch.transfers) and seq % 2 == 0
+        num_states = self.scheduler.stats().tiers[last.tier].states
+        self.scheduler.fetched(seq, num_blocks, is_damaged=is_damaged and not is_of_state, is_state_damaged=is_of_state)
+        if is_of_state:
+            assert num_states - self.scheduler.stats().tiers[last.tier].states in (0, 1)
+            self.tiers[last.tier].blocks_of_states.pop(last.tier_state, None)
         self.totals.damaged_blocks += is_damaged
+        self.totals.damaged_states += is_of_state
         self.totals.given_up_fetches += num_blocks < len(fetch.transfers) and not is_damaged
         request.is_fetching = False
         if fetch.is_aborted:
@@ -681,19 +691,19 @@ class ReferenceScheduler:
         self._check_between_steps()
 
     def measure(self, tier: int, block_seconds: float) -> None:
-        """A tier is found to be so slow: from now on less may be fetched."""
+        """Report a tier's measured time per block: fewer blocks may be fetched afterwards."""
         if tier < len(self.tiers):
             self._is_measured = True
             self.scheduler.measured(tier, block_seconds)
             for seq, fetch in self.fetches.items():
                 self.scheduler.is_worth_fetching(seq)
                 num_coming = sum(each.tier == tier for each in fetch.transfers)
-                if seq % 2:  # of some, a part has arrived
+                if seq % 2:  # for some requests, half of the blocks are arriving
                     self.scheduler.coming(seq, tier, num_coming // 2)
             self.scheduler.check()
 
     def end_stores(self, count: int, tier: int = 0, *, is_whole: bool = True) -> None:
-        """The oldest `count` stores of a tier are over, or as many as there are."""
+        """Complete the oldest `count` stores of a tier, or all if there are fewer."""
         for _ in range(min(count, len(self.tiers[tier].storing) if tier < len(self.tiers) else 0)):
             self.tiers[tier].end_store(is_whole=is_whole)
             self.totals.stored_blocks += is_whole
@@ -703,7 +713,7 @@ class ReferenceScheduler:
             self._check_between_steps()
 
     def end_state_stores(self, count: int, tier: int = 0, *, is_whole: bool = True) -> None:
-        """As `end_stores`, of recurrent states, which follow the blocks sent before."""
+        """Like `end_stores`, for recurrent states. States arrive after the blocks sent before them."""
         for _ in range(count):
             if tier >= len(self.tiers) or not self.tiers[tier].storing_states:
                 return
@@ -717,13 +727,13 @@ class ReferenceScheduler:
             self._check_between_steps()
 
     def rest(self) -> None:
-        """Nothing has run for a while."""
+        """Idle for a while."""
         self.scheduler.rest()
         self._begin_transfers()
         self._check_between_steps()
 
     def restart(self) -> None:
-        """Another scheduler, for which the last tier is restored; nothing may be live."""
+        """Replace the scheduler and restore the last tier; no request may be live."""
         assert not self.live
         kept = self.tiers[-1]
         while kept.storing or kept.storing_states:
@@ -768,12 +778,12 @@ class ReferenceScheduler:
         self.scheduler.check()
         self._predicted = None if predicted is None else _tables(predicted)
         if predicted is not None:
-            assert plan.num_tokens == plan.num_requests, "the next positions depend on which draft tokens are right"
+            assert plan.num_tokens == plan.num_requests, "the next positions depend on which draft tokens are accepted"
             assert predicted.seqs.tolist() == plan.seqs.tolist()
             assert predicted.kv_lens.tolist() == (plan.kv_lens + 1).tolist()
 
     def _note_published(self, rows: list[Row], failed: Mapping[int, bool]) -> None:
-        """No request may read what a failed row wrote, and no new request what it read, if that is forgotten."""
+        """Record that no request may read tokens that a failed row wrote, nor, if forgotten, tokens that it read."""
         size = self.config.block_tokens
         num_computed = {request.seq: request.num_computed for request in self.live.values()}
         for row in rows:
@@ -799,7 +809,7 @@ class ReferenceScheduler:
                     other.is_forgotten |= shares
 
     def _note_snapshots(self, rows: list[Row], aborted: Collection[int]) -> None:
-        """The snapshots that a step takes of rows without draft tokens."""
+        """Record the snapshots that a step takes in rows without draft tokens."""
         size = self.config.block_tokens
         for row in rows:
             request, hashes = row.request, row.request.prefix_hashes
@@ -822,7 +832,7 @@ class ReferenceScheduler:
             self._snapshots.update(hashes[end - 1] for end in taken - {0})
 
     def _begins_at(self, request: Expected) -> int:
-        """Tokens of the request that precede the deepest snapshot."""
+        """Number of the request's tokens that precede the deepest snapshot."""
         ends = range(self.config.block_tokens, len(request.tokens), self.config.block_tokens)
         hashes = request.prefix_hashes
         missing = (end for end in ends if request.scores_prompt or hashes[end - 1] not in self._known)
@@ -850,7 +860,7 @@ class ReferenceScheduler:
             self.totals.preemptions += 1
 
     def _rows(self, plan: sched.Plan) -> list[Row]:
-        """The plan's rows; first admissions are counted on the way."""
+        """The plan's rows; also counts first admissions."""
         indptr, kv_indptr = plan.query_indptr.tolist(), plan.kv_indptr.tolist()
         assert len(indptr) == len(kv_indptr) == plan.num_requests + 1
         assert (indptr[-1], kv_indptr[-1]) == (plan.num_tokens, plan.kv_indices.size)
@@ -873,7 +883,7 @@ class ReferenceScheduler:
             if not request.running:
                 self._admit(request, begin)
                 request.has_slot = True
-            assert request.has_slot, "it runs before it has a slot"
+            assert request.has_slot, "a request runs before it has a slot"
             assert begin == request.num_computed, "a row continues exactly where its request stopped"
             blocks = kv_indices[kv_indptr[index] : kv_indptr[index + 1]]
             assert len(blocks) == -(-end // self.config.block_tokens)
@@ -889,7 +899,7 @@ class ReferenceScheduler:
         return rows
 
     def _cut_draft_tokens(self, rows: list[Row]) -> None:
-        """A row has all that were proposed, unless the step is full or no block is left."""
+        """Check that a row has all proposed draft tokens, unless the step is full or no block is free."""
         num_drafted = sum(len(row.draft_tokens) for row in rows)
         most = self.config.chunk_size - self.config.max_batch_size
         assert num_drafted <= most
@@ -909,7 +919,7 @@ class ReferenceScheduler:
                 "a follower starts before its leader's prompt is computed"
             )
             full_blocks = (request.prompt_tokens - 1) // self.config.block_tokens
-            # A leader that was preempted may have lost its prompt's blocks, and computes them again in the same step.
+            # A preempted leader may have lost its prompt's blocks and computes them again in the same step.
             is_computed = leader.running and leader.num_computed >= leader.prompt_tokens
             is_cached = self.config.prefix_cache and not self._forgotten
             if (
@@ -939,7 +949,7 @@ class ReferenceScheduler:
         assert self.scheduler.cached_tokens(request.seq) == request.cached_tokens
 
     def _is_aborted(self, seq: int) -> bool:
-        """Whether a live request was aborted, and ends with what it is in."""
+        """Whether a request was aborted and ends with its outstanding plan."""
         fetch = self.fetches.get(seq)
         return (fetch is not None and fetch.is_aborted) or any(
             seq in outstanding.aborted for outstanding in self.outstanding.values()
@@ -950,8 +960,8 @@ class ReferenceScheduler:
         assert len(set(planned)) == len(planned) <= self.config.max_batch_size
         assert set(planned).isdisjoint(plan.preempted.tolist())
         others = {seq for outstanding in self.outstanding.values() for seq in outstanding.seqs}
-        assert set(planned).isdisjoint(others), "a request is in one lane at a time"
-        assert self.fetches.keys().isdisjoint(planned), "a request runs before its blocks are there"
+        assert set(planned).isdisjoint(others), "a request is in two lanes at the same time"
+        assert self.fetches.keys().isdisjoint(planned), "a request runs before its blocks have arrived"
         decode, prefill = planned[: plan.num_decode], planned[plan.num_decode :]
         order = list(self.live)
         for group in (decode, prefill):
@@ -970,7 +980,7 @@ class ReferenceScheduler:
             assert not decode
             assert not scored
             return
-        # Everything that decodes moves in every step, unless the prefill lane holds the blocks that it lacks.
+        # Every decoding request advances in every step, unless the prefill lane or a fetch holds the blocks it needs.
         starved = {request.seq for request in runs if request.decodes} - set(planned) - others
         if starved:
             assert others or self.fetches
@@ -978,13 +988,13 @@ class ReferenceScheduler:
             assert stats.used_tokens == stats.capacity_tokens
             assert not any(request.running for request in waiting), "a request takes blocks while another lacks them"
             self.totals.starved += len(starved)
-        # So does the first that runs.
+        # The first running request advances as well.
         if runs and not self.config.has_prefill_lane:
             assert runs[0].seq in planned or runs[0].seq in starved
 
     def _check_order(self, rows: list[Row], waiting: list[Expected]) -> None:
-        """By priority, turn and arrival; but those that wait for more than room are passed, where it
-        leaves room for the first of them."""
+        """Check the order: priority, round, arrival. Requests that wait for something other than room may be skipped,
+        if enough room remains for the first of them."""
         admitted = [request.seq for request in waiting if request.running]
         passed = []
         for index, request in enumerate(waiting):
@@ -998,7 +1008,7 @@ class ReferenceScheduler:
             follows = request.leader in self.live and self.live[request.leader].num_generated == 0
             lacks_slots = self.config.state_slots > 0 and bool(self.tiers)  # to fetch a state
             assert follows or left or lacks_slots or self.config.has_prefill_lane or self._as_many_fetch_as_may(), (
-                "a request that waits for room is passed"
+                "a request that waits only for room is skipped"
             )
         if self.config.has_prefill_lane and not self.tiers:
             num_skipped = sum(not self._waits_for_leader(request) for request in passed)
@@ -1006,7 +1016,7 @@ class ReferenceScheduler:
                 "later requests take the slots of requests that wait for the other lane"
             )
         size = self.config.block_tokens
-        # But not from a leader that comes after its followers.
+        # No blocks are reserved for followers whose leader comes later in the queue.
         kept_for = [request for request in passed if not self._leader_waits(request, waiting)]
         if not kept_for:
             return
@@ -1017,7 +1027,7 @@ class ReferenceScheduler:
         assert stats.used_tokens + num_blocks * size <= stats.capacity_tokens, (
             "blocks are reserved for the first skipped request"
         )
-        # A place is kept, too, unless it will fetch, which only the scheduler knows.
+        # A slot is reserved, too, unless the request will fetch, which only the scheduler knows.
         assert self.tiers or stats.running < self.config.max_batch_size
 
     def _waits_for_leader(self, request: Expected) -> bool:
@@ -1028,7 +1038,7 @@ class ReferenceScheduler:
         return len(unplaced) == self.config.max_batch_size
 
     def _leader_waits(self, follower: Expected, waiting: list[Expected]) -> bool:
-        """Whether it was passed while its leader waited, too."""
+        """Whether it was skipped while its leader also waited."""
         leader = self.live.get(-1 if follower.leader is None else follower.leader)
         if leader is None or leader.num_generated > 0 or (leader.has_slot and leader not in waiting):
             return False
@@ -1045,9 +1055,11 @@ class ReferenceScheduler:
         assert all(readers[block] == 1 for block in written), "a shared block is written to"
         for other in self.outstanding.values():
             assert written.isdisjoint(other.plan.kv_indices.tolist()), (
-                "the other lane's step reads what this one writes"
+                "the other lane's step reads blocks that this one writes"
             )
-            assert other.blocks_written(block_tokens).isdisjoint(readers), "this step reads what the other one writes"
+            assert other.blocks_written(block_tokens).isdisjoint(readers), (
+                "this step reads blocks that the other one writes"
+            )
 
         within = np.arange(block_tokens)
         for row in rows:
@@ -1056,7 +1068,7 @@ class ReferenceScheduler:
             assert seen.tolist() == row.request.prefix_hashes[: row.begin], "a row reads another sequence's KV"
         self._check_windows(plan, rows)
         self._check_states(plan, rows)
-        # All its tokens have their blocks, shared or not, from the step in which a request is admitted.
+        # A request has blocks for all its tokens, shared or not, from the step in which it is admitted.
         running = [request for request in self.live.values() if request.running]
         used = self.scheduler.stats().used_tokens
         assert used >= len(readers) * block_tokens
@@ -1064,7 +1076,7 @@ class ReferenceScheduler:
         assert used <= most * block_tokens
 
     def _check_states(self, plan: sched.Plan, rows: list[Row]) -> None:
-        """What layers with recurrent state read and write."""
+        """Check the states that layers with recurrent state read and write."""
         if not self.config.state_slots:
             assert not any(each.size for each in (plan.states_in, plan.states_out, plan.save_indptr))
             return
@@ -1076,15 +1088,17 @@ class ReferenceScheduler:
         assert all(0 < slot <= self.config.state_slots for slot in written)
         for other in self.outstanding.values():
             others = {slot for of_row in _states_left(other.plan) for slot, _ in of_row}
-            assert others.isdisjoint([*read, *written]), "the other lane's step writes what this one uses"
-            assert set(other.plan.states_in.tolist()).isdisjoint(written), "the other lane's step reads it"
+            assert others.isdisjoint([*read, *written]), "the other lane's step writes a state that this one uses"
+            assert set(other.plan.states_in.tolist()).isdisjoint(written), (
+                "the other lane's step reads a state that this one writes"
+            )
         fetched = {each.state for fetch in self.fetches.values() for each in fetch.transfers if each.state}
         assert fetched.isdisjoint([*read, *written]), "a step uses a slot that a fetch writes"
         for index, (row, slot) in enumerate(zip(rows, read, strict=True)):
             before = row.request.prefix_hashes[row.begin - 1] if row.begin else None
             assert (self._states[slot] if slot else None) == before, "a row reads another sequence's state"
             of_others = {each for other in (*left[:index], *left[index + 1 :]) for each, _ in other}
-            assert not slot or slot not in of_others, "a row reads what another one writes"
+            assert not slot or slot not in of_others, "a row reads a state that another row writes"
             assert slot not in [each for each, _ in left[index][:-1]], "only the last state may replace the first"
             ends = [num_tokens for _, num_tokens in left[index]]
             assert ends == sorted(set(ends))
@@ -1092,7 +1106,7 @@ class ReferenceScheduler:
             assert all((row.begin + end) % self.config.block_tokens == 0 for end in ends[:-1])
 
     def _check_windows(self, plan: sched.Plan, rows: list[Row]) -> None:
-        """What layers with a window read and write."""
+        """Check the blocks that layers with a window read and write."""
         size, slots = self.config.block_tokens, plan.window_slots
         if not self._window:
             assert slots.size == plan.window_indices.size == 0
@@ -1148,7 +1162,7 @@ class ReferenceScheduler:
         ]
 
     def _most_window_tokens(self) -> int:
-        """Tokens of the window blocks that requests may need."""
+        """Capacity that the requests' window blocks may need, in tokens."""
         size, tokens = self.config.block_tokens, 0
         for request in self.live.values():
             if request.running and self._window:
@@ -1164,7 +1178,7 @@ class ReferenceScheduler:
 
 
 def _hash_of_first(store: sched.Transfer, tier: Tier) -> int:
-    """What the first token of a block must hold, by the tokens of the blocks before it and its salt."""
+    """Expected hash of a block's first token, from the tokens of the blocks before it and its salt."""
     chain: list[tuple[int, ...]] = []
     parent = store.parent
     while parent:
@@ -1186,7 +1200,7 @@ def _hash_of_last(block: int, tier: Tier) -> int:
 
 
 def _states_left(plan: sched.Plan) -> list[list[tuple[int, int]]]:
-    """By row, each slot of recurrent state that it writes, and after how many of its tokens; the last one after all."""
+    """For each row, the recurrent state slots that it writes and after how many of its tokens; the last after all."""
     if not plan.save_indptr.size:
         return [[] for _ in range(plan.num_requests)]
     saves = list(zip(plan.save_slots.tolist(), plan.save_ends.tolist(), strict=True))

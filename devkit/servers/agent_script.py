@@ -1,8 +1,8 @@
 """Scripted replies to a coding agent with the task `TASK`: one step per reply, chosen from the prompt.
 
-It reads two files in parallel, edits one with content of the other, runs a command and reports its output.
-So a final answer with the right number in it has been through every tool. Prompts and replies are those of DeepSeek
-V3.1 or of R1.
+It reads two files in parallel, edits one with content from the other, runs a command and reports its output.
+A final answer with the right number has therefore passed through every tool. Prompts and replies use the format of
+DeepSeek V3.1 or R1.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 TASK = "The agent's task is in {directory}: put the number of source.txt into target.txt, then count its bytes."
-"""What the user says. source.txt holds `number: N`, target.txt `number: none`."""
+"""The user's message. source.txt contains `number: N`, target.txt `number: none`."""
 ANSWER = "The number is {number}; target.txt has {size} bytes now."
-"""What the model says in the end."""
+"""The model's final reply."""
 OTHERWISE = "A short task"
-"""What it says to every other prompt, such as one for a title."""
+"""Its reply to every other prompt, such as a request for a title."""
 THOUGHT = "One step after another."
-"""Its reasoning: R1's always, V3.1's where the prompt asks for some."""
+"""Its reasoning: always with R1, with V3.1 only if the prompt requests it."""
 
 _TASK = re.compile(re.escape(TASK).replace(re.escape("{directory}"), r"(/[\w./-]*[\w-])"))
 _DECLARED = re.compile(r"^### (\S+)\nDescription: |^- `(\S+)`:\n```json$", re.MULTILINE)
 _FENCED = "function<｜tool▁sep｜>FUNCTION_NAME\n```json\n"
-"""What R1's template says of the form of calls."""
+"""R1's template contains this description of the call format."""
 _USER = "<｜User｜>"
 _OUTPUT = re.compile("<｜tool▁output▁begin｜>(.*?)<｜tool▁output▁end｜>", re.DOTALL)
 
@@ -35,11 +35,11 @@ Call = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """How an agent's tools do the task's steps."""
+    """How an agent's tools perform the task's steps."""
 
     read: Callable[[str], Call]
     edit: Callable[[str, str, str], Call]
-    """Of a file: the line that goes, the line that comes."""
+    """Arguments: the file, the old line, the new line."""
     run: Callable[[str], Call]
 
 
@@ -69,7 +69,7 @@ _AGENTS: Mapping[frozenset[str], Tools] = {
         run=lambda command: ("bash", {"command": command, "description": "Count bytes"}),
     ),
 }
-"""The tools that tell an agent, and how they are used: Claude Code's, Codex's, opencode's."""
+"""By the tool that identifies the agent (Claude Code, Codex, opencode): how its tools are used."""
 
 
 def reply(prompt: str) -> str:
@@ -105,13 +105,13 @@ def _step(tools: Tools, directory: str, outputs: list[str]) -> tuple[str, tuple[
             number, size = _found(r"number: (\d+)", outputs[0]), _found(r"^\s*(\d+)\s*$", outputs[3])
             return ANSWER.format(number=number, size=size), ()
         case count:
-            raise ValueError(f"{count} tools have answered, and the task takes 2, 3 or 4")
+            raise ValueError(f"the prompt has {count} tool results; the task takes 2, 3 or 4")
 
 
 def _found(pattern: str, output: str) -> str:
     found = re.search(pattern, output, re.MULTILINE)
     if found is None:
-        raise ValueError(f"a tool was to return {pattern!r} and returned {output[:500]!r}")
+        raise ValueError(f"expected a tool result with {pattern!r}, got {output[:500]!r}")
     return found[found.lastindex or 0]
 
 

@@ -1,8 +1,8 @@
-"""The real server and engine around a model that does a coding agent's task, as a process.
+"""The real server and engine with a model that performs a coding agent's task, as a process.
 
     python -m devkit.servers.agent_server --port 0 --chat_template deepseek-v3.1 [any option of `ballast serve`]
 
-`agent_script.py` says what it replies. Each letter of a prompt is one token.
+`agent_script.py` defines the replies. Each letter of a prompt is one token.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 
 class AgentModel(Runner):
-    """A Runner that reads a sequence's prompt from its own KV memory once, and continues with the reply from there."""
+    """A Runner that reads a sequence's prompt once, from its own KV memory, and then continues with the reply."""
 
     def __init__(self, tokenizer: Tokenizer, num_slots: int, block_tokens: int) -> None:
         self._tokenizer = tokenizer
         self._block_tokens = block_tokens
         self._tokens = np.zeros(num_slots, np.int32)
         self._rest: dict[int, list[int]] = {}
-        """By the slot of a reply's token, or of its prompt's last one: the reply's tokens that follow."""
+        """By slot of a reply's token or of the prompt's last token: the reply's remaining tokens."""
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
         """Logits [sampled, vocabulary], one-hot."""
@@ -55,7 +55,7 @@ class AgentModel(Runner):
         return logits
 
     def _slots(self, batch: Batch, row: int, length: int) -> NDArray[np.int64]:
-        """[length] where a sequence's tokens are."""
+        """Slots [length] of a sequence's tokens."""
         blocks = batch.kv_indices[batch.kv_indptr[row] : batch.kv_indptr[row + 1]].astype(np.int64)
         positions = np.arange(length)
         return blocks[positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens

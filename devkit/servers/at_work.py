@@ -1,4 +1,4 @@
-"""Threads that keep something busy while a block looks at it."""
+"""Threads that generate load while a block of code makes observations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def at_work(tasks: Sequence[Callable[[threading.Event], None]]) -> Iterator[None]:
-    """Each in a thread of its own until the block ends, which sets its event; what one of them raises ends the block
-    too."""
+    """Run each task in its own thread until the block ends, which sets the event that tasks get. The block re-raises an
+    exception from a task."""
     stop = threading.Event()
     with ThreadPoolExecutor(len(tasks)) as pool:
         working = [pool.submit(task, stop) for task in tasks]

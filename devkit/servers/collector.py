@@ -13,7 +13,7 @@ Object = dict[str, Any]
 
 
 class Collector:
-    """Takes spans, or refuses them."""
+    """Accepts or rejects spans."""
 
     def __init__(self, status: int = 200) -> None:
         self.spans: list[Object] = []

@@ -1,4 +1,4 @@
-"""Runs a command of `ballast` to its end, for tests of what it prints and how it exits."""
+"""Runs a command of `ballast` to completion, for tests of its output and exit code."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Command:
     """How commands are run."""
 
     run: ClassVar[Callable[[Sequence[str], Mapping[str, str], float], Ended]] = staticmethod(run_interpreter)
-    """pytest's configuration takes `prefork` in place of a new interpreter."""
+    """How an interpreter is started; the pytest configuration replaces it with `prefork`."""
 
 
 def ballast(arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float = 120) -> Ended:
-    """`ballast` with these arguments, and with no other environment than this."""
+    """Run `ballast` with these arguments and exactly this environment."""
     return Command.run([sys.executable, "-m", "ballast", *arguments], environment, timeout_s)

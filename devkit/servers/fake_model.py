@@ -1,4 +1,4 @@
-"""A model that answers without delay: the next token is a fixed function of the last token and its position."""
+"""A model that replies without delay: the next token is a fixed function of the last token and its position."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ballast.model.runner import Runner
 
 
 class FakeModel(Runner):
-    """Implements the engine's Runner. Greedy text from it is `fake_next_token` applied again and again.
+    """Implements the engine's Runner. Its greedy text is `fake_next_token` applied repeatedly.
 
-    It reads each sequence's last token from its own KV memory rather than from the batch, so a scheduler that
-    mixes up slots or block tables gives wrong text.
+    It reads each sequence's last token from its own KV memory instead of the batch, so a scheduler that confuses slots
+    or block tables produces wrong text.
     """
 
     def __init__(self, num_slots: int, block_tokens: int, vocab_size: int, step_s: float = 0.0) -> None:
@@ -26,7 +26,7 @@ class FakeModel(Runner):
         self._step_s = step_s
 
     def forward(self, batch: Batch, alive: Callable[[], None]) -> NDArray[np.float32]:
-        """Remember the batch's tokens; return one-hot logits [sampled, vocabulary]."""
+        """Store the batch's tokens; return one-hot logits [sampled, vocabulary]."""
         alive()
         if self._step_s:
             time.sleep(self._step_s)
@@ -44,5 +44,5 @@ class FakeModel(Runner):
 
 
 def fake_next_token(token: int, position: int, vocab_size: int) -> int:
-    """The token that FakeModel puts after `token` at `position`."""
+    """The token that FakeModel generates after `token` at `position`."""
     return (token * 31 + position * 7 + 1) % vocab_size

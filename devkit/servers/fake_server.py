@@ -1,4 +1,4 @@
-"""The real server and engine around a model that is fast, slow or failing on demand, as a process.
+"""The real server and engine with a fake model that is fast, slow or failing as requested, as a process.
 
     python -m devkit.servers.fake_server --step_s 0.01 --port 0 [any option of `ballast serve`]
 
@@ -39,8 +39,8 @@ CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content 
 
 
 class AlphabetModel(Runner):
-    """A Runner that takes `step_s` for each step, fails in step `fail_at` and never ends step `hang_at`; both count
-    from 1, the warm-up's."""
+    """A Runner that takes `step_s` per step, fails in step `fail_at` and hangs in step `hang_at`. Both count from 1,
+    which is the warm-up step."""
 
     def __init__(self, vocab_size: int, step_s: float, fail_at: int | None = None, hang_at: int | None = None) -> None:
         self._vocab_size = vocab_size
@@ -66,7 +66,7 @@ class AlphabetModel(Runner):
 
 
 class MeasurableAlphabetModel(AlphabetModel):
-    """One whose steps are measured at start, as those of real models, so that queue times can be predicted."""
+    """Its steps are measured at start like those of real models, so that queue times can be predicted."""
 
     def __init__(self, vocab_size: int, step_s: float, fail_at: int | None = None, hang_at: int | None = None) -> None:
         super().__init__(vocab_size, step_s, fail_at, hang_at)
@@ -74,10 +74,10 @@ class MeasurableAlphabetModel(AlphabetModel):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until told to stop."""
+    """Serve until stopped."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--step_s", type=float, default=0.0, help="how long a step takes")
-    parser.add_argument("--load_s", type=float, default=0.0, help="how long loading takes")
+    parser.add_argument("--step_s", type=float, default=0.0, help="duration of a step")
+    parser.add_argument("--load_s", type=float, default=0.0, help="duration of loading")
     parser.add_argument("--fail_at", type=int, help="the step in which the model fails")
     parser.add_argument("--hang_at", type=int, help="the step that never ends")
     for limit in dataclasses.fields(ServerLimits):
@@ -92,7 +92,7 @@ def _serve(config: Config, fake: argparse.Namespace) -> int:
     text = load_text(None, metadata, "bytes.gguf")
 
     def load(report: Callable[[float], None]) -> Runner:
-        with ThreadPoolExecutor(1) as threads:  # which the interpreter would wait for
+        with ThreadPoolExecutor(1) as threads:  # the interpreter would wait for it at exit
             for tenth, _ in enumerate(threads.map(time.sleep, [fake.load_s / 10] * 10)):
                 report(tenth / 10)
         kind = MeasurableAlphabetModel if config.scheduling.max_queue_wait_s else AlphabetModel

@@ -1,4 +1,4 @@
-"""Fixed lengths of replies and of the cache for servers without a model file, whose memory is not planned."""
+"""Fixed reply and cache lengths for servers without a model file, for which no memory is planned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ballast.config.options import Config
 
 
 def with_fixed_lengths(config: Config) -> Config:
-    """The configuration with replies of 1024 tokens and a cache of 32768, where options do not say otherwise."""
+    """The configuration with replies of 1024 tokens and a cache of 32768 tokens, unless options set other values."""
     scheduling = config.scheduling
     return replace(
         config,

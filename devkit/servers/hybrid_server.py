@@ -1,8 +1,8 @@
-"""`ballast serve` with the hybrid, as a process, with a fault on demand.
+"""`ballast serve` with CPU/GPU hybrid inference, as a process, with an injected fault.
 
     python -m devkit.servers.hybrid_server --fault cuda --once FILE --port 0 [any option of `ballast serve`]
 
-On device=cpu it is the hybrid too: torch computes there what a GPU would, with weights as float32.
+This also works with device=cpu: torch then runs the GPU's part on the CPU, with float32 weights.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ballast.weights.gguf import GgufModel
 from devkit.models import cpu_backend
 
 Fault = Literal["load", "experts", "silent", "cuda", "memory", "stray"]
-"""Memory is short while the model is loaded; or in a step: the CPU's experts fail, the device does not ask for a layer,
-torch raises an error of CUDA's or that memory is short, a kernel really writes where nothing is (which takes a GPU)."""
+"""Out of memory while the model loads; or in a step: the CPU's experts fail, the device skips the request for a layer,
+torch raises a CUDA error or an out-of-memory error, a kernel writes to an invalid address (requires a GPU)."""
 
 LIMIT_S = 2.0
-"""The hand-off's limit for a silent device, instead of its own."""
+"""Limit for a device that does not respond during an expert offload, instead of the default."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until told to stop, or until the fault."""
+    """Serve until stopped, or until the fault."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--fault", choices=get_args(Fault))
-    parser.add_argument("--once", type=Path, help="the first step that finds this file has the fault")
-    parser.add_argument("--at_layer", type=int, default=1, help="which of the routed layers")
+    parser.add_argument("--once", type=Path, help="the fault occurs in the first step that finds this file")
+    parser.add_argument("--at_layer", type=int, default=1, help="index of the routed layer with the fault")
     faults, rest = parser.parse_known_args(argv)
     if faults.fault == "silent":
         host_experts.LIMIT_S = LIMIT_S
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         if not settings.devices:
             torch.set_num_threads(1)
             backends.MAKERS["cpu"] = cpu_backend.CpuBackend
-            on_cpu = DeviceSettings("cpu:0", range(spec.num_layers))  # torch's name of it
+            on_cpu = DeviceSettings("cpu:0", range(spec.num_layers))  # torch's name for it
             settings = replace(settings, devices=(on_cpu,))
         if faults.fault == "load":
             backends.MAKERS["cpu"] = FullDevice
@@ -77,8 +77,8 @@ class FullDevice(cpu_backend.CpuBackend):
 
 
 def inject(model: HybridModel, fault: Fault, once: Path, at_layer: int) -> None:
-    """Let `fault` happen in the first step that finds the file `once`. Steps are queued layer by layer then: a captured
-    one cannot be tampered with."""
+    """Trigger `fault` in the first step that finds the file `once`. Disables captured steps, which cannot be changed:
+    layers are queued one by one."""
     model.devices[0].graphs = None
     hand_off = model._experts._host
     begin, submit = hand_off.begin, hand_off.submit
@@ -108,7 +108,7 @@ def inject(model: HybridModel, fault: Fault, once: Path, at_layer: int) -> None:
 
 
 def write_astray() -> None:
-    """Queue a kernel that writes where no memory is."""
+    """Queue a kernel that writes to an invalid address."""
     import triton
     import triton.language as tl
 

@@ -1,4 +1,4 @@
-"""Steps of a person on the chat page, and replies of the model there."""
+"""User actions on the chat page, and scripted model replies."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def chunk(**delta: Any) -> str:
 
 
 def shows(page: Page, *texts: str) -> None:
-    """Have the page's next replies be these, since the fake model writes letters alone."""
+    """Replace the page's next replies by these texts, since the fake model writes only letters."""
     bodies = iter([chunk(content=text) + "data: [DONE]\n\n" for text in texts])
     page.route("**/v1/chat/completions", lambda route: route.fulfill(body=next(bodies)))

@@ -1,8 +1,8 @@
-"""Programs forked from one process that has imported what they need: importing takes most of a program's start.
+"""Programs forked from a process that has imported their modules: imports take most of a program's start time.
 
-The template process runs no thread and no event loop, so that a fork of it is as good as a new interpreter. For each
-program it forks a keeper, which forks the program, waits for it and says how it ended. A program runs its module as
-`python -m` does, to the interpreter's ordinary end. When the template ends, the kernel kills what still runs.
+The template process runs no thread and no event loop, so a fork of it is equivalent to a new interpreter. For each
+program it forks a keeper, which forks the program, waits for it and reports its exit status. A program runs its module
+like `python -m` and exits normally. When the template process ends, the kernel kills the remaining programs.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 SERVER_MODULES = ("ballast.cli", "ballast.server.serve_command", "devkit.models.vocabulary")
-"""Modules that servers import. Not the modules that are run, which would be imported twice."""
+"""Modules that servers import. Excludes modules that are run, which would be imported twice."""
 OPERATOR_MODULES = ("ballast_operator.cli", "ballast_operator.process.run")
 """Modules that operators import."""
 
 cpu_s = 0.0
-"""What ended programs took; no child of this process, so the system does not count them as such."""
+"""CPU time of finished programs. They are not children of this process, so the system does not count it here."""
 
 PR_SET_PDEATHSIG = 1
 
 
 class ForkedProcess:
-    """A program; of subprocess.Popen what tests use of one."""
+    """A forked program, with the part of subprocess.Popen's interface that tests use."""
 
     def __init__(self, pid: int, ended: socket.socket, stderr: IO[str] | None) -> None:
         self.pid = pid
@@ -44,13 +44,13 @@ class ForkedProcess:
         self._ended = ended
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal; None while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+        """Wait for the program to end and return its exit code. Raises subprocess.TimeoutExpired."""
         global cpu_s
         if self.returncode is None:
             if not select.select([self._ended], [], [], timeout)[0]:
@@ -61,18 +61,18 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal, unless the program has ended."""
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended since
+            with contextlib.suppress(ProcessLookupError):  # it has ended in the meantime
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Ends it immediately."""
+        """Kill the program immediately."""
         self.send_signal(signal.SIGKILL)
 
 
 class Template:
-    """The process that has imported `modules`; started with the first program."""
+    """The process that has imported `modules`; starts with the first program."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules
@@ -96,7 +96,7 @@ class Template:
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run `[python, "-m", module, argument, ...]` to its end, with its output captured.
+        """Run `[python, "-m", module, argument, ...]` to completion and capture its output.
 
         Raises subprocess.TimeoutExpired.
         """
@@ -116,7 +116,8 @@ class Template:
     def _fork(
         self, command: Sequence[str], environment: Mapping[str, str], files: Mapping[int, int]
     ) -> tuple[int, socket.socket]:
-        """`files`: by the descriptor that the program is to have, the one here. Returns its pid and its keeper."""
+        """`files` maps the program's descriptors to descriptors of this process. Returns the pid and the keeper's
+        socket."""
         control = self._control or self._begin()
         ended, ended_there = socket.socketpair()
         request = json.dumps([list(files), command[2:], dict(environment)]).encode()
@@ -129,7 +130,7 @@ class Template:
     def _begin(self) -> socket.socket:
         self._control, there = socket.socketpair()
         command = [sys.executable, "-m", __name__, str(there.fileno()), *self._modules]
-        # Of a terminal's interrupt the test process makes something; it does not come here.
+        # The test process handles Ctrl-C; the template runs in its own session so that it gets no SIGINT.
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[there.fileno()], start_new_session=True
         )
@@ -137,14 +138,14 @@ class Template:
         return self._control
 
     def end(self) -> None:
-        """Let the template go, and with it what still runs."""
+        """Stop the template process and all programs that still run."""
         if self._control is not None and self._process is not None:
             self._control.close()
             self._process.wait(60)
 
 
 def _serve(control: socket.socket) -> None:
-    """Fork a keeper for each request, until the tests have ended."""
+    """Fork a keeper for each request until the tests have ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     while True:
         message, fds, _, _ = socket.recv_fds(control, 1, 1)
@@ -162,7 +163,7 @@ def _die_with_parent() -> None:
 
 
 def _keep(ended: socket.socket) -> None:
-    """Forks the program and reports how it ended. Returns only in the program, to the code that starts its module."""
+    """Fork the program and report how it ended. Returns only in the program, to the code that runs its module."""
     _die_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     header, fds, _, _ = socket.recv_fds(ended, 4, 2)
@@ -191,7 +192,7 @@ def _keep(ended: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    gc.disable()  # imports leave hardly any garbage, and the collector would look at all of them again and again
+    gc.disable()  # imports leave hardly any garbage, but the collector would scan all objects repeatedly
     for name in sys.argv[2:]:
         importlib.import_module(name)
     gc.freeze()

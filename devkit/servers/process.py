@@ -1,4 +1,4 @@
-"""Runs a server in a process of its own, for tests and benchmarks, and always ends it."""
+"""Runs a server in its own process, for tests and benchmarks, and always stops it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SERVE = ("ballast", "serve")
 FAKE = ("devkit.servers.fake_server",)
 
 JSON = {"Content-Type": "application/json"}
-"""The headers of a body, which the server wants."""
+"""The headers that the server requires for a body."""
 
 START_TIMEOUT_S = 180.0
 ANSWER_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 90.0
 
 FIRST_INTERVAL_S, LONGEST_INTERVAL_S, GROWTH = 0.005, 0.05, 1.2
-"""Between two looks at the metrics: each costs the server work, and the test."""
+"""Interval between two reads of the metrics: each read costs the server and the test time."""
 
 
 def start_interpreter(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
@@ -38,13 +38,13 @@ def start_interpreter(command: Sequence[str], environment: Mapping[str, str]) ->
 
 
 class ServerProcess:
-    """A running server; a context manager that ends it.
+    """A running server; a context manager that stops it.
 
-    `module` is SERVE or FAKE, `options` are its arguments; it listens on a free port unless they name one.
+    `module` is SERVE or FAKE, `options` are its arguments. Without `--port` it listens on a free port.
     """
 
     start: Callable[[Sequence[str], Mapping[str, str]], Any] = staticmethod(start_interpreter)
-    """How a process of this interpreter is started; pytest's configuration takes `prefork` in place of it."""
+    """How a process of this interpreter is started; the pytest configuration replaces it with `prefork`."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class ServerProcess:
         self._until_ready = until_ready
         self._changed = threading.Condition()
         self.events: list[dict[str, Any]] = []
-        """What it logged so far."""
+        """Log events so far."""
         self.stderr = ""
-        """What else it wrote to standard error so far."""
+        """Other output to standard error so far."""
         self.port = 0
         self.admin_port: int | None = None
-        """Where it shows metrics and the like, when not on `port`."""
+        """The port of metrics and other admin endpoints, if it is not `port`."""
 
     def __enter__(self) -> Self:
         start = ServerProcess.start if self._command[0] == sys.executable else start_interpreter
@@ -99,18 +99,18 @@ class ServerProcess:
         return f"http://127.0.0.1:{self.admin_port or self.port}"
 
     def event(self, name: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
-        """Wait for the first log event of that name. Raises AssertionError with the log if it does not come."""
+        """Wait for the first log event `name`. Raises AssertionError with the log on a timeout."""
         return self.wait_for_events(lambda event: event["event"] == name, 1, timeout_s)[0]
 
     def has_logged(self, name: str) -> bool:
-        """Whether it has logged an event of that name."""
+        """Whether it has logged an event `name`."""
         return any(event["event"] == name for event in self.events)
 
     def wait_for_events(
         self, matches: Callable[[dict[str, Any]], bool], count: int, timeout_s: float = START_TIMEOUT_S
     ) -> list[dict[str, Any]]:
-        """Wait until `count` log events match; return all that do, in the log's order. Raises AssertionError with the
-        log if they do not come."""
+        """Wait until `count` log events match; return all that match, in log order. Raises AssertionError with the log
+        on a timeout."""
         found: list[dict[str, Any]] = []
 
         def seen() -> bool:
@@ -147,10 +147,10 @@ class ServerProcess:
     def wait_for(
         self, condition: Callable[[dict[str, float]], bool], timeout_s: float = ANSWER_TIMEOUT_S
     ) -> dict[str, float]:
-        """Wait until the metrics meet the condition, and return them. Raises AssertionError if they do not in time."""
+        """Wait until the metrics meet the condition, and return them. Raises AssertionError on a timeout."""
         deadline, pause_s = time.monotonic() + timeout_s, FIRST_INTERVAL_S
         while not condition(metrics := self.metrics()):
-            assert time.monotonic() < deadline, f"not within {timeout_s} s; the metrics are {metrics}"
+            assert time.monotonic() < deadline, f"the condition is not met within {timeout_s} s; metrics: {metrics}"
             time.sleep(pause_s)
             pause_s = min(pause_s * GROWTH, LONGEST_INTERVAL_S)
         return metrics
@@ -165,7 +165,7 @@ class ServerProcess:
         self.process.send_signal(number)
 
     def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """Wait until it ends by itself, and return its exit code."""
+        """Wait until it exits by itself, and return its exit code."""
         code = self.process.wait(timeout_s)
         self._reader.join(STOP_TIMEOUT_S)
         return code
@@ -195,7 +195,7 @@ class ServerProcess:
 
 
 def ended(*options: str, module: Sequence[str] = FAKE) -> tuple[int, list[str]]:
-    """Exit code, and lines of standard error, of a server that does not start."""
+    """Exit code and standard error lines of a server that fails to start."""
     process = ServerProcess.start([sys.executable, "-m", *module, *options], os.environ)
     try:
         code = process.wait(START_TIMEOUT_S)

@@ -1,9 +1,9 @@
-"""The real server and engine around a model with scripted replies, as a process.
+"""The real server and engine with a model that has scripted replies, as a process.
 
     python -m devkit.servers.script_server --port 0 [any option of `ballast serve`]
 
-The reply to a prompt that contains `say NAME` is the script of that name and an end token; to any other prompt it is
-`hello`. Each letter of a prompt is one token.
+The reply to a prompt that contains `say NAME` is the script of that name and an end token. The reply to any other
+prompt is `hello`. Each letter of a prompt is one token.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TAGS = (
     *("<｜User｜>", "<｜Assistant｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"),
     *("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
 )
-"""What else templates write."""
+"""Other text that templates write."""
 
 _V3_CALL = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
 
@@ -101,7 +101,7 @@ _OTHERS = {
 
 
 class ScriptModel(Runner):
-    """A Runner that derives the next token from the tokens of a sequence in its own KV memory."""
+    """A Runner that derives the next token from the sequence's tokens in its own KV memory."""
 
     def __init__(self, tokenizer: Tokenizer, block_tokens: int) -> None:
         self._tokenizer = tokenizer
@@ -134,7 +134,7 @@ class ScriptModel(Runner):
 
 
 def serve(config: Config, make_model: Callable[[Tokenizer, Config], Runner], context_length: int) -> int:
-    """Serve a model that writes what its vocabulary of bytes and DeepSeek's marks can spell, until told to stop."""
+    """Serve, until stopped, a model whose vocabulary consists of bytes and DeepSeek's special tokens."""
     configure_logging(config.log)
     metadata = byte_metadata(user_defined=(*DEFAULT_FORM.spellings.values(), *TAGS))
     if (other := _OTHERS.get(config.model.chat_template or "")) is not None:

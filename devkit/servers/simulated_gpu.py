@@ -1,9 +1,9 @@
-"""`ballast serve` on a GPU that is not here: torch's CPU device computes in its place.
+"""`ballast serve` on a simulated GPU: torch's CPU device computes instead.
 
     python -m devkit.servers.simulated_gpu --port 0 --device cuda [any option of `ballast serve`]
 
-Everything else of a start on a GPU is real: the plan of its memory, the stages of loading, warm-up, the order of
-captures, the tier in host memory, and what is measured. Weights become float32, and experts must have float types.
+All other parts of a start on a GPU are real: the memory plan, the loading stages, warm-up, the order of captures, the
+tier in host memory, and the measurements. Weights become float32, and experts must have float types.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class QueuedGraphs(DecodeGraphs):
 
 
 class SimulatedBackend(CpuBackend):
-    """Is warmed up and captures decode steps, and reads experts in host memory."""
+    """Supports warm-up, captures decode steps, and reads experts in host memory."""
 
     compiles = True
     captures_graphs = True
@@ -49,7 +49,7 @@ class SimulatedBackend(CpuBackend):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until told to stop."""
+    """Serve until stopped."""
     torch.set_num_threads(1)
     properties = SimpleNamespace(
         name="Simulated",

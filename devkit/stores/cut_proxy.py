@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that ends each connection after N bytes of an answer, as a bad network does."""
+"""A TCP proxy on loopback that closes each connection after N bytes of a response, to simulate a bad network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threading import Lock, Thread
 
 @dataclass
 class CutProxy:
-    """The proxy at `host`, and the bytes of all answers that passed."""
+    """The proxy at `host`, and the bytes of all responses that it has forwarded."""
 
     host: str
     num_bytes: int = 0
@@ -20,7 +20,7 @@ class CutProxy:
 
 @contextmanager
 def cut_proxy(target: str, after: int) -> Iterator[CutProxy]:
-    """The proxy of `target`, a host and port. `after`: bytes of answers per connection."""
+    """Proxy for `target`, a host and port. `after`: response bytes per connection."""
     host, _, port = target.rpartition(":")
     lock = Lock()
 

@@ -1,6 +1,6 @@
-"""A hub on loopback: the listing and the files of repositories, with redirects to a second host, ranges and faults.
+"""A model hub on loopback: listings and files of repositories, with redirects to a second host, ranges and faults.
 
-It speaks Hugging Face's API and ModelScope's.
+It implements the APIs of Hugging Face and ModelScope.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ballast.tiny import BUILT_IN
 
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
 BUILT_IN_NAME = "org/tiny:Q8_0"
-"""What `built_in_files` are pulled by."""
+"""The name by which `built_in_files` are pulled."""
 
 
 def built_in_files() -> dict[str, bytes]:
-    """The built-in model as a repository has it: weights, and the files that go with them."""
+    """The built-in model as a repository: weights, and the files that belong to them."""
     files = {f"tiny-{BUILT_IN_NAME.partition(':')[2]}.gguf": BUILT_IN.gguf.read_bytes()}
     return files | {file.name: file.read_bytes() for file in BUILT_IN.config_dir.iterdir()}
 
 
 class HubServer:
-    """Serves `files` of the repository `org/tiny`, and records what it was asked for."""
+    """Serves `files` as the repository `org/tiny`, and records requests."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
@@ -47,27 +47,27 @@ class HubServer:
         self.takes_ranges = True
         self.range_status = 206
         self.break_after: int | None = None
-        """Ends every transfer of a body after this many bytes."""
+        """Aborts every body transfer after this many bytes."""
         self.change: Callable[[bytes], bytes] = lambda body: body
-        """What a transfer makes of a file."""
+        """Transforms the content of a file before it is sent."""
         self.ranges: list[tuple[str, int]] = []
-        """Path and first byte of every body."""
+        """Path and first byte of every body sent."""
         self.requested_bytes = 0
-        """Of all bodies together."""
+        """Total size of all bodies."""
         self.hold_at: int | None = None
-        """Byte of a file before which every transfer waits, for `let_go`, and ends."""
+        """Byte offset in a file at which transfers wait for `let_go`, then end."""
         self.held = Event()
         self._going = Event()
         self.leaked: list[str] = []
-        """Tokens that the second host got to see."""
+        """Tokens that the second host has received."""
 
     def let_go(self) -> None:
-        """Let the transfer that waits end."""
+        """Let the waiting transfer end."""
         self.held.clear()
         self._going.set()
 
     def hold(self) -> None:
-        """Wait, for a minute at most."""
+        """Wait for `let_go`, for at most a minute."""
         self._going.clear()
         self.held.set()
         self._going.wait(60)
@@ -89,7 +89,7 @@ class HubServer:
         return {"id": "org/tiny", "modelId": "org/tiny", "sha": COMMIT, "siblings": siblings} | self.answer
 
     def scope_listing(self) -> dict[str, Any]:
-        """As ModelScope lists them."""
+        """The listing in ModelScope's format."""
         files = [
             {
                 "Name": name.rpartition("/")[2],
@@ -110,7 +110,7 @@ class HubServer:
 def hub_server(
     files: dict[str, bytes], host: str = "127.0.0.1", store: str = "localhost"
 ) -> Iterator[tuple[HubServer, str]]:
-    """The hub and its endpoint. Weights come from a second host, `store`, another name of this one."""
+    """The hub and its endpoint. Weights come from a second host, `store`, which is an alias of the same server."""
     hub = HubServer(files)
 
     class Handler(BaseHTTPRequestHandler):
@@ -182,7 +182,7 @@ def hub_server(
                 self.send_header(key, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            with suppress(OSError):  # who has heard enough hangs up
+            with suppress(OSError):  # the client may close the connection early
                 self.wfile.write(body)
 
     server = ThreadingHTTPServer((host, 0), Handler)

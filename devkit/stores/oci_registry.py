@@ -1,6 +1,6 @@
-"""A real OCI registry on loopback, distribution over a folder, and what fills it with artifacts.
+"""A real OCI registry on loopback (`distribution` with a folder), and functions that push artifacts to it.
 
-It may ask for a password, or for the tokens of a service that this file has too.
+It may require a password, or tokens from the token service in this file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def docker_config(host: str, **entry: str) -> str:
 
 @dataclass
 class TokenService:
-    """Gives tokens to the user, and records the requests. `identity_token`: accepted instead of the password."""
+    """Issues tokens to the user, and records the requests. `identity_token`: accepted instead of the password."""
 
     url: str = ""
     identity_token: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -72,14 +72,14 @@ class Registry:
     auth: str
 
     def push(self, repo: str, tag: str, layers: Sequence[tuple[str, bytes, Mapping[str, str]]], **more: Any) -> str:
-        """Push an artifact of layers: media type, bytes and annotations. Returns its digest."""
+        """Push an artifact with these layers: media type, bytes and annotations. Returns its digest."""
         blobs = [self._descriptor(repo, *layer) for layer in layers]
         config = self._descriptor(repo, "application/vnd.oci.empty.v1+json", b"{}", {})
         manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": blobs, **more}
         return self.push_manifest(repo, tag, manifest)
 
     def push_manifest(self, repo: str, tag: str, manifest: Mapping[str, Any]) -> str:
-        """Push a manifest or an index as it is. Returns its digest."""
+        """Push a manifest or an index unchanged. Returns its digest."""
         body = json.dumps(manifest).encode()
         headers = {**self._headers(repo), "Content-Type": manifest["mediaType"]}
         done = httpx2.put(f"http://{self.host}/v2/{repo}/manifests/{tag}", content=body, headers=headers)
@@ -108,7 +108,7 @@ class Registry:
 
 @contextmanager
 def oci_registry(folder: Path, auth: Literal["none", "basic", "token"] = "none") -> Iterator[Registry]:
-    """The registry, which keeps blobs below `folder`."""
+    """Run the registry; it stores blobs below `folder`."""
     folder.mkdir(parents=True)
     port = free_port()
     with ExitStack() as stack:
@@ -134,7 +134,7 @@ def oci_registry(folder: Path, auth: Literal["none", "basic", "token"] = "none")
             "http": {"addr": f"127.0.0.1:{port}", "secret": "tests"},
             **({"auth": requested} if requested else {}),
         }
-        (folder / "config.json").write_text(json.dumps(config))  # which is YAML as well
+        (folder / "config.json").write_text(json.dumps(config))  # JSON is valid YAML
         environment = {"OTEL_TRACES_EXPORTER": "none"}
         process = Process("registry", [program("registry"), "serve", folder / "config.json"], folder, environment)
         process.start()

@@ -1,4 +1,4 @@
-"""A real S3-compatible store on loopback, versitygw over a folder, and a client that fills it."""
+"""A real S3-compatible store on loopback (versitygw with a folder), and a client that fills it."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from devkit.cluster.waiting import wait_for
 
 ACCESS_KEY, SECRET_KEY, REGION = "tester", "secret/of+tester", "eu-test-1"
 PART_BYTES = 5 << 20
-"""The least that a part of an upload may have."""
+"""Minimum size of an upload part."""
 EMPTY = hashlib.md5(usedforsecurity=False).hexdigest()
-"""The ETag of files that were put into a bucket's folder by hand."""
+"""The ETag of files that were put directly into a bucket's folder."""
 
 
 @dataclass
 class S3Server:
-    """The store. `client` is botocore's, as the owner."""
+    """The store. `client` is a botocore client with the owner's credentials."""
 
     endpoint: str
     client: Any
     folder: Path
-    """With a folder for each bucket, and a file in it for each object."""
+    """Contains a folder for each bucket, with a file for each object."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables by which its owner reaches it."""
+        """Environment variables with the owner's credentials and the endpoint."""
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
         return {"AWS_ENDPOINT_URL": self.endpoint, "AWS_REGION": REGION, "AWS_EC2_METADATA_DISABLED": "true", **keys}
 
     def fill(self, bucket: str, objects: dict[str, bytes], **fields: Any) -> None:
-        """Make the bucket, and put the objects."""
+        """Create the bucket and put the objects."""
         self.client.create_bucket(Bucket=bucket, ObjectOwnership="BucketOwnerPreferred")
         for key, body in objects.items():
             self.client.put_object(Bucket=bucket, Key=key, Body=body, **fields)
 
     def upload_in_parts(self, bucket: str, key: str, body: bytes) -> None:
-        """Put an object as large ones are put."""
+        """Put an object with a multipart upload."""
         upload = self.client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
         named: dict[str, Any] = {"Bucket": bucket, "Key": key, "UploadId": upload}
         parts = []
@@ -57,7 +57,7 @@ class S3Server:
         self.client.complete_multipart_upload(**named, MultipartUpload={"Parts": parts})
 
     def open_to_all(self, bucket: str) -> None:
-        """Let anonymous clients list and read the bucket."""
+        """Allow anonymous clients to list and read the bucket."""
         things = [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]
         statement = {
             "Effect": "Allow",
@@ -71,7 +71,7 @@ class S3Server:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[S3Server]:
-    """The store, which keeps its buckets below `folder`."""
+    """Run the store; it keeps its buckets below `folder`."""
     port = free_port()
     (folder / "buckets").mkdir(parents=True)
     process = Process(

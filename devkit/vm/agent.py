@@ -1,4 +1,4 @@
-"""Inside the guest: runs the commands and keeps the files that the host sends over HTTP. The standard library alone.
+"""Runs in the guest: executes commands and stores files that the host sends over HTTP. Uses only the standard library.
 
     python3 agent.py PORT
 
@@ -37,7 +37,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(str(error).encode(), 404)
 
     def log_message(self, *_: object) -> None:
-        """The console is the kernel's."""
+        """The console shows only the kernel's messages."""
 
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers["Content-Length"]))

@@ -22,7 +22,7 @@ NAMESPACE = "default"
 KIND = {"apiVersion": "serving.ballast.dev/v1beta1", "kind": "InferenceService"}
 SERVICE_LABEL = "serving.ballast.dev/service"
 READY_TIMEOUT_S, END_TIMEOUT_S, DOCTOR_TIMEOUT_S = 480, 180, 120
-"""The guest's CPUs are tens of times slower than the host's."""
+"""Emulation makes the guest's CPUs tens of times slower than the host's."""
 
 
 class GuestCluster:
@@ -54,7 +54,7 @@ class GuestCluster:
 
     @contextmanager
     def service(self, name: str, policy: str, enforcement: str, **resources: object) -> Iterator[str]:
-        """A service as `apply` makes it, by its name; afterwards none of its pods is left."""
+        """Apply a service and yield its name; afterwards delete it and wait until its pods are gone."""
         self.apply(name, policy, enforcement, **resources)
         try:
             yield name
@@ -63,7 +63,8 @@ class GuestCluster:
             wait_for(f"pods of {name} to end", lambda: not self.pods(name), END_TIMEOUT_S)
 
     def apply(self, name: str, policy: str, enforcement: str, **resources: object) -> None:
-        """One replica of the built-in model: 2 CPUs and 1 GiB without a GPU, but for `resources`."""
+        """Create one replica of the built-in model with 2 CPUs, 1 GiB and no GPU, unless `resources` sets other
+        values."""
         spec = {
             "model": {"servedName": "tiny", "source": {"builtin": {}}},
             "engine": {"maxNewTokens": 128, "cacheLens": 4096, "drainTimeoutSeconds": 1},
@@ -81,33 +82,33 @@ class GuestCluster:
         return self.kube.list("pods", NAMESPACE, {SERVICE_LABEL: name})
 
     def running_pod(self, name: str) -> Object:
-        """The one pod of the service that is not over."""
+        """The service's only pod that has not finished."""
         pods = [pod for pod in self.pods(name) if pod["status"]["phase"] not in ("Succeeded", "Failed")]
         assert len(pods) == 1, [pod["metadata"]["name"] for pod in pods]
         return pods[0]
 
     def given(self, name: str) -> Given:
-        """What the kubelet gave to that pod."""
+        """The resources that the kubelet allocated to that pod."""
         return self.node.given(self.running_pod(name)["metadata"]["uid"])
 
     def allowed(self, name: str) -> tuple[str, str]:
-        """What the guest's kernel lets its engine use: CPUs and memory nodes."""
+        """The CPUs and memory nodes that the guest's kernel allows for its engine."""
         return self.node.allowed(self.running_pod(name)["metadata"]["uid"])
 
     def placement(self, name: str) -> Object:
-        """What the operator says of that pod."""
+        """The placement that the operator reports for that pod."""
         (found,) = status_of(self.kube, NAMESPACE, name)["placement"]
         return dict(found)
 
     def doctor(self) -> str:
-        """What `ballast-operator doctor` prints."""
+        """Output of `ballast-operator doctor`."""
         argv = [sys.executable, "-m", "ballast_operator", "doctor"]
         env = {**os.environ, "KUBECONFIG": str(self._cluster.control_plane.kubeconfig)}
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=DOCTOR_TIMEOUT_S, check=False)
         return done.stdout + done.stderr
 
     def describe(self) -> str:
-        """What helps to understand a failure."""
+        """State of the cluster, for diagnosing a failure."""
         services = self.kube.list("inferenceservices", NAMESPACE)
         pods = self.kube.list("pods", NAMESPACE)
         shown = [f"{item['metadata']['name']}: {item.get('status')}" for item in (*services, *pods)]

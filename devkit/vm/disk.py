@@ -1,8 +1,8 @@
-"""The guest's disk, kernel and initial file system, of Debian's packages and the project's wheel.
+"""The guest's disk, kernel and initial file system, built from Debian's packages and the project's wheel.
 
     python -m devkit.vm.disk
 
-Writes what boots into build/numa and ~/.cache/ballast/numa-vm, from the wheel in build/dist.
+Writes the boot files to build/numa and ~/.cache/ballast/numa-vm, from the wheel in build/dist.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ NODE_PROGRAMS = ("kubelet", "device-plugin")
 COMMANDS = ("qemu-system-x86_64", "debootstrap", "mkfs.ext4", "apt-get", "dpkg-deb", "ip", "iptables", "unshare")
 INSTALL = "apt-get install --no-install-recommends qemu-system-x86 debootstrap e2fsprogs iproute2 iptables"
 DISK_MODULES = ("virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_blk")
-"""The kernel modules for its disk, in the order in which they load."""
+"""Kernel modules for the disk, in load order."""
 DISK_BYTES = 6 * 2**30
-"""Size of the sparse disk file, of which about 2 GB are written."""
+"""Size of the sparse disk file; about 2 GB are written."""
 STEP_TIMEOUT_S = 900
 HERE = Path(__file__).parent
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ballast" / "numa-vm"
@@ -46,7 +46,7 @@ exec /bin/busybox switch_root /root /opt/vm/init.sh
 
 @dataclass(frozen=True, slots=True)
 class BootFiles:
-    """What a machine boots from."""
+    """The files that a machine boots from."""
 
     kernel: Path
     initramfs: Path
@@ -54,7 +54,7 @@ class BootFiles:
 
 
 def missing_here() -> list[str]:
-    """What this machine lacks to build a disk and boot it; empty if it can."""
+    """Requirements for building and booting a disk that this machine does not meet; empty if there are none."""
     missing = [] if os.geteuid() == 0 else ["root: file systems and namespaces are made"]
     missing += [f"the command {name}" for name in COMMANDS if shutil.which(name) is None]
     if not Path("/dev/net/tun").exists():
@@ -63,12 +63,12 @@ def missing_here() -> list[str]:
 
 
 def boot_files() -> BootFiles:
-    """Where build() leaves them."""
+    """The paths that build() writes to."""
     return BootFiles(KEPT / "kernel" / "vmlinuz", KEPT / "kernel" / "initramfs", FOLDER / "disk.img")
 
 
 def build(wheel: Path) -> None:
-    """Write what boots; Debian's part is kept in ~/.cache/ballast for the next time."""
+    """Write the boot files; Debian's part is cached in ~/.cache/ballast."""
     files, tree = boot_files(), KEPT / "debian"
     complete, contents = KEPT / "complete", " ".join((SUITE, *PACKAGES))
     if not complete.exists() or complete.read_text() != contents:
@@ -160,7 +160,7 @@ def _say(what: str) -> None:
 
 
 def main() -> None:
-    """Write what boots, or say what is missing for it."""
+    """Write the boot files, or list what is missing for them."""
     if missing := missing_here():
         sys.exit("the machine with two NUMA nodes cannot run here; missing:\n  " + "\n  ".join(missing))
     (wheel,) = (ROOT / "build" / "dist").glob("*.whl")

@@ -1,4 +1,4 @@
-"""A machine in software (QEMU's own CPU, no KVM) with several NUMA nodes, on a network that only this machine sees."""
+"""An emulated machine (QEMU without KVM) with several NUMA nodes, on a network that only this machine sees."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PYTHON_ENV = {"PYTHONPATH": "/opt/ballast", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 class Guest:
-    """Two nodes with some CPUs each. Its changes to the disk are lost when it ends."""
+    """Two nodes with some CPUs each. Changes to the disk are discarded when it stops."""
 
     def __init__(self, files: BootFiles, logs: Path, cpus_per_node: int) -> None:
         self.console = logs / "qemu.log"
         self._process = Process("qemu", _qemu(files, cpus_per_node), logs)
 
     def start(self) -> None:
-        """Return when it runs commands. The caller's namespace of the network gets the tap."""
+        """Return when it accepts commands. The tap device is created in the caller's network namespace."""
         for command in (
             "ip link set lo up",
             f"ip tuntap add dev {TAP} mode tap",
@@ -45,7 +45,7 @@ class Guest:
         subprocess.run(["ip", "link", "del", TAP], check=False, timeout=30)
 
     def run(self, *argv: str, timeout_s: float = 300, check: bool = True, env: Mapping[str, str] | None = None) -> str:
-        """Runs a command and returns its output. RuntimeError if it fails, unless `check` is false."""
+        """Run a command and return its output. Raises RuntimeError if it fails, unless `check` is false."""
         requested = {"argv": argv, "timeout_s": timeout_s, "env": {**PYTHON_ENV, **(env or {})}}
         done = json.loads(self._http("POST", "/run", json.dumps(requested).encode(), timeout_s + 30))
         if check and done["code"]:
@@ -53,7 +53,7 @@ class Guest:
         return str(done["output"])
 
     def start_process(self, name: str, argv: Sequence[str]) -> int:
-        """Starts a program in the background. Its output is in `log(name)`. Returns its process id in the guest."""
+        """Start a program in the background, with output to `log(name)`. Returns its process id in the guest."""
         requested = {"name": name, "argv": argv, "env": PYTHON_ENV}
         return int(json.loads(self._http("POST", "/start", json.dumps(requested).encode()))["pid"])
 
@@ -61,7 +61,7 @@ class Guest:
         return bool(self.run("sh", "-c", f"grep -s '^State:.[^Z]' /proc/{pid}/status || true"))
 
     def end_process(self, pid: int) -> None:
-        """Kill it; return when it is gone."""
+        """Kill the process; return when it is gone."""
         self.run("sh", "-c", f"kill -KILL {pid} || true")
         wait_for(f"process {pid} to end", lambda: not self.is_running(pid), 30, interval_s=0.5)
 

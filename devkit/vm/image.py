@@ -1,4 +1,4 @@
-"""The image of the guest's pods: its own Debian and the runtime in one layer, written without a container engine."""
+"""The image of the guest's pods: a separate Debian and the runtime in one layer, written without a container engine."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NOT_IN_IT = (
     *("boot", "opt/node", "opt/vm", "usr/bin/containerd*", "usr/bin/ctr", "usr/lib/cni"),
     *("usr/lib/modules", "usr/sbin/runc", "var/cache", "var/lib/apt", "var/lib/dpkg", "var/lib/node"),
 )
-"""What the guest needs and its pods do not."""
+"""Packages that only the guest needs, not its pods."""
 STORE = Path("/var/lib/node/containerd/root")
-"""Where the guest's containerd keeps its images."""
+"""The image store of the guest's containerd."""
 UNPACK = """\
 set -e
 mount -t proc proc "$1/proc"
@@ -48,13 +48,13 @@ chroot "$1" ctr -a /run/socket -n k8s.io images import /run/image.tar >> "$2.log
 kill $!
 wait $! || true
 """
-"""Has the guest's containerd unpack images here, where it takes seconds and not minutes. Arguments: the guest's files,
+"""Lets the guest's containerd unpack images on the host, in seconds instead of minutes. Arguments: the guest's files,
 the archive and STORE."""
 TAR_TIMEOUT_S, UNPACK_TIMEOUT_S = 300, 300
 
 
 def add_images(tree: Path) -> None:
-    """Add them to what containerd keeps in `tree`, the guest's files, of which they are made."""
+    """Build the images from the guest's files in `tree`, and add them to its containerd store."""
     shutil.rmtree(tree / STORE.relative_to("/"), ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder) / "images.tar"
@@ -62,11 +62,11 @@ def add_images(tree: Path) -> None:
         own = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
         unpack: list[str | Path] = [*own, "sh", "-c", UNPACK, "sh", tree, archive, STORE]
         if subprocess.run(unpack, timeout=UNPACK_TIMEOUT_S, check=False).returncode:
-            raise RuntimeError(f"containerd did not take the images:\n{Path(f'{archive}.log').read_text()[-4000:]}")
+            raise RuntimeError(f"containerd did not import the images:\n{Path(f'{archive}.log').read_text()[-4000:]}")
 
 
 def _write(tree: Path, archive: Path) -> None:
-    """A docker archive with two images of one layer."""
+    """Write a docker archive with two images of one layer."""
     command = tree / "usr" / "local" / "bin" / "ballast"
     command.write_text(COMMAND)
     command.chmod(0o755)

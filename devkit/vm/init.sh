@@ -1,5 +1,5 @@
 #!/bin/sh
-# Process 1 of the guest: file systems and the network come up, then agent.py answers the host.
+# Process 1 of the guest: sets up file systems and network, then runs agent.py for the host.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys

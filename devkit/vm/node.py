@@ -1,6 +1,7 @@
-"""A real node in the guest: kubelet, containerd and a device plugin on two NUMA nodes, of a control plane on the host.
+"""A real node in the guest: kubelet, containerd and a device plugin on two NUMA nodes; the control plane is on the
+host.
 
-The guest has the files that a kubelet reads at the paths that they have on the host.
+The guest has the files that a kubelet reads at the same paths as the host.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from devkit.vm.image import PAUSE_IMAGE, RUNTIME_IMAGE, STORE
 NAME = "two-nodes"
 CPUS_PER_NODE = 4
 GPU_NODE = 1
-"""NUMA node of the GPU: CPUs are taken from node 0 first where nothing draws them away."""
+"""NUMA node of the GPU. Without a topology hint, CPUs are taken from node 0 first."""
 MEMORY_RESERVED_MIB = 400
-"""Kept from pods, with what evictions keep free: half of it of each NUMA node."""
+"""Reserved from pods, together with the eviction threshold: half of it on each NUMA node."""
 FOLDER = STORE.parents[1]
 SOCKET = FOLDER / "containerd" / "containerd.sock"
 PROGRAMS = Path("/opt/node")
@@ -43,28 +44,28 @@ READY_TIMEOUT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a kubelet gave to a pod's engine."""
+    """Resources that a kubelet has allocated to a pod's engine."""
 
     cpus: str
-    """As the kernel lists them; empty where they are shared."""
+    """In the kernel's list format; empty if they are shared."""
     memory_nodes: set[int]
     gpu_nodes: list[int]
-    """NUMA nodes of its devices, by what the device plugin says."""
+    """NUMA nodes of its devices, as reported by the device plugin."""
 
 
 class GuestNode:
-    """Made of a guest that runs; the API server listens at the guest's gateway."""
+    """Uses a running guest; the API server listens at the guest's gateway."""
 
     def __init__(self, guest: Guest, control_plane: ControlPlane, logs: Path) -> None:
         self.guest = guest
         self._control_plane, self._logs = control_plane, logs
         self._proxy: Process | None = None
         self._running: dict[str, int] = {}
-        """Process ids of the kubelet and of what needs it."""
+        """Process ids of the kubelet and of programs that depend on it."""
         self._policy = ""
 
     def start(self) -> None:
-        """Start containerd, which has the runtime's image, and what leads from the host to pods and Services."""
+        """Start containerd with the runtime's image, and set up routes from the host to pods and Services."""
         self._lead_to_pods()
         files = {
             "containerd/config.toml": containerd_config(FOLDER, PAUSE_IMAGE),
@@ -76,14 +77,14 @@ class GuestNode:
         wait_for("containerd", self._has_images, READY_TIMEOUT_S, interval_s=0.5)
 
     def stop(self) -> None:
-        """End what runs on the host. The rest ends with the guest."""
+        """Stop the processes on the host. The others end with the guest."""
         if self._proxy is not None:
             self._proxy.stop()
 
     def run_kubelet(self, topology_policy: str) -> None:
-        """Have a kubelet with this policy, and a GPU on NUMA node 1; return when the node has both.
+        """Start a kubelet with this policy, and a GPU on NUMA node 1; return when the node has both.
 
-        Where one with another policy runs, no pod may be on the node.
+        If a kubelet with another policy runs, no pod may be on the node.
         """
         if self._policy == topology_policy:
             return
@@ -98,18 +99,18 @@ class GuestNode:
         self._policy = topology_policy
 
     def _end_kubelet(self) -> None:
-        """End it, and forget what it gave to whom: without that it starts with no other policy."""
+        """Stop it and delete its allocation state: a kubelet with another policy does not start with this state."""
         for pid in self._running.values():
             self.guest.end_process(pid)
         self._running.clear()
         self.guest.run("rm", "-f", *(str(KUBELET_FOLDER / name) for name in (CPU_STATE, MEMORY_STATE, DEVICE_STATE)))
-        # The old one's last words would be taken for those of the next.
+        # Otherwise the old kubelet's last status would be mistaken for the next one's.
         if self._control_plane.kube.find("nodes", NAME) is not None:
             self._control_plane.kube.delete("nodes", NAME)
 
     def given(self, pod_uid: str) -> Given:
-        """A pod's resources, from the kubelet's own records."""
-        # A kubelet that has given nothing to any pod leaves the entries out.
+        """A pod's resources, from the kubelet's state files."""
+        # The entries are missing while the kubelet has not allocated anything.
         cpus = self._record(CPU_STATE).get("entries", {}).get(pod_uid, {})
         memory = self._record(MEMORY_STATE).get("entries", {}).get(pod_uid, {})
         devices = self._record(DEVICE_STATE)["Data"]["PodDeviceEntries"] or []
@@ -120,7 +121,7 @@ class GuestNode:
         )
 
     def allowed(self, pod_uid: str) -> tuple[str, str]:
-        """What the guest's kernel lets a pod's engine use: its CPUs and its memory nodes."""
+        """The CPUs and memory nodes that the guest's kernel allows for a pod's engine."""
         script = (
             "for process in /proc/[0-9]*; do"
             f" grep -q {pod_uid} $process/cgroup 2> /dev/null && grep -q ballast $process/cmdline &&"
@@ -136,7 +137,7 @@ class GuestNode:
         return RUNTIME_IMAGE in self.guest.run("ctr", "-a", str(SOCKET), "-n", "k8s.io", "images", "ls", check=False)
 
     def _lead_to_pods(self) -> None:
-        """Routes into the guest, and a kube-proxy on the host, where alone Services are used."""
+        """Add routes to the guest, and run a kube-proxy on the host: only the host uses Services."""
         self.guest.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         for addresses in (self._control_plane.pod_cidr, self._control_plane.service_cidr):
             subprocess.run(["ip", "route", "add", addresses, "via", ADDRESS], check=True, timeout=30)
@@ -146,7 +147,7 @@ class GuestNode:
         self._proxy.start()
 
     def _server(self) -> tuple[Path, Path]:
-        """The kubelet's certificate and key, in the guest as well."""
+        """The kubelet's certificate and key; also copied to the guest."""
         pki = self._control_plane.pki
         server = pki.server("kubelet-server", NAME, ADDRESS)
         for path in (pki.ca, *server):
@@ -165,7 +166,7 @@ class GuestNode:
         return record
 
     def _is_ready(self) -> bool:
-        """Whether the kubelet that runs now says so."""
+        """Whether the running kubelet has reported the node as Ready."""
         if not self.guest.is_running(self._running["kubelet"]):
             raise RuntimeError(f"the kubelet ended:\n{self.guest.log('kubelet')[-4000:]}")
         node = self._control_plane.kube.find("nodes", NAME)
@@ -178,7 +179,7 @@ class GuestNode:
 
 
 def _managers(topology_policy: str) -> dict[str, object]:
-    """One CPU and some memory of each NUMA node stay with the system."""
+    """Manager settings that reserve one CPU and some memory on each NUMA node for the system."""
     reserved = {"memory": f"{MEMORY_RESERVED_MIB // NODES}Mi"}
     return {
         "kubeReserved": {"memory": f"{MEMORY_RESERVED_MIB - MEMORY_EVICTION_MIB}Mi"},

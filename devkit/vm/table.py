@@ -1,4 +1,4 @@
-"""What was seen in the guest: one line of a record for each case, and a table at the end."""
+"""Results of the guest tests: one record line per case, and a table at the end."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from devkit.bench_record import bench_record
 
 RECORDS = "BALLAST_NUMA_RECORDS"
-"""Variable with the file that lines are added to; none are without it."""
+"""Variable with the file to which records are appended; without it, none are written."""
 
 
 class Table:
-    """Cases in the order in which they were seen."""
+    """Cases in the order of observation."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, dict[str, object]]] = []
@@ -21,7 +21,7 @@ class Table:
         self._rows.append((case, seen))
 
     def show(self) -> None:
-        """Print the rows; add them to the records where a file is named."""
+        """Print the rows; append them to the records if a file is set."""
         for case, seen in self._rows:
             print(f"\n{case}", *(f"  {name:28} {found}" for name, found in seen.items()), sep="\n")
         if path := os.environ.get(RECORDS):

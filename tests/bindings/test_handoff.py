@@ -1,4 +1,4 @@
-"""The worker of routed experts: what it rejects, and that no side waits forever for the other."""
+"""The worker for routed experts: rejected arguments, and that neither side waits forever for the other."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_driver_without_stream_memory_operations_is_reported() -> None:
 
 
 def test_a_gpu_that_cannot_wait_for_the_cpu_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last of more devices than there are anywhere; its C compiler is there."""
+    """Uses the highest of more devices than any machine has; its C compiler exists."""
     monkeypatch.setenv("CC", "cc")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1000)

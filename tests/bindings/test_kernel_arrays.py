@@ -1,4 +1,4 @@
-"""What crosses the border between NumPy and the kernels: shapes, types, lifetimes, the GIL, exceptions."""
+"""The interface between NumPy and the kernels: shapes, types, lifetimes, the GIL, exceptions."""
 
 import gc
 import sys
@@ -209,7 +209,7 @@ def test_a_read_only_memory_map_is_read_in_place(tmp_path):
 
 
 def test_other_python_threads_run_while_a_kernel_does(pool):
-    """With forced switches off, the main thread gets the GIL only if a kernel lets go of it."""
+    """Automatic switching is disabled, so the main thread gets the GIL only if a kernel releases it."""
     x, weight, out = f32(64, 256), matrix(256, 256), f32(64, 256)
     started, seen = threading.Event(), threading.Event()
     was_seen = []

@@ -1,4 +1,4 @@
-"""What crosses the border between Python and the forward pass: shapes, a step's tables, the sign of life."""
+"""The interface between Python and the forward pass: shapes, the tables of a step, the liveness callback."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def experts(count: int, hidden: int = HIDDEN) -> kernels.Experts:
 
 
 def layer(**changes) -> model.Layer:
-    """Latent attention and routed experts; None leaves a tensor out."""
+    """Latent attention and routed experts; None omits a tensor."""
     sizes = {"num_heads": HEADS, "kv_lora_rank": RANK, "nope_dim": NOPE, "rope_dim": ROPE, "v_dim": V}
     tensors = {
         "attention_norm": f32(HIDDEN),
@@ -90,7 +90,7 @@ def i32(*values: int) -> np.ndarray:
 
 
 def step(**changes):
-    """Two tokens that begin a sequence in block 2."""
+    """Two tokens that start a sequence in block 2."""
     return {
         "token_ids": i32(3, 0),
         "positions": i32(0, 1),
@@ -246,7 +246,7 @@ def test_each_expert_that_any_token_chose_is_counted_once_a_step():
     one_expert = 3 * HIDDEN * 3 * 4  # gate, up and down of width 3, in 32-bit floats
     subject.forward(**step())
     first = subject.expert_bytes_read
-    assert first in (2 * one_expert, 3 * one_expert), "two a token, of three"
+    assert first in (2 * one_expert, 3 * one_expert), "two per token, out of three"
     subject.forward(**step())
     assert subject.expert_bytes_read == 2 * first
     dense = make(layers=[layer(router=None, experts=None)])

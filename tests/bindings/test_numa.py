@@ -1,4 +1,4 @@
-"""Topologies as different hosts and containers show them, threads placed on them, and memory counted by node."""
+"""Topologies of different hosts and containers, thread placement on them, and memory counted per node."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_two_nodes_with_sibling_threads(tmp_path: Path) -> None:
 def test_four_nodes_with_holes_in_their_numbers_and_an_offline_cpu(tmp_path: Path) -> None:
     files = node_files({0: "0-1", 2: "2-3", 8: "4-5", 10: ""}) | {"sys/devices/system/cpu/online": "0-2,4-5\n"}
     topology = numa.read_topology(plant(tmp_path, files), [0, 1, 2, 3, 4, 5])
-    # CPU 3 is offline though the caller names it; node 10 has memory alone.
+    # CPU 3 is offline although the caller passes it; node 10 has only memory.
     assert shape(topology) == [
         (0, [[0], [1]], True),
         (2, [[2]], True),
@@ -160,7 +160,7 @@ def test_pinned_and_unpinned_pools_compute_the_same() -> None:
     assert np.array_equal(*results)
 
 
-# --- where memory lies -------------------------------------------------------------------------------------------
+# --- location of memory ------------------------------------------------------------------------------------------
 
 MAPS = """\
 10000-20000 rw-p 00000000 00:00 0

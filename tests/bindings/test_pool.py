@@ -1,4 +1,4 @@
-"""The pool of threads as Python sees it; what it does is tested in tests/cpp/test_thread_pool.cpp."""
+"""The thread pool's Python interface; tests/cpp/test_thread_pool.cpp tests its behaviour."""
 
 from __future__ import annotations
 

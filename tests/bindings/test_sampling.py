@@ -1,4 +1,4 @@
-"""The compiled sampler chooses the same tokens as the plain one in NumPy, with every instruction set, any number of
+"""The compiled sampler chooses the same tokens as the plain NumPy one, with every instruction set, any number of
 threads and any other rows in the batch."""
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_so_they_are_in_vocabularies_of_real_models(size: int, shape: str) -> No
 
 
 def test_random_numbers_are_numpys() -> None:
-    """Of 2^20 equal logits, the token is the number's first twenty bits."""
+    """With 2^20 equal logits, the token is given by the first twenty bits of the random number."""
     size = 2**20
     logits = np.zeros(size, np.float32)
     for seed in SEEDS:

@@ -1,4 +1,4 @@
-"""The compiled scheduler as Python meets it: views, ownership, exceptions, the interpreter lock."""
+"""The compiled scheduler's Python interface: views, ownership, exceptions, the interpreter lock."""
 
 import gc
 import sys
@@ -140,7 +140,8 @@ def test_arrays_cannot_be_written_to(scheduler: sched.Scheduler) -> None:
 
 
 def test_arrays_keep_their_memory_alive_and_unchanged(scheduler: sched.Scheduler) -> None:
-    """The contract promises less: views valid until the next plan. Memory that was freed would be worse than stale."""
+    """The contract promises less: views are valid until the next plan. Reading freed memory would be worse than
+    stale."""
     token_ids = scheduler.plan().token_ids
     before = token_ids.tolist()
     seqs = scheduler.commit(ids(1, 1)).seqs
@@ -307,7 +308,7 @@ def test_arrays_of_another_type_or_layout_are_rejected_not_converted(tokens: NDA
         scheduler.propose(1, tokens)
 
 
-def test_plan_and_commit_out_of_turn_are_errors(scheduler: sched.Scheduler) -> None:
+def test_plan_and_commit_in_the_wrong_order_are_errors(scheduler: sched.Scheduler) -> None:
     with pytest.raises(RuntimeError, match="without a plan"):
         scheduler.commit(ids())
     scheduler.plan()
@@ -335,7 +336,7 @@ def plan_nothing(scheduler: sched.Scheduler) -> None:
 
 @pytest.mark.parametrize("call", [add_what_never_fits, commit_out_of_turn, plan_nothing])
 def test_other_threads_run_while_the_scheduler_works(call: Callable[[sched.Scheduler], None]) -> None:
-    """With a switch interval of an hour, a thread runs only when another one gives the interpreter lock away."""
+    """With a switch interval of an hour, a thread runs only if another one releases the interpreter lock."""
     scheduler = new_scheduler()
     gate = threading.Lock()
     reached: list[bool] = []
@@ -375,7 +376,7 @@ def test_tier_operations_are_returned_as_transfers() -> None:
     assert scheduler.take_transfers() == []
     for _ in range(2):
         scheduler.stored(0, is_whole=True)
-    scheduler.add(2, ids(*range(50, 65)), 1, ids())  # takes the whole cache
+    scheduler.add(2, ids(*range(50, 65)), 1, ids())  # uses the whole cache
     scheduler.plan()
     scheduler.commit(ids(7))
     scheduler.take_transfers()
@@ -398,7 +399,7 @@ def test_tier_operations_are_returned_as_transfers() -> None:
 
 
 def step(scheduler: sched.Scheduler) -> list[int]:
-    """Whose rows one step computes; all sample 7."""
+    """Run one step and return the ids of its rows; all sample 7."""
     plan = scheduler.plan()
     scheduler.commit(ids(*[7] * int(plan.samples.sum())))
     scheduler.check()
@@ -406,9 +407,9 @@ def step(scheduler: sched.Scheduler) -> list[int]:
 
 
 def evicted(seq: int = 1, **changes: Any) -> sched.Scheduler:
-    """A scheduler whose only tier alone has tokens 0…8, which are asked for again as `seq` and being fetched."""
+    """A scheduler that has tokens 0…8 only in its tier; request `seq` with the same tokens is fetching them."""
     scheduler = new_scheduler(**{"num_blocks": 8, "tiers": [(16, 16)], **changes})
-    for prompt in (range(9), range(50, 81)):  # the second takes the whole cache
+    for prompt in (range(9), range(50, 81)):  # the second prompt uses the whole cache
         scheduler.add(seq, ids(*prompt), 1, ids())
         while step(scheduler):
             pass
@@ -435,7 +436,7 @@ def test_a_fetching_request_holds_no_slot_and_gets_the_next_free_one() -> None:
 
 def test_a_request_that_waits_to_fetch_delays_no_other_request() -> None:
     scheduler = evicted(max_batch_size=1)
-    scheduler.add(2, ids(*range(9)), 1, ids())  # as many fetch as may
+    scheduler.add(2, ids(*range(9)), 1, ids())  # the maximum number of requests is fetching
     scheduler.add(3, ids(90, 91), 1, ids())
     assert step(scheduler) == [3]
     scheduler.fetched(1, 2)
@@ -496,7 +497,7 @@ def test_blocks_that_are_faster_to_compute_are_not_fetched() -> None:
     scheduler.take_transfers()
     assert scheduler.is_worth_fetching(1)
     scheduler.measured(0, 5.0)
-    assert not scheduler.is_worth_fetching(1), "what has begun is looked at again"
+    assert not scheduler.is_worth_fetching(1), "a running fetch is reconsidered"
     scheduler.fetched(1, 1)
     assert scheduler.plan().positions.tolist() == [4, 5, 6, 7, 8]
     scheduler.commit(ids(7))
@@ -532,13 +533,13 @@ def test_earlier_queued_fetches_count_when_a_fetch_is_reconsidered() -> None:
     scheduler.check()
     scheduler.fetched(1, 2)
     scheduler.measured(0, 3.9)
-    assert scheduler.is_worth_fetching(2), "it is the first now"
+    assert scheduler.is_worth_fetching(2), "it is now first in the queue"
     scheduler.check()
 
 
 def with_request(seq: int, num_tokens: int, **changes: Any) -> sched.Scheduler:
-    """A scheduler that has answered a prompt of this many tokens with one token. Two blocks are being stored in its
-    tier."""
+    """A scheduler that has processed a prompt of this many tokens and one reply token. Two blocks are being stored in
+    its tier."""
     scheduler = new_scheduler(**{"chunk_size": 64, "prefill_chunk_size": 64, "tiers": [(64, 2)], **changes})
     scheduler.add(seq, ids(*range(num_tokens)), 1, ids())
     step(scheduler)
@@ -562,7 +563,7 @@ def test_blocks_without_room_in_a_tier_are_sent_after_the_request_ends() -> None
 
 def test_blocks_evicted_before_they_were_sent_are_counted() -> None:
     scheduler = with_request(1, 42, num_blocks=16)
-    scheduler.add(2, ids(*range(100, 140)), 1, ids())  # leaves the cache six of the blocks
+    scheduler.add(2, ids(*range(100, 140)), 1, ids())  # leaves six of the blocks in the cache
     step(scheduler)
     while scheduler.take_transfers():
         for _ in range(2):
@@ -575,15 +576,15 @@ def test_blocks_evicted_before_they_were_sent_are_counted() -> None:
 def test_shared_blocks_are_counted_once_when_evicted() -> None:
     scheduler = with_request(1, 42, num_blocks=16)
     for _ in range(2):
-        scheduler.stored(0, is_whole=False)  # nothing more is taken
+        scheduler.stored(0, is_whole=False)  # no more blocks are stored
     for seq in range(2, 6):
         scheduler.add(seq, ids(*range(40), seq), 1, ids())
         step(scheduler)
     assert scheduler.stats().unsent == 0
-    assert scheduler.stats().tiers[0].dropped_tokens == 0, "the cache still has it"
-    scheduler.add(6, ids(*range(100, 164)), 1, ids())  # takes the whole cache
+    assert scheduler.stats().tiers[0].dropped_tokens == 0, "the cache still has these tokens"
+    scheduler.add(6, ids(*range(100, 164)), 1, ids())  # uses the whole cache
     step(scheduler)
-    assert scheduler.stats().tiers[0].dropped_tokens == 32, "but for the two that were sent"
+    assert scheduler.stats().tiers[0].dropped_tokens == 32, "all except the two blocks that were sent"
 
 
 def test_few_requests_wait_for_a_tier_without_progress() -> None:
@@ -640,7 +641,7 @@ def test_only_equal_salts_share_blocks() -> None:
         scheduler.commit(ids(9))
         stored += [each.salt for each in scheduler.take_transfers() if each.move == sched.Move.STORE]
     assert cached == {0: 0, 1: 0, 2: 0, 3: 4, 4: 4}
-    assert stored == [NO_SALT, (1, 2), (1, 3)], "one block each is stored in the tier"
+    assert stored == [NO_SALT, (1, 2), (1, 3)], "one block per salt is stored in the tier"
 
 
 def test_a_leader_with_another_salt_is_refused() -> None:

@@ -1,7 +1,7 @@
-"""The stubs' functions take the arguments that the compiled module's take.
+"""The functions in the stubs have the same arguments as those of the compiled module.
 
-Compared are names, order, what must be given by keyword, and what has a default. stubtest, which `make lint` runs,
-holds the rest to the module: it cannot see the arguments of pybind11's functions, which only their docstrings tell.
+Names, order, keyword-only arguments and the presence of defaults are compared. stubtest, which `make lint` runs, checks
+the rest: it cannot see the arguments of pybind11's functions, which are only in their docstrings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PARTS = ("handoff", "kernels", "model", "numa", "sampling", "sched")
 
 
 def arguments_of(function: ast.FunctionDef) -> list[tuple[str, str, bool]]:
-    """Name, kind and whether there is a default, of every argument but `self`."""
+    """Name, kind and presence of a default, for every argument except `self`."""
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     first_default = len(positional) - len(given.defaults)
@@ -36,7 +36,7 @@ def arguments_of(function: ast.FunctionDef) -> list[tuple[str, str, bool]]:
 
 
 def in_stub(part: str) -> Iterator[tuple[str, list[list[tuple[str, str, bool]]]]]:
-    """Every function of a stub file by its dotted name, with the arguments of each overload."""
+    """Every function in a stub file by its dotted name, with the arguments of each overload."""
     tree = ast.parse((STUBS / f"{part}.pyi").read_text(encoding="utf-8"))
     found: dict[str, list[list[tuple[str, str, bool]]]] = {}
     scopes = [("", tree.body), *((f"{node.name}.", node.body) for node in tree.body if isinstance(node, ast.ClassDef))]
@@ -48,7 +48,7 @@ def in_stub(part: str) -> Iterator[tuple[str, list[list[tuple[str, str, bool]]]]
 
 
 def in_module(function: Callable[..., object]) -> list[list[tuple[str, str, bool]]]:
-    """The same of a function of the module, as pybind11 writes it into the docstring."""
+    """The same for a function of the module, from the docstring that pybind11 generates."""
     signatures = SIGNATURE.findall(inspect.getdoc(function) or "")
     parsed = [ast.parse(f"def {signature}: ...").body[0] for signature in signatures]
     return [arguments_of(node) for node in parsed if isinstance(node, ast.FunctionDef)]

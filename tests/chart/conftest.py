@@ -1,4 +1,4 @@
-"""The chart without a cluster."""
+"""Tests of the chart without a cluster."""
 
 from __future__ import annotations
 

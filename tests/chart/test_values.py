@@ -1,4 +1,4 @@
-"""The chart's values: invalid ones are refused by name, and valid ones reach the right fields."""
+"""The chart's values: invalid ones are rejected by name, and valid ones set the right fields."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_scoped_to_namespaces_only_nodes_and_leases_are_read_beyond_them(helm: H
 @pytest.mark.parametrize("scope", ["Cluster", "Namespace"])
 def test_releases_of_one_name_in_two_namespaces_share_no_object(helm: Helm, scope: str) -> None:
     def names(namespace: str) -> set[tuple[str, str, str]]:
-        # Of two --namespace flags the last one counts.
+        # If --namespace is given twice, the last one counts.
         flags = (f"--namespace={namespace}", "--set", f"rbac.scope={scope},crds.install=false")
         found = [(body["kind"], body["metadata"]) for body in helm.template(*flags)]
         return {(kind, metadata.get("namespace", ""), metadata["name"]) for kind, metadata in found}
@@ -330,7 +330,7 @@ def test_the_next_commands_stay_where_the_operator_looks(
     helm: Helm, tmp_path: Path, chosen: str, namespaces: list[str]
 ) -> None:
     chart = shutil.copytree(CHART, tmp_path / "ballast")
-    (chart / "templates/notes.yaml").write_text(NOTES_AS_AN_OBJECT)  # helm prints notes with a cluster only
+    (chart / "templates/notes.yaml").write_text(NOTES_AS_AN_OBJECT)  # helm prints notes only with a cluster
     flags = ("--namespace=ballast-system", "--set", chosen, "--show-only=templates/notes.yaml")
     notes = yaml.safe_load(helm("template", "ballast", chart, *flags))["notes"]
     first = f" -n {namespaces[0]}" if namespaces else ""
@@ -373,4 +373,4 @@ def test_options_of_availability_and_scheduling_reach_the_pod(helm: Helm, tmp_pa
     assert {key: pod[key] for key in chosen} == chosen
     (policy,) = of_kind(objects, "NetworkPolicy")
     assert policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "ballast-operator"
-    assert not of_kind(objects, "PodDisruptionBudget"), "of a single pod it would only stop drains"
+    assert not of_kind(objects, "PodDisruptionBudget"), "for a single pod it would only block drains"

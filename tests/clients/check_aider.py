@@ -1,4 +1,4 @@
-"""aider, which edits a file as the reply says."""
+"""aider, which edits a file as instructed by the reply."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ MODEL = ("--model", "openai/m", "--edit-format", "diff", "--map-tokens", "0", "-
 
 
 def edited(key, *options):
-    """What aider writes to the terminal, and the file that it was to edit."""
+    """aider's terminal output, and the file that it should edit."""
     with contextlib.chdir(HOME.name), contextlib.redirect_stdout(io.StringIO()) as shown:
         wall = Path("wall.py")
         wall.write_text('colour = "green"\n')

@@ -1,4 +1,4 @@
-"""AutoGen: an assistant with its client of OpenAI's API."""
+"""AutoGen: an assistant that uses its client for OpenAI's API."""
 
 import openai
 from autogen_agentchat.agents import AssistantAgent

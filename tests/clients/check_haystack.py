@@ -1,4 +1,4 @@
-"""Haystack's generators of OpenAI's two APIs, and its agent."""
+"""Haystack's generators for OpenAI's two APIs, and its agent."""
 
 import os
 

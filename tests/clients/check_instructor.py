@@ -1,4 +1,4 @@
-"""instructor, on OpenAI's client."""
+"""instructor, with OpenAI's client."""
 
 import instructor
 import openai

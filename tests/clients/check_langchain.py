@@ -1,4 +1,4 @@
-"""LangChain's client of OpenAI's API."""
+"""LangChain's client for OpenAI's API."""
 
 import openai
 from langchain_core.messages import HumanMessage, ToolMessage

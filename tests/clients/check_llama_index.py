@@ -1,4 +1,4 @@
-"""LlamaIndex, with its models of servers like OpenAI's."""
+"""LlamaIndex, with its models for OpenAI-compatible servers."""
 
 import openai
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent

@@ -1,4 +1,4 @@
-"""lm-eval's client of text completions, with the server's tokenizer."""
+"""lm-eval's client for text completions, with the server's tokenizer."""
 
 import math
 import os
@@ -14,7 +14,7 @@ APIS = ("/v1/completions",)
 URL = BUILT_IN + "/v1/completions"
 QUESTIONS = ("Say yes.", "hello", "What is 2 + 2?")
 CONTINUATIONS = ("", "!", ".", " And", " 17")
-"""After the model's own answer. It ends its reply after the first three, and the last token of two is unlikely."""
+"""Texts after the model's own answer. It ends its reply after the first three; the last token of two is unlikely."""
 
 
 def client(**options):

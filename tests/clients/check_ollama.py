@@ -18,7 +18,7 @@ def text_of(api, part):
 
 
 def ask(api, client, prompt, **fields):
-    """A request to either API."""
+    """Send a request to either API."""
     if api == "/api/chat":
         return client.chat(model="m", messages=[{"role": "user", "content": prompt}], **fields)
     return client.generate(model="m", prompt=prompt, **fields)

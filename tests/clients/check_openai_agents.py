@@ -38,7 +38,7 @@ def scripted(api, **options):
 
 
 async def streamed(agent, text):
-    """The text that comes in pieces, and the final output."""
+    """The streamed text, and the final output."""
     running = Runner.run_streamed(agent, text)
     pieces = [
         event.data.delta
@@ -79,5 +79,5 @@ async def check_errors(api):
 
 
 async def check_example():
-    printed = await asyncio.to_thread(example, "agent.py")  # it has a loop of its own
+    printed = await asyncio.to_thread(example, "agent.py")  # it runs its own event loop
     assert printed == "get_weather('Paris')\nIt is sunny in Paris, 21 degrees.\n"

@@ -1,4 +1,4 @@
-"""Pydantic AI, with each of its providers that can be pointed at a server."""
+"""Pydantic AI, with each provider that supports a custom server."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ MODELS = {APIS[0]: OpenAIChatModel, APIS[1]: OpenAIResponsesModel}
 
 
 def model(api, url, key):
-    if api == "/v1/messages":  # what it asks for depends on the model's name
+    if api == "/v1/messages":  # its request depends on the model's name
         return AnthropicModel("claude-sonnet-4-5", provider=AnthropicProvider(base_url=url, api_key=key))
     return MODELS[api]("m", provider=OpenAIProvider(base_url=url + "/v1", api_key=key))
 

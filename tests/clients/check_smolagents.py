@@ -1,4 +1,4 @@
-"""smolagents, with its model of OpenAI's API."""
+"""smolagents, with its model class for OpenAI's API."""
 
 import contextlib
 import io

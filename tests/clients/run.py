@@ -1,7 +1,7 @@
-"""Runs the checks of one client, in its environment: run.py NAME BUILT_IN_URL SCRIPTED_URL PLAIN_URL
+"""Runs the checks of one client in its environment: run.py NAME BUILT_IN_URL SCRIPTED_URL PLAIN_URL
 
-check_NAME.py has a function for each thing that is tried: check_stream, check_tools and so on; it takes an API where
-APIS, those that the client speaks, has several. The page of tested clients is made from these names.
+check_NAME.py has one function per check: check_stream, check_tools and so on. A function takes an API if APIS, the APIs
+that the client supports, has several. The page of tested clients is generated from these names.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import logging
 import sys
 
 blocked = set()
-"""Where the client wanted to go."""
+"""Hosts that the client tried to reach."""
 
 
 def refuse_other_machines(event, arguments):
@@ -27,7 +27,7 @@ def refuse_other_machines(event, arguments):
     host = host.decode() if isinstance(host, bytes) else host
     if not is_loopback(host):
         blocked.add(host)
-        raise OSError(errno.ENETUNREACH, f"the checks of clients reach loopback alone, not {host}")
+        raise OSError(errno.ENETUNREACH, f"client checks may connect only to loopback, not to {host}")
 
 
 def is_loopback(host):
@@ -40,7 +40,7 @@ def is_loopback(host):
 
 
 if __name__ == "__main__":
-    logging.disable()  # of the errors that are wanted
+    logging.disable()  # hides expected errors
     sys.addaudithook(refuse_other_machines)
     module = importlib.import_module(f"check_{sys.argv[1]}")
     checks = {name: check for name, check in vars(module).items() if name.startswith("check_") and callable(check)}

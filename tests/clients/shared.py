@@ -12,16 +12,16 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 BUILT_IN, SCRIPTED, PLAIN = sys.argv[2:5]
-"""URLs of a server with the built-in model, which a grammar can force but which cannot act, and of one whose model
-follows a script: `say paint` has it call the tool `paint`, `say painted` has it answer PAINTED. The third is as
-`ballast serve` starts it."""
+"""URLs of three servers. The first has the built-in model, which follows grammars but does not act as an agent. The
+second's model follows a script: `say paint` makes it call the tool `paint`, `say painted` makes it reply PAINTED. The
+third has the default options of `ballast serve`."""
 
 KEY = "a-key"
-"""What the second one wants to see."""
+"""The header value that the second server requires."""
 
 PAINTED = "The wall is red."
 RESULT = "The paint is dry. say painted"
-"""What the tool returns: it leads to the script's next step."""
+"""The tool's result, which triggers the next step of the script."""
 
 TOO_LONG = "long " * 40_000
 
@@ -48,7 +48,7 @@ PAINT = {"colour": "red", "sure": True}
 
 
 def painting_tool(result=RESULT):
-    """A function for clients to offer as a tool, and the list of the arguments that it was called with."""
+    """A function for clients to offer as a tool, and a list that records the arguments of its calls."""
     calls = []
 
     def paint(colour: str, sure: bool) -> str:
@@ -65,14 +65,14 @@ def painting_tool(result=RESULT):
 
 
 def assert_painted(text):
-    """Asserts that a text is JSON that matches the schema."""
+    """Assert that a text is JSON that matches the schema."""
     painted = json.loads(text)
     assert painted["colour"] in ("red", "green"), painted
     assert painted["sure"] in (True, False), painted
 
 
 class Raises:
-    """A context in which an exception of `kind` must be raised; it is in `error` afterwards."""
+    """A context that requires an exception of `kind`, which is in `error` afterwards."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -81,13 +81,13 @@ class Raises:
         return self
 
     def __exit__(self, kind, error, trace):
-        assert kind is not None, f"{self.kind.__name__} was expected, and nothing was raised"
+        assert kind is not None, f"{self.kind.__name__} was expected, but no exception was raised"
         self.error = error
         return issubclass(kind, self.kind)
 
 
 def example(name):
-    """Runs a program of `examples` unchanged against a server and returns its output."""
+    """Run a program of `examples` unchanged with a server and return its output."""
     os.environ["OPENAI_BASE_URL"] = PLAIN + "/v1"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         runpy.run_path(str(Path(__file__).parents[2] / "examples" / name), run_name="__main__")

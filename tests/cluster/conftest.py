@@ -1,4 +1,4 @@
-"""A real control plane for the whole session, a namespace of its own for each test."""
+"""A real control plane for the whole session, and a separate namespace for each test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from devkit.servers import prefork
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_operators() -> Iterator[None]:
-    """Operators of this run are forks of a process that has imported what they need."""
+    """Start operators as forks of a process that has imported their modules."""
     template = prefork.Template(prefork.OPERATOR_MODULES)
     OperatorProcess.fork = template.start_logged
     yield
@@ -39,7 +39,7 @@ def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """The control plane ends with the last test here, not with the session: at rest it takes a tenth of a processor."""
+    """Stop the control plane after the last test here, not at session end: when idle it uses a tenth of a core."""
     yield
     has_left = nextitem is not None and not nextitem.path.is_relative_to(Path(__file__).parent)
     if has_left and _CLUSTER in item.config.stash:
@@ -48,13 +48,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture
 def kube(cluster: Cluster) -> Kube:
-    """Client of the administrator."""
+    """A client with administrator rights."""
     return cluster.kube
 
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Enforces the restricted pod security standard; deleted afterwards, without waiting for its end."""
+    """Enforces the restricted pod security standard; deleted afterwards without waiting."""
     words = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())
     name = f"{words[:40].strip('-')}-{zlib.crc32(request.node.nodeid.encode()) % 10**6}"
     cluster.make_namespace(name)
@@ -73,7 +73,7 @@ def proxy(cluster: Cluster) -> Iterator[FaultProxy]:
 
 @pytest.fixture(scope="module")
 def answers(cluster: Cluster) -> Iterator[PodAnswers]:
-    """What made-up pods answer."""
+    """The responses of simulated pods."""
     answers = PodAnswers(cluster.kube)
     answers.start()
     yield answers
@@ -82,7 +82,7 @@ def answers(cluster: Cluster) -> Iterator[PodAnswers]:
 
 @pytest.fixture(scope="module")
 def operator(cluster: Cluster, answers: PodAnswers) -> Iterator[OperatorProcess]:
-    """The operator, installed and leading; it must end cleanly."""
+    """The installed and leading operator; it must exit cleanly."""
     install(cluster)
     options = ("--resync-seconds", "5", "--allowed-host-path", "/srv")
     operator = OperatorProcess(cluster, "operator", answers.url, *options)

@@ -1,4 +1,4 @@
-"""Services that ask for more than the operator's lists allow: told so, and nothing of it is made."""
+"""Services that use values outside the operator's allow lists: they are reported, and no object is created for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LISTS = (
 
 @pytest.fixture(scope="module", autouse=True)
 def operator(cluster: Cluster, answers: PodAnswers) -> Iterator[OperatorProcess]:
-    """With lists of everything."""
+    """An operator with all allow lists set."""
     install(cluster)
     operator = OperatorProcess(cluster, "lists", answers.url, "--resync-seconds", "5", *LISTS)
     operator.start()
@@ -35,7 +35,7 @@ def operator(cluster: Cluster, answers: PodAnswers) -> Iterator[OperatorProcess]
 
 @pytest.fixture
 def unrestricted(cluster: Cluster, namespace: str) -> Iterator[str]:
-    """A namespace whose pod security standard refuses no volume."""
+    """A namespace whose pod security standard allows all volumes."""
     name = cluster.make_namespace(f"{namespace}-open"[-63:].strip("-"), restricted=False)
     yield name
     cluster.kube.delete("namespaces", name)

@@ -1,4 +1,5 @@
-"""v1beta1 and v1alpha1 are one object, and definitions change under running services without a restart or a write."""
+"""v1beta1 and v1alpha1 are the same object, and definitions change under running services without restarts or
+writes."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def in_version(body: Object, version: str) -> Object:
 
 
 def read_in_both(kube: Kube, plural: str, name: str, namespace: str) -> Object:
-    """The object without its version, read twice until the two reads are the same."""
+    """The object without its version, read in both versions until the two reads are equal."""
 
     def both() -> list[Object]:
         found = [kube.get(plural + end, name, namespace) for end in (NEW, OLD)]
@@ -160,7 +161,7 @@ def test_kubectl_shows_both_versions_equally_and_prefers_v1beta1(
 
 @pytest.fixture
 def restored(kube: Kube) -> Iterator[None]:
-    """The definitions of this release afterwards, as after a first installation."""
+    """Restore the definitions of this release afterwards, as after a first installation."""
     yield
     remove_definitions(kube)
     define(kube, of_this_release())
@@ -168,7 +169,7 @@ def restored(kube: Kube) -> Iterator[None]:
 
 def remove_definitions(kube: Kube) -> None:
     for kind in (kind for kind in KINDS if serves(kube, f"{kind}{OLD}")):
-        for body in kube.list(f"{kind}{OLD}"):  # those of ended namespaces may still be there
+        for body in kube.list(f"{kind}{OLD}"):  # objects in terminating namespaces may still exist
             metadata = body["metadata"]
             kube.merge(f"{kind}{OLD}", metadata["name"], {"metadata": {"finalizers": None}}, metadata["namespace"])
         kube.delete("customresourcedefinitions", f"{kind}.{GROUP}")
@@ -235,7 +236,7 @@ def test_a_service_works_with_the_crd_of_release_0_1_until_it_is_replaced(
 
 
 def rests(cluster: Cluster, operator: OperatorProcess) -> None:
-    """Return once the operator has made a full look without a write."""
+    """Return when the operator has completed a resync without a write."""
 
     def quiet() -> bool:
         audit = cluster.audit()
@@ -246,7 +247,7 @@ def rests(cluster: Cluster, operator: OperatorProcess) -> None:
 
 
 def children(kube: Kube, namespace: str) -> list[Object]:
-    """What the operator made, pods and all."""
+    """All objects created by the operator, including pods."""
     labels = {"app.kubernetes.io/managed-by": "ballast-operator"}
     return [body for resource in OWNED for body in kube.list(resource, namespace, labels)]
 
@@ -263,7 +264,9 @@ def test_stored_objects_move_to_v1beta1_when_they_are_written_again(
     before = kube.get("inferenceservices", "x", namespace)
     kube.merge("inferenceservices", "x", {}, namespace)
     after = kube.get("inferenceservices", "x", namespace)
-    assert after["metadata"].pop("resourceVersion") != before["metadata"].pop("resourceVersion"), "it was stored again"
+    assert after["metadata"].pop("resourceVersion") != before["metadata"].pop("resourceVersion"), (
+        "it must be stored again"
+    )
     assert after == before
     for kind in KINDS:
         patch = {"status": {"storedVersions": ["v1beta1"]}}

@@ -1,4 +1,4 @@
-"""Kubernetes' own autoscaler, by the sample: its controller scales a service by what its queues are said to be."""
+"""Kubernetes' own autoscaler with the sample: its controller scales a service by its reported queue lengths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("operator")
 
 
 class MetricsApi(ServerThread):
-    """What prometheus-adapter is to the autoscaler: each pod that a selector finds has `waiting` requests."""
+    """Replaces prometheus-adapter: reports `waiting` requests for each pod that matches a selector."""
 
     def __init__(self, kube: Kube, certificate: tuple[Path, Path]) -> None:
         self.waiting = 0
@@ -83,7 +83,7 @@ class MetricsApi(ServerThread):
 
 @pytest.fixture
 def metrics(cluster: Cluster, kube: Kube, namespace: str) -> Iterator[MetricsApi]:
-    """The API group by which the autoscaler reads metrics, served here."""
+    """The API group from which the autoscaler reads metrics, served by this process."""
     api = MetricsApi(kube, cluster.control_plane.pki.server("metrics", "localhost", "127.0.0.1"))
     service = {"metadata": {"name": "metrics"}, "spec": {"type": "ExternalName", "externalName": "localhost"}}
     kube.create("services", service, namespace)
@@ -112,7 +112,7 @@ def test_the_autoscaler_adds_replicas_while_requests_wait_and_no_pod_restarts(
     (first,) = kube.list("pods", namespace)
     metrics.waiting = 20
     kube.apply("horizontalpodautoscalers", bodies["HorizontalPodAutoscaler"], namespace)
-    # 20 that wait for each, where 8 may, is 2.5 times as many as one replica is for.
+    # 20 waiting requests per pod with a target of 8 requires 2.5 times as many replicas.
     wait_for(
         "three replicas",
         lambda: kube.get("inferenceservices", "autoscaled", namespace)["spec"]["replicas"] == 3,

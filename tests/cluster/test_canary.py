@@ -1,4 +1,4 @@
-"""Two services behind one HTTPRoute, whose weights a field of the spec sets."""
+"""Two services behind one HTTPRoute; a field of the spec sets the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart's life on a real control plane: installed, used, upgraded, removed; models serve through all of it."""
+"""The chart's life cycle on a real control plane: install, use, upgrade, uninstall; models serve throughout."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def helm(cluster: Cluster, tmp_path: Path) -> Helm:
 
 @pytest.fixture
 def bare(kube: Kube) -> None:
-    """A cluster in which nothing of Ballast was ever installed: other tests install it without helm."""
+    """A cluster without Ballast: other tests install it without helm."""
     everything = (
         *(("customresourcedefinitions", name) for name in DEFINITIONS),
         ("clusterroles", ACCOUNT),
@@ -55,7 +55,7 @@ def values_file(folder: Path, name: str, **values: Any) -> Path:
 
 
 def next_version(folder: Path) -> Path:
-    """The chart as its next release could be: another version, another definition."""
+    """The chart of a later release: another version, another definition."""
     chart = folder / "ballast"
     shutil.copytree(CHART, chart)
     for file, old, new in (
@@ -73,7 +73,7 @@ def next_version(folder: Path) -> Path:
 
 
 def release_before(folder: Path) -> Path:
-    """The chart as it was when v1alpha1 was the only version of the API."""
+    """The chart when v1alpha1 was the only API version."""
     chart = shutil.copytree(CHART, folder / "before/ballast")
     for definition in of_the_release_before():
         (chart / f"files/crd/{definition['metadata']['name']}.yaml").write_text(text_of([definition]))
@@ -83,7 +83,7 @@ def release_before(folder: Path) -> Path:
 
 
 def data_plane(kube: Kube, namespace: str) -> dict[str, str]:
-    """Names to uids of everything that serves, and of the services themselves."""
+    """Names → uids of the services and of all objects that serve traffic."""
     resources = ("inferenceservices", "pods", "services", "poddisruptionbudgets")
     ours = {"app.kubernetes.io/managed-by": "ballast-operator"}
     return {
@@ -122,7 +122,7 @@ def described(definition: Object) -> str:
 
 
 def generations(kube: Kube, namespace: str) -> dict[str, int]:
-    """How often the spec of each object was changed that helm installs and the API server gives defaults."""
+    """The generation of each object that helm installs and to which the API server adds defaults."""
     there = [kube.get("customresourcedefinitions", DEFINITION)]
     there += [*kube.list("deployments", namespace), *kube.list("inferenceservices", namespace)]
     return {body["metadata"]["name"]: body["metadata"]["generation"] for body in there}
@@ -143,7 +143,7 @@ def test_models_serve_through_install_upgrade_and_uninstall(
         wait_ready(kube, namespace, "by-hand")
     found = generations(kube, namespace)
     helm("upgrade", RELEASE, CHART, *where, "--values", first)
-    assert generations(kube, namespace) == found, "the same values again are no change to helm"
+    assert generations(kube, namespace) == found, "unchanged values must not change objects"
     before = data_plane(kube, namespace)
     assert {"pods/comes-along-0", "pods/by-hand-0", "services/by-hand"} <= before.keys()
 
@@ -156,7 +156,7 @@ def test_models_serve_through_install_upgrade_and_uninstall(
         kube.apply("inferenceservices", service("later"), namespace)
         wait_ready(kube, namespace, "later")
         image = kube.get("pods", "later-0", namespace)["spec"]["containers"][0]["image"]
-        assert image == f"ballast-runtime:{NEXT}-cpu", "what starts now is of the new version"
+        assert image == f"ballast-runtime:{NEXT}-cpu", "new pods use the new version"
         wait_ready(kube, namespace, "comes-along")
     after = data_plane(kube, namespace)
     assert {name: after[name] for name in before} == before
@@ -175,7 +175,7 @@ def test_models_serve_through_install_upgrade_and_uninstall(
     helm("install", RELEASE, CHART, *where, "--values", first)
     with operator_of(cluster, namespace, answers, "chart-again"):
         wait_ready(kube, namespace, "comes-along")
-    assert data_plane(kube, namespace) == after, "installed again, it takes up what it left"
+    assert data_plane(kube, namespace) == after, "a new installation adopts the existing objects"
     held = kube.get("leases", ACCOUNT, namespace)
     kube.merge("leases", ACCOUNT, {"spec": {**held["spec"], "holderIdentity": "one that was killed"}}, namespace)
     helm("uninstall", RELEASE, *where)
@@ -193,7 +193,7 @@ def test_a_service_of_a_v1alpha1_release_serves_through_upgrades_and_a_rollback(
         return kube.get("inferenceservices.v1alpha1", "comes-along", namespace)
 
     def state() -> tuple[list[str], int, list[str]]:
-        """What no step may change, and the versions of the model in the release."""
+        """State that no step may change, and the versions of the model in the release."""
         objects = [model(), *kube.list("pods", namespace), *kube.list("services", namespace)]
         uids = [body["metadata"]["uid"] for body in objects]
         manifest = objects_of(helm("get", "manifest", RELEASE, "--namespace", namespace))
@@ -204,7 +204,7 @@ def test_a_service_of_a_v1alpha1_release_serves_through_upgrades_and_a_rollback(
     with operator_of(cluster, namespace, answers, "chart-before"):
         wait_for("the model to be ready", lambda: "Ready" in true_conditions(model()))
     uids, generation, written = state()
-    assert written == [], "it came as a hook"
+    assert written == [], "the definitions are written by a hook"
     for expected in ("v1alpha1", "v1beta1"):
         helm("upgrade", RELEASE, CHART, *where, "--values", values)
         assert state() == (uids, generation, [expected])
@@ -230,7 +230,7 @@ def test_the_api_server_accepts_every_rendered_field(
     assert len({body["kind"] for body in objects}) >= 13
     with cluster.kinds(POD_MONITOR, PROMETHEUS_RULE):
         for body in objects:
-            if body["metadata"]["name"] in DEFINITIONS:  # it is there, from the same file
+            if body["metadata"]["name"] in DEFINITIONS:  # it exists and comes from the same file
                 body["metadata"]["name"] = DEFINITION.replace("inferenceservices", "others")
                 names = body["spec"]["names"]
                 names.update(plural="others", singular="other", kind="Other", listKind="OtherList")

@@ -1,4 +1,4 @@
-"""The chart's roles grant enough and no more: the API server's audit log says what the operator really asked for."""
+"""The chart's roles grant exactly the permissions that the operator uses, according to the API server's audit log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BY_CHANCE: dict[Permission, str] = {
     ("pods", "get"): "asked of a pod whose name was taken between the list of pods and its creation",
     ("nodes", "get"): "asked of the node of a pod that is not ready, which may report no more",
 }
-"""Needed where things take time, which they may do here or not."""
+"""Permissions for events that depend on timing and may not occur in this test."""
 EXPLAINED: dict[Permission, str] = {
     ("inferenceservices/finalizers", "update"): "asked of owners in clusters with OwnerReferencesPermissionEnforcement",
     **{
@@ -78,7 +78,7 @@ def granted(kube: Kube, namespace: str) -> set[Permission]:
 
 
 def requested(audit: AuditLog, namespace: str) -> set[Permission]:
-    """Permissions that the operator's account used; asserts that none was denied outside of ending namespaces."""
+    """Permissions used by the operator's account; asserts that none was denied outside of terminating namespaces."""
     user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
     calls = audit.new_calls(lambda call: call.user == user and call.namespace in ("", namespace))
     assert [call for call in calls if call.code in (401, 403)] == []
@@ -86,7 +86,7 @@ def requested(audit: AuditLog, namespace: str) -> set[Permission]:
 
 
 def live_a_life(kube: Kube, namespace: str) -> None:
-    """Children made, healed, no longer wanted; pods healed, replaced, ended."""
+    """Create, repair and remove children; replace and delete pods."""
     endpoint = {"networkPolicy": {}, "inferencePool": {"pickerName": "picker"}, "route": ROUTE}
     first = service("whole", engine={"placementRules": {"inline": "a: 1"}}, endpoint=endpoint)
     kube.apply("inferenceservices", first, namespace)
@@ -112,7 +112,7 @@ def live_a_life(kube: Kube, namespace: str) -> None:
 
 
 def pull_a_model(kube: Kube, namespace: str) -> None:
-    """A Job made, done and put away."""
+    """Create, complete and clean up a pull Job."""
     make_claim(kube, namespace)
     kube.apply("inferenceservices", pulled("hub"), namespace)
     set_status(kube, pulling_pod(kube, namespace), phase="Succeeded", state=terminated(0, "Pulled", "org/tiny at 1234"))
@@ -121,17 +121,17 @@ def pull_a_model(kube: Kube, namespace: str) -> None:
 
 
 def keep_a_model(kube: Kube, namespace: str) -> None:
-    """A ModelCache filled and deleted, on the claim that is there."""
+    """Fill and delete a ModelCache on the existing claim."""
     kube.create("modelcaches", model_cache("kept", model("tiny"), storage={"pvc": {"claimName": "models"}}), namespace)
     finish(kube, namespace, "tiny", "models")
     wait_cache(kube, namespace, "kept", "True", "Filled")
     kube.delete("modelcaches", "kept", namespace)
     finish(kube, namespace, "tiny", "models", removes=True)
-    wait_for("the cache to go", lambda: kube.find("modelcaches", "kept", namespace) is None)
+    wait_for("the cache to be deleted", lambda: kube.find("modelcaches", "kept", namespace) is None)
 
 
 def be_refused(kube: Kube, namespace: str) -> None:
-    """Pods that a node refuses, tried again, and deleted."""
+    """Create pods that a node rejects; they are retried and deleted."""
     kube.apply("inferenceservices", service("refused", "rejected"), namespace)
     wait_condition(kube, namespace, "refused", "Ready", "False", "TopologyAffinityError")
     wait_for(

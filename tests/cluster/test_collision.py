@@ -37,6 +37,6 @@ def test_bisvc_is_ours_and_isvc_is_not(
         assert kubectl("get", "ballast", "-o", "name").split() == [ours], "the category lists only our objects"
         theirs = kubectl("get", "isvc", "-o", "name").split()
         assert len(theirs) == 1
-        assert theirs[0].endswith("/theirs"), "whose, the API server decides; never ours"
+        assert theirs[0].endswith("/theirs"), "the API server chooses which kind the short name means; never ours"
         assert kubectl("wait", "--for=condition=Ready", "bisvc/ours", "--timeout=30s")
     assert operator.is_running

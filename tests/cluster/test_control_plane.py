@@ -1,4 +1,4 @@
-"""The control plane, the made-up nodes and the faults do what tests of the operator take for granted."""
+"""The control plane, the simulated nodes and the faults behave as the operator tests assume."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def pod(name: str, behaviour: str = "run", **context: object) -> Object:
 
 
 def let(kube: Kube, namespace: str, account: str, user: Kube) -> None:
-    """Return when the service account, as which `user` calls, may do everything with configmaps."""
+    """Grant a service account all rights on configmaps; return when they are effective. `user` calls as this
+    account."""
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]
     kube.create("roles", {"metadata": {"name": "r"}, "rules": rules}, namespace)
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
@@ -43,7 +44,7 @@ def let(kube: Kube, namespace: str, account: str, user: Kube) -> None:
 
 
 def wait_allowed(user: Kube, namespace: str) -> None:
-    """Return when the API server has heard of what a new binding grants."""
+    """Return when the API server applies a new role binding."""
 
     def allowed() -> bool:
         try:
@@ -54,7 +55,7 @@ def wait_allowed(user: Kube, namespace: str) -> None:
             return False
         return True
 
-    wait_for("the right to list configmaps", allowed)
+    wait_for("the permission to list configmaps", allowed)
 
 
 def status_of(kube: Kube, namespace: str, name: str) -> Object:
@@ -125,7 +126,7 @@ def test_a_restarted_api_server_keeps_its_objects(cluster: Cluster, kube: Kube, 
 
 @pytest.fixture
 def through(cluster: Cluster, proxy: FaultProxy) -> Iterator[Kube]:
-    """A client of the administrator's rights behind the fault proxy."""
+    """A client with administrator rights behind the fault proxy."""
     name = "through-proxy"
     if cluster.kube.find("serviceaccounts", name, "default") is None:
         cluster.kube.create("serviceaccounts", {"metadata": {"name": name}}, "default")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("operator")
 
 DRIVER = "gpu.example.test"
 NODE = "gpu-0"
-"""Made up, as all nodes of the cluster."""
+"""A simulated node, like all nodes of the cluster."""
 
 
 def pods(kube: Kube, namespace: str, name: str) -> list[Object]:

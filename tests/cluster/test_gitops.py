@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("operator")
 
 PAGE = Path(__file__).parents[2] / "docs/kubernetes/gitops.md"
 FIELD = re.compile(r"(?<![\w.])(?=(?:status|metadata)\.)")
-"""Where an expression names a field of the object, which Flux calls by its name alone."""
+"""Matches fields of the object in an expression; Flux refers to them without a prefix."""
 
 
 def health_check() -> Object:
@@ -32,7 +32,7 @@ def health_check() -> Object:
 
 @pytest.fixture
 def health(kube: Kube, namespace: str) -> Iterator[Callable[[str], str]]:
-    """The health of a service of the namespace, as Flux would find it."""
+    """The health of a service in the namespace, as Flux evaluates it."""
     check = health_check()
     failed, current = (FIELD.sub("object.", check[name]) for name in ("failed", "current"))
     group, _, version = check["apiVersion"].partition("/")
@@ -51,7 +51,7 @@ def health(kube: Kube, namespace: str) -> Iterator[Callable[[str], str]]:
                 "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
                 "resourceRules": [rule],
             },
-            # Only what is asked here, and never what the operator writes.
+            # Only for this test's objects, never for the operator's writes.
             "matchConditions": [{"name": "dry-run", "expression": "has(request.dryRun) && request.dryRun"}],
             "validations": [
                 {
@@ -76,7 +76,7 @@ def health(kube: Kube, namespace: str) -> Iterator[Callable[[str], str]]:
                 kube.try_merge("inferenceservices", name, {"status": {"nodes": "x"}}, namespace, "status")
             except ApiError as error:
                 return error.message.rpartition("denied request: it is ")[2]
-            return ""  # the policy is not in force yet
+            return ""  # the policy is not in effect yet
 
         return wait_for("the policy", answer)
 
@@ -86,7 +86,7 @@ def health(kube: Kube, namespace: str) -> Iterator[Callable[[str], str]]:
 
 
 def differing_lists(applied: object, live: object, path: str = "") -> Iterator[str]:
-    """Paths of the lists that the live object has in another form than the applied one."""
+    """Paths of the lists in which the live object differs from the applied one."""
     if isinstance(applied, list) and applied != live:
         yield path
     if isinstance(applied, dict) and isinstance(live, dict):

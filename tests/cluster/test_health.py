@@ -1,4 +1,4 @@
-"""The health of services in every state, as kstatus (Flux, helm --wait) and the Lua check for Argo CD find it."""
+"""The health of services in every state, according to kstatus (Flux, helm --wait) and the Lua check for Argo CD."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs/kubernetes/gitops.md"
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Lua check of the page, as Argo CD would run it."""
+    """The Lua check in the documentation, as Argo CD runs it."""
     (block,) = re.findall(r"health\.serving\S+: \|\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     path = tmp_path_factory.mktemp("argo") / "health.lua"
     path.write_text(block)
@@ -36,7 +36,7 @@ def answer(body: Object, *words: str | Path) -> str:
 
 
 def health(body: Object, script: Path) -> tuple[str, str]:
-    """What kstatus and Argo CD say."""
+    """The status according to kstatus and Argo CD."""
     return answer(body, "kstatus"), answer(body, "lua", script)
 
 

@@ -1,4 +1,4 @@
-"""The invariants see what breaks them, and nothing else."""
+"""The invariant checks detect violations, and report nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devkit.cluster.waiting import wait_for
 
 
 def change(cluster: Cluster, namespace: str, *statuses: str) -> None:
-    """Write a condition of a service for which no operator runs, each time with a later time, while it is looked at."""
+    """Write conditions of a service without an operator, each with a later time, while the invariants are checked."""
     install(cluster)
     cluster.kube.create("inferenceservices", service("s"), namespace)
 
@@ -34,7 +34,7 @@ def change(cluster: Cluster, namespace: str, *statuses: str) -> None:
         for second, status in enumerate(statuses, start=1):
             write(status, second)
         looks = invariants.looks
-        wait_for("two more looks", lambda: invariants.looks > looks + 1)
+        wait_for("two more checks", lambda: invariants.looks > looks + 1)
 
 
 def test_a_condition_that_changes_and_reverts_between_two_checks(cluster: Cluster, namespace: str) -> None:

@@ -1,4 +1,4 @@
-"""ModelCaches under a real control plane: the Jobs' pods are made up, and this test is their kubelet."""
+"""ModelCaches with a real control plane; the Jobs' pods are simulated, and this test acts as their kubelet."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def nodes(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def free(cluster: Cluster, namespace: str) -> Iterator[str]:
-    """A namespace that admits hostPath."""
+    """A namespace that allows hostPath volumes."""
     name = cluster.make_namespace(f"free-{namespace}"[:63].rstrip("-"), restricted=False)
     yield name
     for found in cluster.kube.list("inferenceservices", name):
@@ -72,7 +72,7 @@ def test_each_node_pulls_a_model_and_services_run_where_it_is(kube: Kube, free: 
     pods = {node: running_pod(kube, free, "tiny", node) for node in NODES}
     assert {node: pod["spec"]["nodeName"] for node, pod in pods.items()} == {node: node for node in NODES}
     wait_condition(kube, free, "uses", "ModelPulled", "False", "CacheFilling")
-    assert engines(kube, free) == [], "no engine starts before the model is there"
+    assert engines(kube, free) == [], "no engine starts before the model is cached"
 
     finish(kube, free, "tiny", "keeper-b")
     wait_ready(kube, free, "uses")
@@ -103,7 +103,7 @@ def test_waiting_replicas_use_the_next_node_that_has_the_model(kube: Kube, free:
     wait_ready(kube, free, "wide")
     assert sorted(pod["spec"]["nodeName"] for pod in engines(kube, free)) == list(NODES)
     uids = {pod["metadata"]["uid"] for pod in engines(kube, free)}
-    assert placed["metadata"]["uid"] in uids, "a pod that has a node stays"
+    assert placed["metadata"]["uid"] in uids, "a scheduled pod stays"
 
 
 def test_a_model_is_evicted_only_for_one_that_a_service_uses(kube: Kube, free: str) -> None:
@@ -117,7 +117,7 @@ def test_a_model_is_evicted_only_for_one_that_a_service_uses(kube: Kube, free: s
     kube.create("inferenceservices", service("second", model=cached_source("models", "new")), free)
     wait_condition(kube, free, "second", "Ready", "False", "CacheFull")
     wait_cache(kube, free, "models", "False", "NoRoom")
-    assert cache_jobs(kube, free, "old", "keeper-a", removes=True) == [], "it is in use"
+    assert cache_jobs(kube, free, "old", "keeper-a", removes=True) == [], "the model is in use"
 
     kube.delete("inferenceservices", "first", free)
     finish(kube, free, "old", "keeper-a", removes=True)
@@ -141,7 +141,7 @@ def test_a_cache_is_deleted_once_unused_and_removed_from_its_nodes(kube: Kube, f
     pod = finish(kube, free, "tiny", "keeper-a", removes=True)
     assert pod["spec"]["nodeName"] == "keeper-a"
     assert pod["spec"]["containers"][0]["args"] == ["models", "--remove_all"]
-    wait_for("the cache to go", lambda: kube.find("modelcaches", "models", free) is None)
+    wait_for("the cache to be deleted", lambda: kube.find("modelcaches", "models", free) is None)
     wait_for("its Jobs and its policy to go", lambda: not kube.list("jobs", free) + kube.list("networkpolicies", free))
 
 
@@ -163,7 +163,7 @@ def test_nodes_can_be_added_and_removed(cluster: Cluster, kube: Kube, free: str)
     wait_cache(kube, free, "models", "True", "Filled")
     kube.delete("nodes", f"n-{free}"[:63])
     wait_cache(kube, free, "models", "False", "NoNodes")
-    assert kube.list("jobs", free) == [], "nothing can be removed from a node that is gone"
+    assert kube.list("jobs", free) == [], "no files can be removed from a deleted node"
 
 
 def test_a_claim_is_one_storage_location_for_all_nodes(kube: Kube, namespace: str) -> None:
@@ -177,18 +177,18 @@ def test_a_claim_is_one_storage_location_for_all_nodes(kube: Kube, namespace: st
     wait_ready(kube, namespace, "uses")
     [engine] = engines(kube, namespace)
     assert engine["spec"]["containers"][0]["args"][1] == "modelscope.cn/org/tiny:Q8_0@master"
-    wait_for("the pulling pod to go, which would hold the claim", lambda: len(kube.list("pods", namespace)) == 1)
+    wait_for("the pull pod to be deleted, because it blocks the claim", lambda: len(kube.list("pods", namespace)) == 1)
     kube.delete("persistentvolumeclaims", "models", namespace)
     kube.delete("inferenceservices", "uses", namespace)
     wait_cache(kube, namespace, "models", "False", "ClaimMissing")
     kube.delete("modelcaches", "models", namespace)
-    wait_for("the cache to go", lambda: kube.find("modelcaches", "models", namespace) is None)
+    wait_for("the cache to be deleted", lambda: kube.find("modelcaches", "models", namespace) is None)
 
 
 def test_a_cache_reports_why_it_cannot_pull(kube: Kube, namespace: str, free: str) -> None:
     kube.create("modelcaches", model_cache("models", model("tiny"), nodes=ONE), namespace)
     found = wait_cache(kube, namespace, "models", "False", "PullRefused")
-    assert "hostPath" in found["message"], "the namespace enforces a standard that admits none"
+    assert "hostPath" in found["message"], "the namespace's standard allows no hostPath volumes"
 
     elsewhere = {"hostPath": {"path": "/etc"}}
     kube.create("modelcaches", model_cache("elsewhere", model("tiny"), nodes=ONE, storage=elsewhere), free)

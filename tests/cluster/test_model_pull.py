@@ -1,4 +1,4 @@
-"""A model of a hub under a real control plane: the Job's pods are made up, and this test is their kubelet."""
+"""A model pulled from a hub with a real control plane; the Job's pods are simulated, and this test acts as kubelet."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_services_share_a_pull_until_the_claim_is_deleted(kube: Kube, namespace:
     before, answers.pages["/readyz"] = answers.pages["/readyz"], (503, {"status": "pulling", "progress": 0.42})
     try:
         pod = pulling_pod(kube, namespace)
-        assert pod["status"]["qosClass"] == "Burstable", "no whole CPUs, which are for engines"
+        assert pod["status"]["qosClass"] == "Burstable", "whole CPUs are reserved for engines"
         found = wait_condition(kube, namespace, "first", "ModelPulled", "False", "Pulling")
         wait_for("its progress", lambda: "40 %" in condition(kube, namespace, "first", "ModelPulled")["message"])
         assert found["message"].startswith("org/tiny:Q8_0@main")
         kube.apply("inferenceservices", pulled("second"), namespace)
         wait_condition(kube, namespace, "second", "ModelPulled", "False", "Pulling")
         names = {found["metadata"]["name"] for found in kube.list("pods", namespace)}
-        assert names == {pod["metadata"]["name"]}, "no engine starts before, and one Job pulls for both"
+        assert names == {pod["metadata"]["name"]}, "no engine starts before the pull completes, and one Job serves both"
     finally:
         answers.pages["/readyz"] = before
     set_status(kube, pod, phase="Succeeded", state=terminated(0, "Pulled", "org/tiny:Q8_0 at 1234"))
@@ -100,7 +100,7 @@ def test_a_pull_ends_with_the_last_service_that_names_it(kube: Kube, namespace: 
     kube.delete("inferenceservices", "second", namespace)
     wait_for("the Job to go", lambda: not kube.list("jobs", namespace))
     kube.delete("persistentvolumeclaims", "models", namespace)
-    wait_for("the claim to go", lambda: not kube.list("persistentvolumeclaims", namespace))
+    wait_for("the claim to be deleted", lambda: not kube.list("persistentvolumeclaims", namespace))
 
 
 def test_a_claim_can_be_deleted_while_a_pull_fills_it(kube: Kube, namespace: str) -> None:
@@ -108,7 +108,7 @@ def test_a_claim_can_be_deleted_while_a_pull_fills_it(kube: Kube, namespace: str
     kube.apply("inferenceservices", pulled("first"), namespace)
     pulling_pod(kube, namespace)
     kube.delete("persistentvolumeclaims", "models", namespace)
-    wait_for("the claim to go", lambda: not kube.list("persistentvolumeclaims", namespace))
+    wait_for("the claim to be deleted", lambda: not kube.list("persistentvolumeclaims", namespace))
     wait_condition(kube, namespace, "first", "Ready", "False", "ClaimMissing")
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real engine under load and the operator: dashboards and alerts ask for what is there."""
+"""A real Prometheus scrapes a real engine under load and the operator: dashboards and alerts query existing metrics."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def prometheus(
     rules: Object,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Prometheus]:
-    """Has seen the engine answer a few seconds of requests, more of them than it takes."""
+    """Prometheus after it has scraped the engine during a few seconds of overload."""
     namespace = cluster.make_namespace("monitored")
     cluster.kube.apply("inferenceservices", service("tiny"), namespace)
     wait_ready(cluster.kube, namespace, "tiny")
@@ -88,7 +88,7 @@ def prometheus(
 
 @contextmanager
 def load(engine: ServerProcess) -> Iterator[None]:
-    """Six clients for two places and a queue of two: some wait, some are turned away."""
+    """Six clients for two slots and a queue of two: some wait, some are rejected."""
 
     def ask(stop: threading.Event) -> None:
         body = json.dumps({"prompt": "The sea is " * 20, "max_tokens": 40, "ignore_eos": True}).encode()
@@ -109,7 +109,7 @@ def load(engine: ServerProcess) -> Iterator[None]:
 
 @contextmanager
 def changes(kube: Kube, namespace: str, name: str) -> Iterator[None]:
-    """Something for the operator to look at, twice a second."""
+    """Changes for the operator to process, twice a second."""
 
     def change(stop: threading.Event) -> None:
         number = 0
@@ -123,7 +123,7 @@ def changes(kube: Kube, namespace: str, name: str) -> Iterator[None]:
 
 
 def panels() -> list[tuple[str, str]]:
-    """Each query of each dashboard as Grafana sends it, named by its place."""
+    """Each query of each dashboard as Grafana sends it, named by its panel."""
     return [
         (f"{name}: {panel['title']} {target['refId']}", filled_in(target["expr"], board, CHOICES))
         for name, board in boards().items()
@@ -140,7 +140,7 @@ def marked() -> list[str]:
 
 
 def unknown_here(engine: ServerProcess) -> set[str]:
-    """Metrics of what the kernel does not tell on this machine, as the engine itself says."""
+    """Metrics that the kernel of this machine cannot provide, as reported by the engine."""
     with urllib.request.urlopen(f"http://127.0.0.1:{engine.admin_port}/debug/numa", timeout=30) as reply:
         report = json.load(reply)
     return UNKNOWN_ON_SOME_MACHINES if report["share_local"] is None else set()
@@ -180,7 +180,7 @@ def test_every_query_of_the_dashboards_returns_numbers_under_load(
 
 
 def test_every_panel_has_something_to_draw(prometheus: Prometheus, engine: ServerProcess) -> None:
-    """As the documentation's pictures ask for it, over a range of time."""
+    """Queries a time range, like the documentation's pictures."""
     end = time.time()
     window = Window(end - 10, end, 1)
     unknown = unknown_here(engine)
@@ -190,7 +190,7 @@ def test_every_panel_has_something_to_draw(prometheus: Prometheus, engine: Serve
         assert set(found) == set(requested)
         empty = [queries for number, queries in requested.items() if not found[number]]
         assert [queries for queries in empty if not any(name in queries for name in unknown)] == []
-        marks(board, prometheus, window, CHOICES)  # raises where Prometheus cannot read it
+        marks(board, prometheus, window, CHOICES)  # raises an error if Prometheus cannot parse it
 
 
 def test_keda_s_sample_counts_the_requests_of_its_own_namespace(prometheus: Prometheus) -> None:

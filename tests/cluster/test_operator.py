@@ -1,4 +1,4 @@
-"""A service's life under a real control plane, with made-up nodes and pods."""
+"""A service's life cycle with a real control plane and simulated nodes and pods."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def apply(kube: Kube, namespace: str, body: Object) -> None:
 
 
 def events(kube: Kube, namespace: str, name: str) -> dict[str, Object]:
-    """What the operator told of a service, by reason."""
+    """The operator's events for a service, by reason."""
     target = ("InferenceService", name)
     found = kube.list("events", namespace)
     return {e["reason"]: e for e in found if (e["involvedObject"]["kind"], e["involvedObject"]["name"]) == target}
 
 
-def test_a_service_becomes_ready_and_says_where_it_runs(kube: Kube, namespace: str) -> None:
+def test_a_service_becomes_ready_and_reports_where_it_runs(kube: Kube, namespace: str) -> None:
     apply(kube, namespace, service("tiny", engine={"maxNewTokens": 1000, "cacheLens": 4096}))
     wait_ready(kube, namespace, "tiny")
     wait_condition(kube, namespace, "tiny", "NUMAPinned", "True", "CPUsAndMemoryAligned")
@@ -112,7 +112,9 @@ def test_a_pod_without_labels_is_recovered_and_a_deleted_pod_is_replaced(kube: K
     kube.merge("pods", "pods-0", {"metadata": {"labels": None}, "spec": pinned}, namespace)
     wait_for("its labels", lambda: uids(pods(kube, namespace, "pods")) == uids([pod]))
     (healed,) = pods(kube, namespace, "pods")
-    assert healed["spec"]["containers"][0]["image"] == "mirror.example/runtime:1", "giving it back restarts the model"
+    assert healed["spec"]["containers"][0]["image"] == "mirror.example/runtime:1", (
+        "restoring it would restart the model"
+    )
     edited = {"labels": {REPLICA: "5"}, "annotations": {SPEC_HASH: None}}
     kube.merge("pods", "pods-0", {"metadata": edited}, namespace)
     kept = {REPLICA: "0", SPEC_HASH: pod["metadata"]["annotations"][SPEC_HASH]}
@@ -234,7 +236,7 @@ def test_a_service_without_its_required_pinning_is_not_ready(kube: Kube, namespa
 
 
 def test_an_image_volume_is_mounted_or_reported_as_unsupported(kube: Kube, namespace: str) -> None:
-    """By default, API servers know this kind of volume from 1.35 on."""
+    """By default, API servers support this kind of volume from 1.35 on."""
     source = {"reference": "models/tiny:1", "pullPolicy": "IfNotPresent"}
     apply(kube, namespace, service("image", model={"source": {"image": source}}))
     (pod,) = wait_for("its pod", lambda: pods(kube, namespace, "image"))
@@ -280,5 +282,5 @@ def test_deleting_a_service_leaves_nothing(kube: Kube, namespace: str) -> None:
     kube.delete("inferenceservices", "gone", namespace)
     for resource in ("pods", "services", "poddisruptionbudgets", "networkpolicies", "configmaps"):
         labels = {SERVICE: "gone"}
-        # The garbage collector looks for new kinds only every 30 s.
+        # The garbage collector discovers new kinds only every 30 s.
         wait_for(f"no {resource}", lambda r=resource, labels=labels: not kube.list(r, namespace, labels))

@@ -18,7 +18,7 @@ from devkit.long import times
 NUM_SERVICES = times(40, 200)
 MAX_MEMORY_BYTES = 150 * 2**20
 PAUSE_S = 6
-"""More than one full look of the operator under test."""
+"""Longer than one resync of the operator under test."""
 REST_S = 12
 """More than two."""
 
@@ -87,7 +87,10 @@ def test_nothing_is_written_in_a_terminating_namespace(
     # Pods go first, so one that stays keeps the service from being deleted.
     kube.create("pods", lasting_pod("lasting"), namespace)
     kube.delete("namespaces", namespace)
-    wait_for("the pods to go", lambda: [pod["metadata"]["name"] for pod in kube.list("pods", namespace)] == ["lasting"])
+    wait_for(
+        "the pods to be deleted",
+        lambda: [pod["metadata"]["name"] for pod in kube.list("pods", namespace)] == ["lasting"],
+    )
     changes_within(cluster.audit(), PAUSE_S)
     audit = cluster.audit()
     kube.merge("inferenceservices", "ending", {"metadata": {"annotations": {"touched": "yes"}}}, namespace)
@@ -117,7 +120,7 @@ def test_a_service_that_outlived_its_namespace_is_not_reconciled(
     try:
         kube.create("pods", lasting_pod("lasting"), namespace)
         kube.delete("namespaces", namespace)
-        wait_for("the pods to go", lambda: len(kube.list("pods", namespace)) == 1)
+        wait_for("the pods to be deleted", lambda: len(kube.list("pods", namespace)) == 1)
         wait_for("the namespace to be removed by force", lambda: removes_by_force(kube, namespace))
         assert kube.find("namespaces", namespace) is None
         assert "deletionTimestamp" not in kube.get("inferenceservices", "ghost", namespace)["metadata"]
@@ -139,7 +142,7 @@ def test_a_service_that_outlived_its_namespace_is_not_reconciled(
 
 
 def lasting_pod(name: str) -> Object:
-    """A pod that is not deleted while it has its finalizer. No node has it: kwok would take the finalizer away."""
+    """A pod with a finalizer that blocks its deletion. It has no node, because kwok would remove the finalizer."""
     restricted = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},

@@ -16,12 +16,12 @@ from devkit.cluster.waiting import wait_for
 
 HOUR_S = 3600
 WATCHED_S = 4
-"""Shorter than the first delay, and long enough for tens of pods."""
+"""Shorter than the first retry delay, and long enough for tens of pods."""
 
 
 @pytest.fixture
 def skewed(cluster: Cluster, answers: PodAnswers, request: pytest.FixtureRequest) -> Iterator[OperatorProcess]:
-    """Leading, with a clock that is wrong by the parameter's seconds."""
+    """A leading operator whose clock is wrong by the parameter's seconds."""
     install(cluster)
     name = f"skewed{request.param}"
     operator = OperatorProcess(cluster, name, answers.url, "--resync-seconds", "5", "--lease-name", name)

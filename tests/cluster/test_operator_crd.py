@@ -1,4 +1,4 @@
-"""The definition's rules as the API server judges them; the cache rule by the table that the others are judged by."""
+"""The definition's rules, evaluated by the API server; the cache rule uses the same table as the other validators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refusal(kube: Kube, namespace: str, body: Object) -> str | None:
 
 
 def hub(**source: object) -> dict[str, Any]:
-    """A model of a hub; None takes a field away."""
+    """A model from a hub; None removes a field."""
     requested = {"repo": "org/tiny", "quant": "Q8_0", "pvc": {"claimName": "models"}, **source}
     wanted = {name: value for name, value in requested.items() if value is not None}
     return {"model": {"source": {"huggingFace": wanted}}}
@@ -64,7 +64,7 @@ def test_defaults_are_set(kube: Kube, namespace: str) -> None:
     kube.create("inferenceservices", service("plain"), namespace)
     spec = kube.get("inferenceservices", "plain", namespace)["spec"]
     assert spec["engine"]["chunkSize"] == 256
-    assert spec["engine"].keys().isdisjoint({"cacheLens", "maxNewTokens"}), "left to the server"
+    assert spec["engine"].keys().isdisjoint({"cacheLens", "maxNewTokens"}), "the server chooses these defaults"
     assert spec["numa"] == {"policy": "SingleNode", "enforcement": "Prefer"}
     assert spec["endpoint"] == {"port": 10002, "service": {"type": "ClusterIP", "annotations": {}}}
     assert (spec["replicas"], spec["resources"]["gpuResourceName"]) == (1, "nvidia.com/gpu")

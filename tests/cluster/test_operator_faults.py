@@ -1,4 +1,4 @@
-"""The operator behind a network and an API server that fail in every way; each ends with everything as it should be."""
+"""The operator with network and API server failures of every kind; each test ends in the correct state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHILDREN = ("pods", "services", "poddisruptionbudgets", "networkpolicies", "conf
 
 @pytest.fixture
 def faulty(cluster: Cluster, answers: PodAnswers, proxy: FaultProxy) -> Iterator[OperatorProcess]:
-    """An operator that reaches the API server through the proxy alone."""
+    """An operator that reaches the API server only through the proxy."""
     install(cluster)
     operator = OperatorProcess(cluster, "faulty", answers.url, "--resync-seconds", "5", server=proxy.url)
     operator.start()
@@ -37,7 +37,7 @@ def full(name: str) -> Object:
 
 
 def final(kube: Kube, namespace: str, name: str) -> dict[str, list[Object]]:
-    """The children without what differs between any two runs."""
+    """The children without fields that differ between any two runs."""
     found = {}
     for resource in CHILDREN:
         bodies = copy.deepcopy(kube.list(resource, namespace, {"serving.ballast.dev/service": name}))
@@ -57,7 +57,7 @@ def final(kube: Kube, namespace: str, name: str) -> dict[str, list[Object]]:
 
 
 class KillAtEveryWrite:
-    """Kills the operator before the first and after the second of each write of its kind."""
+    """Kills the operator at the first two writes of each kind: before the first is forwarded, and after the second."""
 
     def __init__(self, operator: OperatorProcess, proxy: FaultProxy, namespace: str) -> None:
         self._hits: dict[tuple[str, str], int] = {}
@@ -101,7 +101,7 @@ def test_a_run_killed_around_every_write_reaches_the_same_state_as_a_clean_run(
         )
 
     def live(name: str, timeout_s: float, meanwhile: Callable[[], object]) -> dict[str, list[Object]]:
-        """Create, update, take children away; returns what is left of them."""
+        """Create, update and remove children; return the remaining ones."""
         for cache_lens, make, children in ((5000, full, 5), (6000, full, 5), (6000, service, 3)):
             body = make(name)
             body["spec"].setdefault("engine", {})["cacheLens"] = cache_lens
@@ -125,7 +125,7 @@ def test_a_run_killed_around_every_write_reaches_the_same_state_as_a_clean_run(
 
     faulty.kill()
     kube.delete("inferenceservices", "clear", namespace)
-    wait_for("nothing to be left", lambda: not any(final(kube, namespace, "clear").values()), timeout_s=180)
+    wait_for("all objects to be deleted", lambda: not any(final(kube, namespace, "clear").values()), timeout_s=180)
 
 
 @pytest.mark.parametrize(

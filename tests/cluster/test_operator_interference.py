@@ -95,7 +95,7 @@ def test_a_new_port_is_applied_after_an_edit_was_reverted(kube: Kube, namespace:
 
 @contextmanager
 def without_permission(kube: Kube, resource: str, verb: str) -> Iterator[None]:
-    """The operator may not do this to these objects."""
+    """The operator lacks this permission."""
     role = kube.get("clusterroles", "ballast-operator")
     rules = [
         {**rule, "resources": [found], "verbs": [v for v in rule["verbs"] if (found, v) != (resource, verb)]}
@@ -300,7 +300,7 @@ def test_an_engine_that_loads_too_long_is_reported_with_a_warning(
             return any((e["reason"], e["type"]) == ("LoadTimeout", "Warning") for e in found)
 
         wait_for("a warning", reported)
-        # The same end after another time is none of the kubelet's.
+        # The same termination with another time does not come from the kubelet.
         kube.apply("inferenceservices", service("other", "slow", engine={"loadTimeoutSeconds": 600}), namespace)
         wait_condition(kube, namespace, "other", "Ready", "False", "Loading")
     finally:
@@ -318,7 +318,7 @@ NOT_READY = {
 
 @pytest.fixture
 def dies(cluster: Cluster, kube: Kube) -> Iterator[str]:
-    """A node of the next test alone: other tests count on every node of the cluster."""
+    """A node only for the next test: other tests rely on every node of the cluster."""
     add_node(cluster.control_plane, made_up_node("dies", labels={"example.org/own": "yes"}))
     yield "dies"
     kube.delete("nodes", "dies")
@@ -333,7 +333,7 @@ def test_a_dead_node_and_its_stuck_pod_are_reported(kube: Kube, namespace: str, 
         answers.pages["/readyz"] = None
         kube.merge("nodes", dies, {"metadata": {"annotations": {"test.ballast.dev/broken": "yes"}}})
         kube.merge("nodes", dies, {"status": {"conditions": [NOT_READY]}}, subresource="status")
-        # As the node controller marks the pods of such a node, within its grace period.
+        # The node controller marks the pods of such a node like this, within its grace period.
         kube.merge("pods", "orphan-0", {"status": {"conditions": [NOT_READY]}}, namespace, "status")
         found = wait_condition(kube, namespace, "orphan", "Ready", "False", "NodeNotReady")
         assert "orphan-0: node dies is not ready since 20" in found["message"]
@@ -396,4 +396,4 @@ def test_a_requested_restart_replaces_the_pods_once(kube: Kube, namespace: str) 
         namespace,
     )
     wait_ready(kube, namespace, "again")
-    assert uids(pods(kube, namespace, "again")) == after, "taking the annotation away restarts nothing"
+    assert uids(pods(kube, namespace, "again")) == after, "removing the annotation restarts nothing"

@@ -26,7 +26,7 @@ def pods(kube: Kube, namespace: str, name: str) -> list[Object]:
 
 
 def test_a_foreign_owner_is_reported_with_its_kind(cluster: Cluster, kube: Kube, namespace: str) -> None:
-    """Another project calls its kind the same."""
+    """Another project uses the same name for its kind."""
     group, version = KSERVE["spec"]["group"], KSERVE["spec"]["versions"][0]["name"]
     theirs = {"apiVersion": f"{group}/{version}", "kind": "InferenceService", "metadata": {"name": "taken"}, "spec": {}}
     with cluster.kinds(KSERVE):
@@ -82,7 +82,7 @@ def test_a_child_blocked_by_a_foreign_finalizer_is_reported(kube: Kube, namespac
 
 
 def test_a_pod_blocked_by_a_foreign_finalizer_is_reported(kube: Kube, namespace: str) -> None:
-    """It never ran: no node has what it asks for."""
+    """It never ran: no node has the resources that it requests."""
     kube.apply("inferenceservices", service("stuck", "nowhere"), namespace)
     wait_condition(kube, namespace, "stuck", "Ready", "False", "Unschedulable")
     kube.merge("pods", "stuck-0", {"metadata": {"finalizers": [OTHERS]}}, namespace)
@@ -102,7 +102,7 @@ def test_a_service_blocked_by_a_foreign_finalizer_reports_that_it_is_not_reconci
     found = wait_condition(kube, namespace, "ending", "Ready", "False", "Terminating")
     assert f"waits for {OTHERS}" in found["message"]
     operator.wait_looked()
-    assert pods(kube, namespace, "ending"), "the garbage collector takes it, once the service has gone"
+    assert pods(kube, namespace, "ending"), "the garbage collector deletes it after the service is gone"
     assert status_of(kube, namespace, "ending")["replicas"] == 1
     kube.merge("inferenceservices", "ending", {"metadata": {"finalizers": None}}, namespace)
     wait_for("no pods", lambda: not pods(kube, namespace, "ending"))

@@ -18,7 +18,7 @@ DEFINITION = "inferenceservices.serving.ballast.dev"
 
 @pytest.fixture
 def replicas(cluster: Cluster, answers: PodAnswers) -> Iterator[list[OperatorProcess]]:
-    """The leader and a replica that waits, on a cluster whose definition is restored afterwards."""
+    """The leader and a standby replica, on a cluster whose definition is restored afterwards."""
     install(cluster)
     replicas = [
         OperatorProcess(cluster, f"replica-{number}", answers.url, "--resync-seconds", "5") for number in range(2)

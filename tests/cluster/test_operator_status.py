@@ -1,4 +1,4 @@
-"""The status of services whose spec is refused, that no node takes, or that a load balancer serves."""
+"""The status of services whose spec is rejected, that fit on no node, or that have a load balancer."""
 
 from __future__ import annotations
 

@@ -52,15 +52,16 @@ def test_a_pool_is_created_once_its_crd_exists_and_deleted_when_not_requested(
             lambda: kube.get("inferencepools", "pooled", namespace)["spec"]["targetPorts"] == [{"number": 10002}],
         )
         kube.merge("inferenceservices", "pooled", {"spec": {"endpoint": {"inferencePool": None}}}, namespace)
-        wait_for("the pool to go", lambda: kube.find("inferencepools", "pooled", namespace) is None)
+        wait_for("the pool to be deleted", lambda: kube.find("inferencepools", "pooled", namespace) is None)
     (after,) = kube.list("pods", namespace)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
 
 
 def admitted(policy: Object, port: str, pod: Object, namespace: Object) -> bool:
-    """Whether the policy of a namespace lets a pod connect to this port, by the labels of the pod and of its namespace.
+    """Whether the namespace's policy allows a pod to connect to this port, given the labels of the pod and its
+    namespace.
 
-    A peer without a selector of namespaces means the policy's own, whose labels are empty here.
+    A peer without a namespace selector means the policy's own namespace, which has no labels here.
     """
 
     def matches(peer: Object) -> bool:
@@ -83,8 +84,8 @@ def test_a_network_policy_admits_the_admin_port_clients_of_the_same_spec(
     def lets_in(pod: Object, where: Object, port: str = "admin") -> bool:
         return admitted(kube.get("networkpolicies", "closed", namespace), port, pod, where)
 
-    wait_for("it to admit neither without their kinds", lambda: not lets_in(prometheus, other))
-    wait_for("it to admit neither without their kinds", lambda: not lets_in({"app": "picker"}, own))
+    wait_for("the policy to admit neither without their kinds", lambda: not lets_in(prometheus, other))
+    wait_for("the policy to admit neither without their kinds", lambda: not lets_in({"app": "picker"}, own))
     with cluster.kinds(POD_MONITOR), cluster.kinds(INFERENCE_POOL):
         wait_for("Prometheus to be admitted", lambda: lets_in(prometheus, other))
         wait_for("the picker to be admitted", lambda: lets_in({"app": "picker"}, own))

@@ -23,7 +23,7 @@ def why(cluster: Cluster, namespace: str, name: str) -> subprocess.CompletedProc
     )
 
 
-def test_one_screen_says_why_a_service_is_not_ready(
+def test_one_screen_explains_why_a_service_is_not_ready(
     cluster: Cluster, operator: OperatorProcess, kube: Kube, namespace: str
 ) -> None:
     kube.apply("inferenceservices", service("good"), namespace)

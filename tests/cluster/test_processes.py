@@ -1,4 +1,4 @@
-"""What the tests start ends with them, however they end."""
+"""Processes started by tests end with the tests, however these end."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_killing_the_starter_ends_its_processes(tmp_path: Path) -> None:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as starter:
         assert starter.stdout is not None
         pid = int(starter.stdout.readline())
-        wait_for("the process to be itself", lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+        wait_for("the process to run its own program", lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
         starter.send_signal(signal.SIGKILL)
         wait_for("its end", lambda: not is_alive(pid))

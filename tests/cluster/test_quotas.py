@@ -1,4 +1,4 @@
-"""The operator's quotas: services of a namespace share them, and the status says what is used up."""
+"""The operator's quotas: all services of a namespace share them, and the status reports what is exceeded."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from devkit.cluster.waiting import wait_for
 
 PODS = 3
 SETTLED_S = 6
-"""More than one look of the operator at everything."""
+"""Longer than one resync of the operator."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def operator(cluster: Cluster, answers: PodAnswers) -> Iterator[OperatorProcess]:
-    """With the same quota for each namespace."""
+    """An operator with the same quota for each namespace."""
     install(cluster)
     quota = f"--quota=*:pods={PODS},memory=8Gi"
     operator = OperatorProcess(cluster, "quotas", answers.url, "--resync-seconds", "5", quota)
@@ -62,7 +62,7 @@ def test_a_full_quota_does_not_block_rollouts_and_a_too_large_pod_keeps_the_old_
 def test_services_that_start_together_never_exceed_the_quota(kube: Kube, namespace: str) -> None:
     for number in range(6):
         kube.apply("inferenceservices", service(f"at-once-{number}"), namespace)
-    wait_for("the quota to be used up", lambda: len(pods(kube, namespace)) == PODS)
+    wait_for("the quota to be fully used", lambda: len(pods(kube, namespace)) == PODS)
     deadline = time.monotonic() + SETTLED_S
     while time.monotonic() < deadline:
         assert len(pods(kube, namespace)) == PODS

@@ -1,4 +1,4 @@
-"""Random flaps, a stalled etcd and a second actor during rollouts: the operator stops at most one pod that serves."""
+"""Random flaps, a stalled etcd and a second actor during rollouts: the operator stops at most one serving pod."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def is_ready(pod: Object) -> bool:
 
 
 class Interference:
-    """Disturbs a service, and counts the replicas that are down although only the operator touched them."""
+    """Disturbs a service, and counts the replicas that are down because of the operator alone."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str, seed: int) -> None:
         self._cluster, self._kube, self._namespace, self._name = cluster, cluster.kube, namespace, name
         self._random = random.Random(seed)
         self._flapped: set[str] = set()
-        """Uids of pods that were made not ready here."""
+        """Uids of pods that this class has made unready."""
         self._taken: set[int] = set()
-        """Replicas whose pod was deleted here and that have not been ready since."""
+        """Replicas whose pod this class has deleted and that have not been ready since."""
         self._lens = 5000
 
     def actions(self) -> list[Callable[[], None]]:
@@ -46,7 +46,7 @@ class Interference:
         return self._kube.list("pods", self._namespace, {"serving.ballast.dev/service": self._name})
 
     def check(self) -> None:
-        """Every replica but one is ready, or is not for a reason of ours."""
+        """At most one replica is not ready, except for those that this class has disturbed."""
         up = set()
         for pod in self.pods():
             replica = int(pod["metadata"]["labels"]["serving.ballast.dev/replica"])
@@ -92,7 +92,7 @@ class Interference:
         self._kube.apply("inferenceservices", body, self._namespace)
 
     def _set_ready(self, *, ready: bool) -> None:
-        """One pod that serves is made not ready, or every pod that was is made ready again."""
+        """Make one serving pod unready, or make all of these pods ready again."""
         pods = [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
         flapped = [pod for pod in pods if pod["metadata"]["uid"] in self._flapped]
         serving = [pod for pod in pods if is_ready(pod)]
@@ -106,7 +106,7 @@ class Interference:
                 patch = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
                 self._kube.merge("pods", name, patch, self._namespace, "status")
             except ApiError as error:
-                if error.code not in (404, 409):  # the operator has replaced it meanwhile
+                if error.code not in (404, 409):  # the operator has replaced it in the meantime
                     raise
 
 

@@ -1,4 +1,4 @@
-"""Rollouts whose new pods fail, whose old pods flap, and whose control plane stalls: what served stays up."""
+"""Rollouts whose new pods fail, whose old pods flap, and whose control plane stalls: serving pods stay up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_S = 0.25
 
 
 def serving(kube: Kube, namespace: str, name: str, **spec: object) -> dict[str, str]:
-    """Its pods' uids by name, once it is ready."""
+    """Uids of the service's pods by name, once it is ready."""
     kube.apply("inferenceservices", service(name, **spec), namespace)
     wait_ready(kube, namespace, name)
     return uids(kube, namespace, name)
@@ -42,7 +42,7 @@ def set_ready(kube: Kube, namespace: str, name: str, *, ready: bool) -> None:
 
 
 def watch_pods(kube: Kube, namespace: str, name: str, seconds: float) -> set[str]:
-    """The uids of the first look that were missing at a later one."""
+    """Uids of the pods at the first check that were missing at a later one."""
     before, gone, until = set(uids(kube, namespace, name).values()), set[str](), time.monotonic() + seconds
     while time.monotonic() < until:
         gone |= before - set(uids(kube, namespace, name).values())
@@ -72,7 +72,7 @@ def test_a_service_that_is_scaled_down_keeps_its_last_pod_if_the_new_spec_has_fa
     kube.apply("inferenceservices", service("shrinks", "oom", replicas=3), namespace)
     wait_condition(kube, namespace, "shrinks", "Ready", "False", "OutOfMemory")
     kube.merge("inferenceservices", "shrinks", {"spec": {"replicas": 1}}, namespace)
-    wait_for("the others to go", lambda: list(uids(kube, namespace, "shrinks")) == ["shrinks-0"])
+    wait_for("the others to be deleted", lambda: list(uids(kube, namespace, "shrinks")) == ["shrinks-0"])
     assert watch_pods(kube, namespace, "shrinks", 5) == set()
     assert uids(kube, namespace, "shrinks") == {"shrinks-0": before["shrinks-0"]}
     wait_condition(kube, namespace, "shrinks", "Ready", "False", "OutOfMemory")
@@ -92,7 +92,7 @@ def test_a_stall_of_etcd_in_a_rollout_costs_no_replica(cluster: Cluster, kube: K
         etcd.resume()
     cluster.control_plane.wait_ready()
 
-    for name in before:  # as the node controller does, whose leases ran out meanwhile
+    for name in before:  # like the node controller after the nodes' leases have expired
         set_ready(kube, namespace, name, ready=False)
     kube.apply("inferenceservices", service("stall", replicas=3, engine={"cacheLens": 5000}), namespace)
     gone = watch_pods(kube, namespace, "stall", SETTLE_S - 5)
@@ -221,7 +221,7 @@ def test_a_surge_pod_keeps_every_replica_serving(kube: Kube, namespace: str) -> 
     changed = service("surge", replicas=2, rollout=surge, engine={"cacheLens": 5000})
     kube.apply("inferenceservices", changed, namespace)
     wait_ready(kube, namespace, "surge", meanwhile=every_replica_serves)
-    wait_for("the surge pod to go", lambda: set(uids(kube, namespace, "surge")) == {"surge-0", "surge-1"})
+    wait_for("the surge pod to be deleted", lambda: set(uids(kube, namespace, "surge")) == {"surge-0", "surge-1"})
     assert set(uids(kube, namespace, "surge").values()).isdisjoint(before.values())
 
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("operator")
 
 @pytest.fixture(scope="module", autouse=True)
 def kinds(cluster: Cluster) -> Iterator[None]:
-    # As GPU operators make it; made-up nodes run its pods like all others.
+    # As GPU operators create it; simulated nodes run its pods like all others.
     cluster.kube.apply("runtimeclasses", {**RUNTIME_CLASS, "metadata": {"name": "nvidia"}, "handler": "nvidia"})
     with cluster.kinds(*NEEDED):
         yield
@@ -43,7 +43,7 @@ def kinds(cluster: Cluster) -> Iterator[None]:
 
 
 def pinned_to(service: Object, answers: PodAnswers) -> None:
-    """Made-up pods have the CPUs that the spec asks for, and its GPU, on node 0 of two."""
+    """Simulated pods report the requested CPUs and GPU on node 0 of two."""
     requested = service["spec"]["resources"]
     page = answers.pages["/debug/numa"]
     assert page is not None

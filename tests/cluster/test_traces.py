@@ -1,4 +1,4 @@
-"""Spans of a real operator's passes, as a collector gets them."""
+"""Spans of a real operator's passes, as received by a collector."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_each_pass_is_a_span_that_names_its_service(cluster: Cluster, answers: P
 
 
 def wrote(span: Object, namespace: str) -> bool:
-    """Whether it is a pass that made the children, with a request for each at least."""
+    """Whether the span is a pass that created the children, with at least one request for each."""
     reported = attributes(span)
     of_service = (reported.get("k8s.namespace.name"), reported.get("ballast.service")) == (namespace, "chat")
     return span["name"] == "reconcile" and of_service and int(reported["ballast.api_requests"]) >= 4

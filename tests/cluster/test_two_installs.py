@@ -15,7 +15,7 @@ from devkit.cluster.service.specs import condition, service, wait_condition, wai
 from devkit.cluster.waiting import wait_for
 
 REST_S = 20
-"""More than one look of each at the service, which they have every 15 s for the sake of the other."""
+"""Longer than the interval of 15 s at which each install checks the service because of the other one."""
 
 
 OTHER_IMAGE = "made.up/other:1"
@@ -26,7 +26,7 @@ OTHER_IMAGE = "made.up/other:1"
 def second(
     cluster: Cluster, operator: OperatorProcess, namespace: str, answers: PodAnswers
 ) -> Iterator[OperatorProcess]:
-    """Of another namespace, so that its network policies admit other pods. Not started."""
+    """An operator in another namespace, so that its network policies admit other pods. Not started."""
     home = cluster.make_namespace(f"{namespace}-2"[-63:].strip("-"))
     role = {"rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]}]}
     subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
@@ -58,7 +58,7 @@ def managers(kube: Kube, namespace: str) -> set[str]:
 
 
 def admitted(kube: Kube, namespace: str) -> str:
-    """The namespace whose operator the service's policy admits."""
+    """The namespace of the operator that the service's policy admits."""
     (rule, _) = kube.get("networkpolicies", "shared", namespace)["spec"]["ingress"]
     selectors = [peer["namespaceSelector"]["matchLabels"] for peer in rule["from"] if "namespaceSelector" in peer]
     (labels,) = selectors
@@ -90,13 +90,13 @@ def test_the_older_install_acts_and_both_report_it(
         assert not calls, calls
         return True
 
-    wait_for("a time of rest", rests)  # events are written after the status that they tell of
+    wait_for("a time without writes", rests)  # events are written after the status that they report
     assert admitted(kube, namespace) == NAMESPACE
 
     both.stop()
-    wait_for("nobody to be told of another", lambda: not sole(kube, namespace))
+    wait_for("no other install to be reported", lambda: not sole(kube, namespace))
     wait_ready(kube, namespace, "shared")
-    wait_for("the other's fields to go", lambda: managers(kube, namespace) == {"ballast-operator"})
+    wait_for("the other's fields to be removed", lambda: managers(kube, namespace) == {"ballast-operator"})
 
 
 def test_a_new_service_has_one_writer_from_its_first_object_on(
@@ -122,7 +122,7 @@ def test_the_other_install_takes_over_after_the_first_is_removed(
     operator.stop()
     try:
         wait_for("it to act", lambda: admitted(kube, namespace) != NAMESPACE)
-        wait_for("nobody to be told of another", lambda: not sole(kube, namespace))
+        wait_for("no other install to be reported", lambda: not sole(kube, namespace))
         wait_ready(kube, namespace, "shared")
         kube.merge("inferenceservices", "shared", {"spec": {"replicas": 2}}, namespace)
         wait_ready(kube, namespace, "shared")
@@ -136,7 +136,7 @@ def test_the_other_install_takes_over_after_the_first_is_removed(
 def test_status_fields_of_an_earlier_version_are_taken_over(
     kube: Kube, namespace: str, operator: OperatorProcess
 ) -> None:
-    """It wrote under one name for all installs."""
+    """That version used the same manager name for all installs."""
     kube.apply("inferenceservices", service("shared"), namespace)
     wait_ready(kube, namespace, "shared")
     body = kube.get("inferenceservices", "shared", namespace)
@@ -150,4 +150,4 @@ def test_status_fields_of_an_earlier_version_are_taken_over(
         assert managers == [f"{NAMESPACE}/ballast-operator"], managers
         return bool(found["status"] == body["status"])
 
-    wait_for("the status to be ours alone", only_ours)
+    wait_for("the status to have only our fields", only_ours)

@@ -1,4 +1,4 @@
-"""One table, every judge of cache_lens > max_batch_size * max_new_tokens. The API server's turn is in tests/cluster."""
+"""One table for every validator of cache_lens > max_batch_size * max_new_tokens. tests/cluster tests the API server."""
 
 import re
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""What an inference gateway's endpoint picker reads of a pod, as the model server protocol of the Gateway API inference
-extension (its proposal 003) asks for it: three gauges under vLLM's names, and what each of them means."""
+"""The metrics that an inference gateway's endpoint picker reads from a pod, according to the model server protocol of
+the Gateway API inference extension (its proposal 003): three gauges with vLLM's names, and their meaning."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 def gauges(server: ServerProcess) -> dict[str, float]:
-    """The three gauges, from the port that pickers scrape. Each is one series with the model's name."""
+    """The three gauges from the port that pickers scrape. Each has one series with the model's name."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.admin_port}/metrics", timeout=60) as reply:
         families = {family.name: family for family in text_string_to_metric_families(reply.read().decode())}
     found = {}
@@ -42,7 +42,7 @@ def gauges(server: ServerProcess) -> dict[str, float]:
 
 @contextmanager
 def clients(server: ServerProcess, number: int) -> Iterator[None]:
-    """Starts this many concurrent requests, each long enough to be seen. They are cancelled at the end."""
+    """Start this many concurrent requests, each long enough to be observed. They are cancelled at the end."""
     body = json.dumps({"prompt": "a" * 100, "max_tokens": 400, "stream": True}).encode()
     leave = threading.Event()
 
@@ -73,7 +73,7 @@ def test_an_idle_pod_is_the_best_choice(server: ServerProcess) -> None:
 def test_running_requests_fill_the_batch_and_the_others_are_queued(server: ServerProcess) -> None:
     with clients(server, SLOTS + 3):
         wait_for("a full batch", lambda: gauges(server)[RUNNING] == SLOTS and gauges(server)[QUEUED] == 3)
-        assert gauges(server)[RUNNING] <= SLOTS, "never more than the batch holds"
+        assert gauges(server)[RUNNING] <= SLOTS, "at most as many as the batch has slots"
     wait_for("nothing to do", lambda: idle(server))
 
 
@@ -81,7 +81,7 @@ def test_usage_is_the_fraction_of_tokens_held_by_running_requests(server: Server
     with clients(server, 1):
         wait_for("a running request", lambda: gauges(server)[RUNNING] == 1 and gauges(server)[USED] > 0)
         one = gauges(server)[USED]
-        assert 100 / 1024 <= one <= (100 + 400 + 64) / 1024, "a share of 1, not percent"
+        assert 100 / 1024 <= one <= (100 + 400 + 64) / 1024, "a fraction of 1, not a percentage"
         with clients(server, 1):
             wait_for("two running requests", lambda: gauges(server)[RUNNING] == 2)
             wait_for("both to hold tokens", lambda: gauges(server)[USED] > one)

@@ -1,4 +1,4 @@
-"""Texts of resources.memory by the operator's types; the API server judges the same table in tests/cluster."""
+"""Values of resources.memory with the operator's types; tests/cluster uses the same table for the API server."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""What the operator's caches expect of `ballast`: a pull keeps a model in its folder, an engine that sees this folder
-alone finds it, and a removal leaves nothing."""
+"""Requirements of the operator's caches on `ballast`: a pull stores a model in its folder, an engine that has only this
+folder finds it, and a removal deletes all of it."""
 
 import os
 from contextlib import contextmanager
@@ -30,12 +30,12 @@ def weights(tmp_path_factory):
 
 
 def run(tmp_path, words, env, models):
-    """A container's command. `models`: what is mounted at the models' folder."""
+    """Run a container's command. `models`: the folder that is mounted as the models' folder."""
 
     def outside(text):
         return text.replace(MODEL_DIRECTORY, str(models), 1) if text.startswith(MODEL_DIRECTORY) else text
 
-    fixed = {REPORT: str(tmp_path / "said"), "10003": "0"}  # another test may have that port
+    fixed = {REPORT: str(tmp_path / "said"), "10003": "0"}  # another test may use that port
     words = [fixed.get(word, outside(word)) for word in words]
     given = {one["name"]: outside(one["value"]) for one in env if "value" in one}
     return ballast(words, {**os.environ, **given, "HOME": str(tmp_path)})
@@ -53,7 +53,7 @@ def scope(**more):
 
 @contextmanager
 def source_of(kind, tmp_path, weights):
-    """A source with the model, as a ModelCache names it, and what is set in the pulling pod to reach it here."""
+    """The model's source in a ModelCache, and variables that make it reachable from the pull pod here."""
     files = {"tiny-Q8_0.gguf": weights}
     if kind == "s3":
         with s3_server(tmp_path / "store") as store:

@@ -1,4 +1,4 @@
-"""What the operator takes for granted of the runtime: arguments, pages on both ports, and exit codes."""
+"""The operator's assumptions about the runtime: arguments, pages on both ports, and exit codes."""
 
 import inspect
 import json
@@ -33,8 +33,8 @@ FLAGS = {option.name for option in OPTIONS if option.kind.flag}
 
 
 def given(words):
-    """Option names and texts, as the command line would read them."""
-    options, rest = {}, list(words[1:] if words[1].startswith("--") else words[2:])  # a model by its name comes first
+    """Option names and values, as the command line parses them."""
+    options, rest = {}, list(words[1:] if words[1].startswith("--") else words[2:])  # a model name comes first
     while rest:
         name = rest.pop(0).removeprefix("--")
         options[name] = True if name in FLAGS else rest.pop(0)
@@ -58,9 +58,9 @@ def test_the_runtime_knows_every_argument_that_the_operator_writes(golden):
 
 def test_users_cannot_set_values_that_the_operator_sets_or_needs():
     free = {
-        "numa",  # off, where two pods share a kubelet's CPUs
-        "device",  # the operator leaves the choice to the engine; which of them is the user's
-        "served_model_name",  # repeatable: a further one takes nothing away
+        "numa",  # off if two pods share a kubelet's CPUs
+        "device",  # the operator lets the engine choose the device; the user may override it
+        "served_model_name",  # repeatable: an additional name removes nothing
     }
     probes_meet = {"tls_cert_file", "tls_key_file", "root_path", "config"}
     assert set(RESERVED_ARGUMENTS) == set(engine_options(service().spec)) - free | {"no_force_think"} | probes_meet
@@ -156,7 +156,7 @@ def test_a_failed_start_reports_its_reason_by_exit_code():
 
 
 def test_a_secret_of_variables_cannot_override_the_operators_variables():
-    """env comes before envFrom, and an empty variable sets no option of the server."""
+    """env is evaluated before envFrom, and an empty variable sets no option of the server."""
     requested = service(envFrom=[{"secretRef": {"name": "more"}}])
     (engine,) = build_pod(requested, ChildOptions(), Attempt(0))["spec"]["containers"]
     everything = {option.variable: "7" for option in OPTIONS} | {"BALLAST_CONFIG": "/evil.yaml"}
@@ -165,4 +165,4 @@ def test_a_secret_of_variables_cannot_override_the_operators_variables():
     assert not set_by_secret & set(RESERVED_ARGUMENTS)
     assert environment["BALLAST_CONFIG"] == ""
     own = {entry["name"] for entry in engine["env"] if entry["name"].startswith("BALLAST_")}
-    assert own <= {option.variable for option in OPTIONS} | OTHER_VARIABLES, "or the server would call it unknown"
+    assert own <= {option.variable for option in OPTIONS} | OTHER_VARIABLES, "the server would reject unknown variables"

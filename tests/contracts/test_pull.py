@@ -1,4 +1,4 @@
-"""What the operator takes for granted of `ballast pull`: its arguments, its report, and that engines find the model."""
+"""The operator's assumptions about `ballast pull`: arguments, report, and that engines find the model."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def weights(tmp_path_factory):
 
 
 def run(tmp_path, words, env):
-    """A container's command, with its folders and the kubelet's file below `tmp_path`."""
+    """Run a container's command, with its folders and the kubelet's file below `tmp_path`."""
     places = {
         MODEL_DIRECTORY: str(tmp_path / "models"),
         SCRATCH_DIRECTORY: str(tmp_path),
@@ -56,7 +56,7 @@ def test_the_engine_finds_models_that_the_job_pulled_from_a_hub(tmp_path, weight
         one = service(model={"source": {"huggingFace": hub}})
         job = build_pull_job(one, one.spec.model.source.pulled, ChildOptions())
         [container] = job["spec"]["template"]["spec"]["containers"]
-        words = [word if word != "10003" else "0" for word in container["args"]]  # another test may have that port
+        words = [word if word != "10003" else "0" for word in container["args"]]  # another test may use that port
 
         server.token = "secret"
         refused = run(tmp_path, words, container["env"])
@@ -72,7 +72,7 @@ def test_the_engine_finds_models_that_the_job_pulled_from_a_hub(tmp_path, weight
 
 
 def assert_planned(tmp_path, one):
-    """The engine's container finds the model, with its own variables alone."""
+    """The engine's container finds the model with only its own variables."""
     [engine] = build_pod(one, ChildOptions(), FIRST)["spec"]["containers"]
     env = [each for each in engine["env"] if each["name"] != "HOME"]
     planned = run(tmp_path, ["plan", engine["args"][1], "--device", "cpu", "--memory_bandwidth", "46GB/s"], env)

@@ -1,4 +1,4 @@
-# Tests that reach every kernel, on CPUs that QEMU emulates (tools/older-cpus.sh). QEMU does not run AddressSanitizer, so
+# Tests that cover every kernel, on CPUs emulated by QEMU (tools/older-cpus.sh). QEMU does not run AddressSanitizer, so
 # they belong to the extension's build.
 set(kernel_tests test_formats test_ops test_panels test_model test_sampling test_split_experts)
 set(attention tests/kernels/attention/test_attention.py)

@@ -1,5 +1,4 @@
-// The AMX kernels against the vector kernels, on emulated tiles everywhere and on the chip's where it has
-// them.
+// The AMX kernels compared with the vector kernels: on emulated tiles, and on real ones if the CPU has them.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -22,7 +21,7 @@ void ballast::break_tile_rule(const char* rule, int line) { check_failed(rule, "
 
 namespace {
 
-constexpr int64_t kRows = 37;  // two panels and a ragged one
+constexpr int64_t kRows = 37;  // two full tiles and a partial one
 constexpr int kQ8_0 = 8, kQ4_K = 12, kQ5_K = 13;
 constexpr int kBf16 = 30;
 const int64_t kTokens[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 24, 63, 64, 65, 90};
@@ -37,7 +36,7 @@ std::vector<float> random_floats(int64_t num) {
   return values;
 }
 
-// Blocks of random bits; scales that come out as NaN or infinite must give the same too.
+// Blocks of random bits; the results must also match if scales are NaN or infinite.
 std::vector<uint8_t> random_blocks(int ggml_type, int64_t rows, int64_t cols) {
   if (ggml_type == kBf16) {
     std::vector<uint8_t> bytes;
@@ -83,7 +82,7 @@ struct Product {
         source(data.data(), static_cast<int64_t>(data.size()), ggml_type, kRows, cols),
         panels(pool, {packed_for, num_bytes}, source, {1, 0, 0, kRows}, PanelRows::kAsStored) {}
 
-  // [panel][token][16]; a few floats more a panel than are written.
+  // [panel][token][16]; the stride exceeds the written floats of a panel.
   std::vector<float> with(const Kernels& kernels, const void* const* tokens, int64_t num_tokens) const {
     const int64_t stride = num_tokens * kPanelRows + 3 * kPanelRows;
     std::vector<float> out(static_cast<size_t>(panels.panels_per_head() * stride), -7.0f);
@@ -92,12 +91,12 @@ struct Product {
     return out;
   }
 
-  // The same from tokens in the kernels' own order.
+  // The same with tokens in the kernels' own order.
   std::vector<float> with_arranged(const Kernels& kernels, const void* const* tokens,
                                    int64_t num_tokens) const {
     const TokenOrder& order =
         kernels.by_bytes[panels.activation_bytes() - 1].token_order[static_cast<int>(panels.kind())];
-    const int64_t across = (num_tokens + order.bundle_tokens - 1) / order.bundle_tokens + 1;  // one to spare
+    const int64_t across = (num_tokens + order.bundle_tokens - 1) / order.bundle_tokens + 1;  // one extra
     const int64_t stride = across * order.bundle_bytes;
     const Scratch<uint8_t> bundles(panels.cols() / order.bundle_cols * stride);
     for (int64_t col = 0; col < panels.cols(); col += order.bundle_cols)
@@ -114,7 +113,7 @@ struct Product {
   const Panels panels;
 };
 
-// Stacked experts' matrices, with scales that are small numbers.
+// Matrices of stacked experts, with small scales.
 struct Stack {
   Stack(int ggml_type, int64_t num_rows, int64_t num_cols)
       : type(ggml_type), rows(num_rows), cols(num_cols), data(random_blocks(ggml_type, rows, cols)) {
@@ -132,7 +131,7 @@ bool same_bits(float a, float b) {
   return std::memcmp(&a, &b, sizeof(a)) == 0 || (std::isnan(a) && std::isnan(b));
 }
 
-// Rows as they lie, and in an order without even distances.
+// Rows in memory order, and in a random order with uneven distances.
 std::vector<std::vector<const void*>> orders(const Activations& rows, int64_t num_tokens) {
   std::vector<const void*> in_order;
   for (int64_t token = 0; token < num_tokens; ++token) in_order.push_back(rows.row(token));
@@ -195,7 +194,7 @@ TEST(a_token_times_whole_blocks_is_the_same_in_any_batch) {
   }
 }
 
-// Whose sums have as many digits as any.
+// Activations whose sums need the maximum number of digits.
 TEST(the_largest_activations_of_one_sign_are_summed_up_exactly) {
   ThreadPool pool(1);
   constexpr int64_t kCols = 512, kNumTokens = 40;
@@ -255,7 +254,7 @@ TEST(tokens_arranged_in_advance_give_the_same_bits) {
   }
 }
 
-// One expert computes all tokens, more than are multiplied at a time; one every third, one a few.
+// One expert computes all tokens, more than one product takes; one computes every third token, one a few.
 TEST(experts_of_many_tokens_give_each_token_the_bits_that_it_has_alone) {
   constexpr int64_t kHidden = 256, kWidth = 512, kExperts = 3, kNumTokens = 290;
   const std::vector<float> x = random_floats(kNumTokens * kHidden);
@@ -289,8 +288,8 @@ TEST(experts_of_many_tokens_give_each_token_the_bits_that_it_has_alone) {
   }
 }
 
-// Three bfloat16 numbers hold all of a float, so only sums are rounded: 2^-24 of the sum of magnitudes a
-// term.
+// Three bfloat16 numbers represent a float exactly, so only sums are rounded: 2^-24 of the sum of magnitudes
+// per term.
 TEST(bfloats_in_tiles_round_only_sums) {
   ThreadPool pool(1);
   for (const Kernels* kernels : tile_kernels()) {

@@ -136,7 +136,7 @@ TEST(shared_blocks_of_a_discarded_table_stay_with_their_holders_only) {
   publish(blocks, again, {1, 2});
   EXPECT(match(blocks, {1, 2, 4, 5, 9}) == again);
   check_owned(blocks, {&other, &again});
-  blocks.discard(other);  // hidden already
+  blocks.discard(other);  // already hidden
   check_owned(blocks, {&again});
   EXPECT_EQ(blocks.num_held(), 2);
   EXPECT_EQ(blocks.num_cached(), 0);
@@ -183,7 +183,7 @@ TEST(a_stored_match_equals_a_new_one) {
     } else {
       blocks.release(table);
     }
-    if (random() % 3 == 0) continue;  // several changes between two looks
+    if (random() % 3 == 0) continue;  // several changes between two checks
     blocks.match(tokens, kNoSalt, remembered);
     const Table fresh = match(blocks, tokens);
     EXPECT(remembered.blocks == fresh);

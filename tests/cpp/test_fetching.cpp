@@ -7,7 +7,7 @@ namespace {
 
 using Found = std::vector<int32_t>;
 
-// Blocks of 4 tokens; a token takes 1 s, in steps of at most 16.
+// Blocks of 4 tokens; computing a token takes 1 s, in steps of at most 16.
 StepPlanner one_second_per_token() {
   SchedulerConfig config{64, 4, 4, 16, 16, true};
   config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {16, 16.0}});
@@ -42,4 +42,17 @@ TEST(each_tier_is_considered_separately) {
   // Tiers fetch concurrently, so a second slow tier adds nothing.
   EXPECT_EQ(num_worth_fetching(planner, 4, {{6.0}, {6.0}}, found, 17, 0), 4u);
   EXPECT_EQ(num_worth_fetching(planner, 4, {{9.0}, {9.0}}, found, 17, 0), 0u);
+}
+
+TEST(the_tier_of_the_last_block_alone_brings_the_state) {
+  const StepPlanner planner = one_second_per_token();
+  // The state takes as long as two blocks.
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{2.0, 0, 2}}, {0, 0, 0}, 13, 0), 3u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{2.6, 0, 2}}, {0, 0, 0}, 13, 0), 0u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{2.0, 2, 2}}, {0, 0, 0}, 13, 0), 0u);
+  // The first tier would take 18 s with a state, longer than computing its blocks and those of the second
+  // one.
+  const Found found{0, 0, 1, 1};
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{6.0, 0, 1}, {1.0, 0, 1}}, found, 17, 0), 4u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{0.1, 0, 1}, {6.0, 0, 1}}, found, 17, 0), 2u);
 }

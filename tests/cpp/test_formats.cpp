@@ -1,5 +1,4 @@
-// Blocks written by hand and edges of memory; every format against the gguf
-// package is in tests/kernels.
+// Hand-written blocks and memory bounds; tests/kernels compares every format with the gguf package.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -58,8 +57,8 @@ TEST(the_table_has_each_type_once_and_finds_it) {
 TEST(every_format_stays_inside_its_blocks_and_weights) {
   for (const FormatTraits& format : all_formats()) {
     for (int num_blocks : {1, 3}) {
-      // Heap blocks of the exact size, the bytes at an odd address: a sanitizer
-      // sees any step outside.
+      // Heap blocks of the exact size, with the bytes at an odd address: a sanitizer
+      // detects any access outside.
       std::vector<uint8_t> bytes(static_cast<size_t>(num_blocks * format.block_bytes) + 1, 0);
       std::vector<float> weights(static_cast<size_t>(num_blocks * format.block_weights), NAN);
       format.dequantize_row(bytes.data() + 1, static_cast<int64_t>(weights.size()), weights.data());

@@ -1,4 +1,4 @@
-// The hand-off, with a thread that plays the device.
+// The CPU expert offload, with a thread that acts as the device.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -34,12 +34,13 @@ struct Memory {
   int64_t count;
   std::unique_ptr<std::atomic<uint32_t>[]> submitted;
   std::unique_ptr<std::atomic<uint32_t>[]> done;
-  // Guarded by the words. Not atomic, so that TSan reports a missing order between the threads as a race.
+  // Guarded by the words. Not atomic, so that TSan reports missing synchronization between the threads as a
+  // race.
   int64_t input = 0;
   int64_t result = 0;
 };
 
-// False when the word has not become one.
+// Returns false if the word has not become 1 in time.
 bool wait_and_clear(std::atomic<uint32_t>& word) {
   const auto end = std::chrono::steady_clock::now() + kPlenty;
   while (word.load(std::memory_order_acquire) == 0) {
@@ -182,7 +183,7 @@ TEST(steps_are_one_at_a_time_and_have_tokens) {
   EXPECT_THROWS(handoff.begin(1), std::logic_error);
   play_step(memory, 0);
   EXPECT(handoff.finish(kPlenty));
-  EXPECT(handoff.finish(kPlenty));  // nothing runs: nothing to wait for
+  EXPECT(handoff.finish(kPlenty));  // no step runs, so it returns immediately
 }
 
 TEST(a_model_without_routed_layers_does_not_wait) {

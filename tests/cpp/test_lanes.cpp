@@ -13,8 +13,8 @@ using Tokens = std::vector<int32_t>;
 
 constexpr Lane kDecode = Lane::kDecode, kPrefill = Lane::kPrefill;
 
-// A decode-lane step takes 1 s and 0.1 s per token after the first one, from 11 tokens on 0.3 s; a pass takes
-// 4 s.
+// A decode-lane step takes 1 s plus 0.1 s per token after the first one, 0.3 s from 11 tokens on; a prefill
+// pass takes 4 s.
 SchedulerConfig two_lanes(int32_t num_blocks = 64) {
   SchedulerConfig config{num_blocks,
                          /*block_tokens=*/4,
@@ -118,15 +118,15 @@ TEST(the_costs_of_steps_follow_what_is_observed) {
 TEST(prompts_lengthen_a_step_with_decoding_requests_by_the_allowed_time) {
   SchedulerConfig config = one_lane();
   config.chunk_size = 100;
-  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 1), 30);  // 1 s alone, three times that in addition
+  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 1), 30);  // 1 s alone, and three times that for prompts
   config.max_stall_s = 0.5;
   EXPECT_EQ(StepPlanner(config).prompt_budget(1, 1), 5);
   config.max_stall_s = 0.0;
-  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 1), 1);  // or a prompt would never end
+  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 1), 1);  // otherwise a prompt would never end
   config.max_stall_s = 1e9;
   EXPECT_EQ(StepPlanner(config).prompt_budget(1, 1), 99);
   EXPECT_EQ(StepPlanner(config).prompt_budget(0, 1), config.prefill_chunk_size);
-  EXPECT_EQ(StepPlanner(two_lanes()).prompt_budget(1, 1), 10);  // once the step alone
+  EXPECT_EQ(StepPlanner(two_lanes()).prompt_budget(1, 1), 10);  // as long as the step alone
 }
 
 TEST(the_allowed_time_grows_if_more_prompts_wait_than_requests_decode) {
@@ -137,7 +137,7 @@ TEST(the_allowed_time_grows_if_more_prompts_wait_than_requests_decode) {
   EXPECT_EQ(planner.prompt_budget(2, 2), planner.prompt_budget(2, 1));
   EXPECT_EQ(planner.prompt_budget(1, 15), 99);
   config.max_stall_s = 0.5;
-  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 15), 5);  // a limit that is set holds
+  EXPECT_EQ(StepPlanner(config).prompt_budget(1, 15), 5);  // an explicit limit still applies
 }
 
 TEST(an_idle_step_of_the_decode_lane_may_be_longer_than_chunk_size) {
@@ -171,8 +171,8 @@ TEST(many_short_prompts_share_one_pass) {
   EXPECT(std::count(lanes.begin(), lanes.end(), kPrefill) >= 2);
 }
 
-// Compared with every division, not only those by length: it is the best of those in which each prompt of the
-// decode lane is shorter than each one of the prefill lane.
+// Compared with every assignment, not only with those by length: it is the best of those in which all prompts
+// in the decode lane are shorter than those in the prefill lane.
 TEST(the_assignment_minimises_the_times_of_first_tokens) {
   uint32_t random = 12345;
   const auto draw = [&](int32_t most) {
@@ -201,7 +201,7 @@ TEST(the_assignment_minimises_the_times_of_first_tokens) {
 TEST(short_prompts_do_not_wait_for_a_pass_over_a_long_one) {
   const StepPlanner planner(two_lanes());
   EXPECT(planner.assign_lanes({1}, {200, 6}) == (std::vector<Lane>{kPrefill, kDecode}));
-  // The outstanding pass takes 60 s more; a prompt that would have joined the next one is computed now.
+  // The outstanding pass takes 60 s more; a prompt that would have joined the next pass is computed now.
   EXPECT(planner.assign_lanes({1, 0.0, 60.0}, {31}).front() == kDecode);
 }
 
@@ -241,8 +241,8 @@ TEST(blocks_are_reserved_for_the_first_skipped_request) {
   Run run(two_lanes(/*num_blocks=*/20));
   run.arrive(1, 45, 2);  // 12 blocks
   const auto pass = run.begin(kPrefill);
-  run.arrive(2, 45, 2);  // as many, which are not there
-  run.arrive(3, 5, 2);   // has room, but takes it from who came before
+  run.arrive(2, 45, 2);  // as many, but they are not free
+  run.arrive(3, 5, 2);   // has room, but would take it from an earlier request
   EXPECT_EQ(run.begin(kDecode)->num_requests(), 0);
   run.end(*pass, kPrefill);
 }
@@ -252,7 +252,7 @@ TEST(a_much_shorter_prompt_joins_a_partly_computed_one_in_half_of_the_budget) {
   run.arrive(1, 150);
   run.step();  // 32 tokens
   run.arrive(2, 20);
-  run.arrive(3, 30);  // more than a quarter of what is left
+  run.arrive(3, 30);  // more than a quarter of the rest
   const auto step = run.begin(kDecode);
   EXPECT(seqs(*step) == (Ids{1, 2}));
   EXPECT(sizes(*step) == (Tokens{16, 16}));
@@ -272,13 +272,13 @@ TEST(a_request_short_of_blocks_waits_for_the_other_lane_and_nothing_else_starts)
   run.arrive(2, 48, 2);  // 12 blocks
   const auto pass = run.begin(kPrefill);
   EXPECT(seqs(*pass) == (Ids{2}));
-  for (int i = 0; i < 9; ++i) run.step();  // 16 tokens have 4 blocks: the cache is full
+  for (int i = 0; i < 9; ++i) run.step();  // 16 tokens use 4 blocks: the cache is full
   run.arrive(3, 1, 1);
   const auto starved = run.begin(kDecode);
   EXPECT_EQ(starved->num_requests(), 0);
   EXPECT(starved->preempted.empty());
   run.end(*pass, kPrefill);
-  EXPECT(run.begin(kPrefill)->num_requests() == 0);  // else those that it starts could be preempted by nobody
+  EXPECT(run.begin(kPrefill)->num_requests() == 0);  // otherwise nothing could preempt its requests
   const auto step = run.begin(kDecode);
   EXPECT(seqs(*step) == (Ids{1}));
   EXPECT(step->preempted == (std::vector<SeqId>{SeqId{2}}));
@@ -303,7 +303,7 @@ TEST(there_is_no_prefill_lane_without_its_costs) {
 }
 
 TEST(the_time_of_prompts_is_that_of_the_faster_lane) {
-  EXPECT_EQ(StepPlanner(SchedulerConfig{}).prompt_seconds(100, 0), 0.0);  // no costs are known
+  EXPECT_EQ(StepPlanner(SchedulerConfig{}).prompt_seconds(100, 0), 0.0);  // costs are unknown
   const StepPlanner lanes(two_lanes());
   EXPECT_EQ(lanes.prompt_seconds(11, 0), 2.0);
   EXPECT_EQ(lanes.prompt_seconds(100, 0), 16.0);  // four passes
@@ -313,7 +313,7 @@ TEST(the_time_of_prompts_is_that_of_the_faster_lane) {
 }
 
 TEST(a_pass_waits_for_a_joint_step_and_the_planner_knows) {
-  // Without joint steps, one prompt in the decode lane and the others in a pass at the same time is best.
+  // Without joint steps, the best is one prompt in the decode lane and the others in a concurrent pass.
   SchedulerConfig config = two_lanes();
   const StepPlanner apart(config);
   const Tokens prompts{15, 16, 16};
@@ -328,7 +328,7 @@ TEST(a_pass_waits_for_a_joint_step_and_the_planner_knows) {
   EXPECT(!StepPlanner(config).uses_link(65, false));
   EXPECT(!StepPlanner(config).uses_link(12, true) && !StepPlanner(config).uses_link(11, false));
   EXPECT(!apart.uses_link(1000, false));
-  // The outstanding step of the decode lane keeps the link for 10 s.
+  // The outstanding step of the decode lane occupies the link for 10 s.
   const StepPlanner planner(config);
   const double pass_s = planner.costs().prefill(/*during_decode=*/true).seconds(16);
   LaneState busy{0, 10.0, 0.0, true};
@@ -350,11 +350,11 @@ TEST(a_pass_is_slower_while_the_decode_lane_computes) {
 
 TEST(a_pass_waits_for_a_slot_that_becomes_free_soon_if_requests_wait) {
   const StepPlanner planner(two_lanes());
-  // A pass of 5.6 s slows 3 decoding requests by a third: another pass would cost them 5.6 s together.
+  // A pass of 5.6 s slows 3 decoding requests by a third: another pass would cost them 5.6 s in total.
   EXPECT(planner.holds_pass(3, 1, 0.0, 1.0));
-  EXPECT(!planner.holds_pass(3, 1, 0.0, 6.0));  // the next slot is far away
-  EXPECT(!planner.holds_pass(3, 2, 2.0, 1.0));  // two prompts were held for long
-  EXPECT(!planner.holds_pass(3, 1, 0.0, 0.0));  // nothing is known about releases
+  EXPECT(!planner.holds_pass(3, 1, 0.0, 6.0));  // the next slot becomes free late
+  EXPECT(!planner.holds_pass(3, 2, 2.0, 1.0));  // two prompts were held for too long
+  EXPECT(!planner.holds_pass(3, 1, 0.0, 0.0));  // no releases are known
   EXPECT(!planner.holds_pass(0, 1, 0.0, 1.0));
 
   SchedulerConfig config = two_lanes();
@@ -371,7 +371,7 @@ TEST(a_pass_waits_for_a_slot_that_becomes_free_soon_if_requests_wait) {
   for (int i = 0; i < 3; ++i) step();  // the first request ends
   EXPECT_EQ(run.stats().running, 3);
   for (int64_t seq = 5; seq <= 7; ++seq) run.arrive(seq, 25);
-  EXPECT_EQ(run.plan(kPrefill, now_s)->num_requests(), 1);  // one release says nothing yet about the next
+  EXPECT_EQ(run.plan(kPrefill, now_s)->num_requests(), 1);  // one release does not predict the next
   run.commit({7}, kPrefill, now_s);
   step();  // the second request ends, 1.2 s after the first one
   EXPECT_EQ(run.plan(kPrefill, now_s)->num_requests(), 0);  // held: another request waits for a slot
@@ -379,7 +379,7 @@ TEST(a_pass_waits_for_a_slot_that_becomes_free_soon_if_requests_wait) {
   EXPECT_EQ(run.plan(kPrefill, now_s)->num_requests(), 1);  // but not for long
 }
 
-// Plans that do not name the time leave costs as they are; those that do change them.
+// Plans without a time do not change costs; plans with a time do.
 TEST(costs_follow_steps_whose_times_are_given) {
   Run run(two_lanes());
   run.arrive(1, 3);

@@ -1,4 +1,4 @@
-// The forward pass over small random models: the same logits in any cut into steps, and nothing but them
+// The forward pass of small random models: logits do not depend on the split into steps, and nothing else is
 // written.
 #include <algorithm>
 #include <cmath>
@@ -31,7 +31,7 @@ const IndexerShape kIndexer{5, 8, 3, true};
 
 enum class Kind { kOfLatent, kOfGroups, kSparse };
 
-// A two-layer model, dense and routed, with its memory.
+// A two-layer model, one layer dense and one routed, with its memory.
 class SmallModel {
  public:
   SmallModel(const Kernels* kernels, int num_threads, Kind kind = Kind::kOfLatent)
@@ -130,7 +130,7 @@ class SmallModel {
     return {mixer, tensors};
   }
 
-  // The first layer chooses where positions are chosen, and the second takes its choice.
+  // With sparse attention, the first layer chooses positions, and the second one reuses its choice.
   TensorsByRole latent(bool dense) {
     const int64_t heads = kLatent.num_heads, rank = kLatent.kv_lora_rank;
     const int64_t joint = kLatent.nope_dim + kLatent.v_dim;
@@ -158,8 +158,8 @@ class SmallModel {
     return tensors;
   }
 
-  // With a window, more heads in the cache, scaled values, sinks, biases and gates of entries in one layer,
-  // and norms and gates of heads in the other.
+  // One layer has a window, more heads in the cache, scaled values, sinks, biases and gates per entry; the
+  // other one has norms and gates per head.
   TensorsByRole grouped(bool dense, int64_t kv_heads) {
     const int64_t heads = kGrouped.num_heads, width = kGrouped.head_dim;
     TensorsByRole tensors{{"query", matrix(heads * width, kShape.hidden)},

@@ -30,7 +30,7 @@ using ballast::Topology;
 
 namespace {
 
-// Nodes made up for a machine that need not have them: `num_nodes` nodes of `threads` threads, none pinned.
+// Simulated nodes: `num_nodes` nodes with `threads` threads each, none pinned.
 Placement made_up(int num_nodes, int threads) {
   Placement placement;
   for (int node = 0; node < num_nodes; ++node) {
@@ -155,7 +155,7 @@ TEST(an_exception_on_one_node_cancels_the_others_and_reaches_the_caller) {
 TEST(a_thread_is_pinned_to_its_cpu_and_named) {
   const std::vector<int> cpus = ballast::allowed_cpus();
   Placement placement{{{0, {cpus.front(), cpus.back()}}}};
-  std::thread([&] {  // a thread of its own: adopting pins for good
+  std::thread([&] {  // a separate thread: adoption pins it permanently
     ThreadPool pool(placement);
     EXPECT_EQ(pool.pin_refusal().size(), size_t{0});
     EXPECT_EQ(pool.adopt_caller().size(), size_t{0});
@@ -194,8 +194,8 @@ TEST(an_empty_placement_is_rejected) {
   EXPECT_THROWS(ThreadPool(Placement{{{0, {}}, {1, {kAnyCpu}}}}), std::invalid_argument);
 }
 
-// Readable, untouched memory on the page at `address`, if that is free. The kernel merges it with a readable
-// neighbour.
+// Readable, untouched memory on the page at `address`, if that is free. The kernel merges it with an adjacent
+// readable mapping.
 class Neighbour {
  public:
   explicit Neighbour(uint8_t* address)
@@ -220,7 +220,7 @@ TEST(memory_is_counted_exactly_next_to_adjacent_mappings) {
     const Pages pages(num_bytes);
     const size_t whole = pages.mapped_size();
     EXPECT_EQ(pages.size(), num_bytes);
-    // The last huge page is a whole one where half of it or more is used.
+    // The last huge page is whole if at least half of it is used.
     const size_t rest = num_bytes % (2 * kMega);
     EXPECT_EQ(whole, rest < kMega ? (num_bytes + 4095) / 4096 * 4096 : num_bytes - rest + 2 * kMega);
     EXPECT(std::all_of(pages.data(), pages.data() + whole, [](uint8_t byte) { return byte == 0; }));

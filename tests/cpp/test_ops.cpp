@@ -1,6 +1,6 @@
-// Operations on exact-size heap buffers at odd sizes, so that a sanitizer sees
-// any step outside; against plain loops in double. Formats, odd batches and
-// models' true sizes are in tests/kernels.
+// Operations on exact-size heap buffers with odd sizes, so that a sanitizer detects
+// any access outside, compared with plain loops in double. tests/kernels has formats, odd
+// batches and real model sizes.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -145,8 +145,8 @@ TEST(head_linear_and_its_transpose_read_each_heads_rows) {
 
 TEST(attention_weights_the_rows_of_its_own_sequence_by_softmax) {
   ThreadPool pool(2);
-  // Two requests, blocks of 4: the first at position 37 (blocks 9…0), the
-  // second at 0 and 1 (block 10).
+  // Two requests, blocks of 4: the first one at position 37 (blocks 9…0), the
+  // second one at 0 and 1 (block 10).
   const int64_t width = 11, value_width = 7, heads = 5;
   const Floats cache = random_floats(11 * 4 * width, 11);
   const Floats query = random_floats(3 * heads * width, 12);
@@ -200,7 +200,7 @@ TEST(the_highest_scores_are_chosen_with_ties_by_position) {
   EXPECT(chosen({1, 2}, 5) == (Positions{0, 1}));
   EXPECT(chosen({}, 5).empty());
   for (int64_t size : {7, 100, 5000}) {
-    const Floats scores = random_floats(size, 31);  // of which many are equal
+    const Floats scores = random_floats(size, 31);  // many of them are equal
     for (int64_t k : {int64_t{1}, size / 3, size - 1}) {
       std::vector<int32_t> order(static_cast<size_t>(size));
       for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
@@ -219,7 +219,7 @@ TEST(a_batch_that_would_read_outside_the_cache_is_refused) {
   PagedBatch batch{
       1, 1, 12, 2, 4, query_indptr.data(), positions.data(), kv_indptr.data(), kv_indices.data()};
   batch.check();
-  batch.num_slots = 11;  // block 2 is no longer whole
+  batch.num_slots = 11;  // block 2 is incomplete
   EXPECT_THROWS(batch.check(), std::invalid_argument);
   batch.num_slots = 12;
   const std::vector<int32_t> too_far{8};
@@ -235,7 +235,7 @@ TEST(norm_rope_and_silu_follow_their_formulas) {
   EXPECT(near(out[0], 3 / std::sqrt(12.5)));
   EXPECT(near(out[1], 8 / std::sqrt(12.5)));
 
-  Floats pair{1, 2, 3, 4};  // one token, one head, two pairs: a quarter turn and none
+  Floats pair{1, 2, 3, 4};  // one token, one head, two pairs: a quarter rotation and none
   const Floats cosines{0, 1}, sines{1, 0};
   rope_interleaved(pair.data(), 1, 1, 4, cosines.data(), sines.data());
   EXPECT(pair == (Floats{-2, 1, 3, 4}));
@@ -253,7 +253,7 @@ TEST(routing_keeps_to_the_best_groups_and_breaks_ties_downwards) {
   RoutingRule rule{6, 3, 3, 2, true, true, true, 2.0f};
   rule.check();
   const Floats logits{0,  0, 2,
-                      -5, 1, 1};  // the best expert is in the worst group: by two, 1.0, 0.89 and 1.46
+                      -5, 1, 1};  // the best expert is in the worst group; sums of two: 1.0, 0.89, 1.46
   std::vector<int32_t> ids(3);
   Floats weights(3);
   route(logits.data(), 1, nullptr, rule, ids.data(), weights.data());
@@ -314,8 +314,8 @@ TEST(experts_add_each_tokens_weighted_outputs) {
 
 namespace {
 
-// What the last of equally fast threads does of one token's panels, over an even share, when each takes the
-// next task as soon as it is free.
+// Panels computed by the busiest of equally fast threads for one token, divided by an even share. Each thread
+// takes the next task as soon as it is free.
 double longest_share(int64_t num_panels, int64_t num_groups, int num_threads) {
   const Chunks runs(num_panels, panels_per_task(num_panels, num_groups, 1, num_threads));
   std::vector<int64_t> done(static_cast<size_t>(num_threads), 0);

@@ -1,4 +1,4 @@
-// Packing and multiplying under sanitizers: every format, instruction set, number of tokens and ragged size.
+// Packing and multiplying with sanitizers: every format, instruction set, number of tokens and partial size.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,7 +18,7 @@ namespace {
 
 std::mt19937 random_bits(7);
 
-// Blocks of any bits; a half-precision field may come out as NaN, which the products must survive.
+// Blocks of random bits; a half-precision field may become NaN, which the products must handle.
 std::vector<uint8_t> random_bytes(const FormatTraits& format, int64_t rows, int64_t cols) {
   std::vector<uint8_t> bytes(static_cast<size_t>(rows * cols / format.block_weights * format.block_bytes));
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random_bits());

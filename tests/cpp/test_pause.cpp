@@ -1,5 +1,5 @@
-// Waits with a limit, in a process that stands still for longer than that: by SIGSTOP here, with its machine
-// elsewhere.
+// Waits with a time limit in a process that is stopped for longer than that: here with SIGSTOP, in production
+// together with its machine.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,15 +24,15 @@ constexpr milliseconds kPause{400};
 
 using Pause = std::function<void()>;
 
-// Runs `body` in a process of its own, which each call of its argument stops for kPause. Whether it went
-// well.
+// Runs `body` in a separate process. Each call of its argument stops that process for kPause. Returns whether
+// it succeeded.
 bool goes_well(const std::function<void(const Pause&)>& body) {
   int asks[2], answers[2];
   if (pipe(asks) != 0 || pipe(answers) != 0) return false;
   const pid_t child = fork();
   if (child == 0) {
     check::failures = 0;
-    close(asks[0]);  // where the parent reads: it sees when the child has ended
+    close(asks[0]);  // the parent's read end; the parent notices when the child has exited
     const auto pause = [&] {
       char byte = 0;
       EXPECT_EQ(write(asks[1], &byte, 1), ssize_t{1});
@@ -80,7 +80,7 @@ TEST(experts_that_end_late_after_a_pause_fail_no_step) {
     ThreadPool pool(1);
     const auto compute = [&](int64_t, int64_t) {
       pause();
-      std::this_thread::sleep_for(milliseconds(50));  // the other thread looks meanwhile
+      std::this_thread::sleep_for(milliseconds(50));  // the other thread checks meanwhile
     };
     Handoff handoff({&submitted, &done, 1}, pool, compute, milliseconds(100), [] {});
     handoff.begin(1);

@@ -50,7 +50,7 @@ TEST(equal_tokens_with_different_salts_are_different_blocks) {
   index.check();
 }
 
-// 500 nodes in 512 buckets: a hash alone would mistake many of them for one another.
+// 500 nodes in 512 buckets: hashes alone would confuse many of them.
 TEST(nodes_in_the_same_bucket_are_distinguished) {
   PrefixIndex index(500, 1);
   for (int32_t id = 1; id <= 500; ++id) insert(index, id, kNullBlock, {id * 7919});
@@ -80,7 +80,7 @@ TEST(the_block_parked_longest_ago_is_evicted_first) {
     insert(index, id, kNullBlock, {id});
     index.park(BlockId{id});
   }
-  index.unpark(BlockId{1});  // used again, then let go: last in line
+  index.unpark(BlockId{1});  // used again, then released: last in the queue
   index.park(BlockId{1});
   EXPECT(index.evict() == BlockId{2});
   index.check();
@@ -110,7 +110,7 @@ TEST(evicting_a_parent_before_its_child_is_detected) {
   PrefixIndex index(2, 1);
   insert(index, 1, kNullBlock, {1});
   insert(index, 2, BlockId{1}, {2});
-  index.park(BlockId{1});  // the wrong way round
+  index.park(BlockId{1});  // in the wrong order
   EXPECT_THROWS(index.check(), InvariantError);
   index.park(BlockId{2});
   EXPECT_THROWS(index.check(), InvariantError);
@@ -127,7 +127,7 @@ TEST(a_hidden_block_is_not_found_and_its_content_can_be_inserted_again) {
   insert(index, 1, kNullBlock, {1});
   insert(index, 2, BlockId{1}, {2});
   EXPECT(index.hide(BlockId{1}) == (std::vector<BlockId>{BlockId{1}, BlockId{2}}));
-  EXPECT(index.hide(BlockId{1}).empty());  // a second time changes nothing
+  EXPECT(index.hide(BlockId{1}).empty());  // hiding it again changes nothing
   EXPECT_EQ(index.num_hides(), 1u);
   EXPECT(index.is_hidden(BlockId{1}) && index.contains(BlockId{1}));
   EXPECT(find(index, kNullBlock, {1}) == kNullBlock);
@@ -152,7 +152,7 @@ TEST(an_erased_block_is_forgotten_immediately) {
   PrefixIndex index(2, 1);
   insert(index, 1, kNullBlock, {1});
   insert(index, 2, BlockId{1}, {2});
-  EXPECT_THROWS(index.erase(BlockId{1}), InvariantError);  // its child would be left behind
+  EXPECT_THROWS(index.erase(BlockId{1}), InvariantError);  // its child would have no parent
   index.erase(BlockId{2});
   EXPECT(!index.contains(BlockId{2}));
   index.hide(BlockId{1});

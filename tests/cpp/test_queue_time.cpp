@@ -12,7 +12,7 @@ using Tokens = std::vector<int32_t>;
 
 constexpr double kAnyTime = std::numeric_limits<double>::infinity();
 
-// A decode-lane step takes 1 s, and 0.1 s per token after the first one; a pass takes 4 s.
+// A decode-lane step takes 1 s plus 0.1 s per token after the first one; a pass takes 4 s.
 SchedulerConfig limits(bool has_prefill_lane) {
   SchedulerConfig config{/*num_blocks=*/256,
                          /*block_tokens=*/4,

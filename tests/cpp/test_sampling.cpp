@@ -1,5 +1,5 @@
-// Sampling on exact-size heap buffers at odd sizes, so that a sanitizer sees any step outside; ranks against
-// a plain sort. Tokens against NumPy, and all instruction sets, are in tests/bindings.
+// Sampling on exact-size heap buffers with odd sizes, so that a sanitizer detects any access outside; ranks
+// compared with a plain sort. tests/bindings compares tokens with NumPy, and all instruction sets.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -82,8 +82,8 @@ TEST(a_token_by_rank_matches_a_full_sort) {
       const Weighing weighing{peaks.highest, 1.4426950408889634, kDeepest};
       const auto num = static_cast<int64_t>(order.size());
       const int64_t num_slices = RowSlices(n, nullptr).count();
-      // A range that is much too wide puts all into one bucket, one that is too narrow the rest into the
-      // last.
+      // A range that is much too wide puts all logits into one bucket; one that is too narrow puts the rest
+      // into the last one.
       for (const double range : {kDeepest, 1e6, 0.01, 0.0}) {
         const Ranking<float> ranking(kernels, kernels.floats, row.data(), n, block_peaks.data(), weighing,
                                      range);
@@ -263,7 +263,7 @@ TEST(masks_have_one_bit_per_token_and_stop_tokens_may_be_out_of_range) {
       return rows[0].choice.token;
     };
     EXPECT_EQ(next(allowed.data()), static_cast<int32_t>(n - 1));
-    // The token of before has become less likely, and those of the prompt.
+    // The previous token and those of the prompt have become less likely.
     EXPECT_EQ(next(nullptr), n > 2 ? 1 : 0);
   }
 }

@@ -22,7 +22,7 @@ SchedulerConfig config(int32_t num_blocks, int32_t block_tokens = 4, int32_t chu
   return {num_blocks, block_tokens, /*max_batch_size=*/4, chunk_size, chunk_size, true};
 }
 
-// `count` tokens that no other `seed` shares.
+// `count` tokens that are unique to `seed`.
 Tokens prompt(int32_t seed, int32_t count) {
   Tokens tokens(static_cast<size_t>(count));
   std::iota(tokens.begin(), tokens.end(), seed * 10000);
@@ -198,7 +198,7 @@ TEST(a_small_request_does_not_overtake_one_that_does_not_fit) {
   Run run(config(8));
   run.add(1, prompt(1, 8), 9);
   run.step();
-  run.add(2, prompt(2, 24), 4);  // 7 blocks with its spare one, and 6 are left
+  run.add(2, prompt(2, 24), 4);  // 7 blocks with its spare one, but only 6 are free
   run.add(3, prompt(3, 2), 1);
   EXPECT(seqs(*run.step()) == Ids{1});
   EXPECT_EQ(run.scheduler.stats().waiting, 2);
@@ -257,7 +257,7 @@ TEST(lower_priority_waits_and_is_preempted_first_and_equals_are_served_in_order_
   run.add(5, prompt(5, 1), 2, options(0, /*priority=*/1));
   run.add(6, prompt(6, 1), 2, options(0, /*priority=*/-1));
   run.add(7, prompt(7, 1), 2, options(0, /*priority=*/1));
-  EXPECT(seqs(*run.step()) == (Ids{1, 2, 3, 4}));  // nothing that runs gives way
+  EXPECT(seqs(*run.step()) == (Ids{1, 2, 3, 4}));  // running requests are not preempted
   EXPECT(seqs(*run.step()) == (Ids{6, 5, 7}));
 
   Run tight(config(4));
@@ -271,7 +271,7 @@ TEST(lower_priority_waits_and_is_preempted_first_and_equals_are_served_in_order_
   EXPECT_EQ(tight.got[SeqId{1}].size(), size_t{8});
 }
 
-// Each request makes one token alone, so the order in which they finish is that of their admission.
+// Each request generates one token alone, so requests finish in the order of their admission.
 struct OneByOne : Run {
   OneByOne()
       : Run([] {
@@ -353,7 +353,7 @@ TEST(blocks_reserved_for_a_follower_do_not_block_its_leader) {
   EXPECT(run.served() == (Ids{10, 11, 20}));
 }
 
-TEST(each_choice_of_a_request_takes_a_turn_of_its_client) {
+TEST(each_choice_of_a_request_uses_a_round_of_its_client) {
   OneByOne run;
   run.come({10}, 1);
   for (const int64_t seq : {11, 12, 13}) {
@@ -377,7 +377,7 @@ TEST(a_request_with_many_choices_leaves_slots_to_a_neighbour) {
   EXPECT(seqs(*run.step()) == (Ids{1, 2, 9, 3}));
 }
 
-TEST(a_released_turn_goes_to_the_clients_next_request) {
+TEST(a_released_round_goes_to_the_clients_next_request) {
   OneByOne run;
   run.come({10, 11, 12, 13, 14}, 1);
   run.come({20, 21, 22}, 2);
@@ -429,7 +429,7 @@ TEST(a_follower_reuses_the_prompt_of_its_leader) {
   follows.leader = SeqId{3};
   run.add(4, prompt(3, 10), 4, follows);
   run.abort(3);
-  EXPECT(row_sizes(*run.step()) == Tokens{10});  // without a leader it computes for itself
+  EXPECT(row_sizes(*run.step()) == Tokens{10});  // without a leader it computes its own prompt
   follows.leader = SeqId{99};
   EXPECT_THROWS(run.add(5, prompt(3, 10), 4, follows), std::invalid_argument);
 }
@@ -468,7 +468,7 @@ TEST(blocks_that_led_to_wrong_numbers_are_not_reused) {
   run.step();
   const auto plan = run.plan();
   run.scheduler.fail(SeqId{1}, /*forget=*/true);
-  run.scheduler.fail(SeqId{1}, /*forget=*/false);  // takes nothing back
+  run.scheduler.fail(SeqId{1}, /*forget=*/false);  // does not undo the first call
   run.commit(*plan);
   EXPECT_EQ(run.scheduler.stats().cached_tokens, 0);
   EXPECT(!run.abort(1));
@@ -490,7 +490,7 @@ TEST(the_first_waiting_request_finds_blocks_cached_in_the_meantime) {
   run.step();
   Tokens goes_on = prompt(1, 8);
   for (int32_t token = 1; token <= 20; ++token) goes_on.push_back(token);
-  run.add(2, goes_on, 5);  // needs all there is, so it waits, and is looked up at every plan
+  run.add(2, goes_on, 5);  // needs all free blocks, so it waits, and is looked up in every plan
   while (run.finished.count(SeqId{1}) == 0) EXPECT(seqs(*run.step()) == Ids{1});
   EXPECT(row_sizes(*run.step()) == Tokens{12});
   EXPECT_EQ(run.scheduler.cached_tokens(SeqId{2}), 16);
@@ -526,7 +526,7 @@ TEST(a_scored_prompt_is_computed_whole_and_in_small_chunks) {
 TEST(a_request_as_large_as_the_cache_runs_alone) {
   Run run(config(4));
   run.add(1, prompt(1, 1), 2);
-  run.add(2, prompt(2, 9), 8);  // 16 tokens of KV at most, all there are
+  run.add(2, prompt(2, 9), 8);  // at most 16 tokens of KV, the whole cache
   run.add(3, prompt(3, 16), 1);
   run.run_dry();
   EXPECT_EQ(run.got[SeqId{2}].size(), size_t{8});
@@ -660,7 +660,7 @@ TEST(a_fully_cached_prompt_recomputes_its_last_block) {
   run.add(2, prompt(1, 8), 1);
   const auto plan = run.step();
   EXPECT(plan->positions == (Tokens{4, 5, 6, 7}));
-  EXPECT_EQ(run.scheduler.stats().cached_tokens, 8);  // and finds that it is known
+  EXPECT_EQ(run.scheduler.stats().cached_tokens, 8);  // its content is already known
 }
 
 TEST(a_preempted_request_is_served_by_the_cache_and_counted_once) {
@@ -671,7 +671,7 @@ TEST(a_preempted_request_is_served_by_the_cache_and_counted_once) {
   bool came_back = false;
   for (bool fell = false; (plan = run.step())->num_requests() > 0;) {
     fell = fell || !plan->preempted.empty();
-    // 12 tokens were known when it fell; anything above one block of them was found, not computed.
+    // 12 tokens were known when it was preempted; all but one block of them must be found, not computed.
     came_back = came_back || (fell && seqs(*plan) == Ids{2} && plan->positions.front() > 0);
   }
   EXPECT(came_back);
@@ -760,7 +760,7 @@ TEST(a_decode_row_computes_its_draft_tokens_and_has_logits_for_each_token) {
   EXPECT(plan->logits_at == (std::vector<int64_t>{0, 1, 2, 3}));
   EXPECT_EQ(plan->num_samples(), 4);
   EXPECT_THROWS(run.scheduler.commit({2, 3}), std::invalid_argument);
-  EXPECT(!run.scheduler.plan_ahead());  // how many draft tokens are right is not known yet
+  EXPECT(!run.scheduler.plan_ahead());  // the number of accepted draft tokens is not known yet
   run.commit({2, 3, 4, 2});
   EXPECT(run.got[SeqId{1}] == (Tokens{1, 2, 3, 4}) && run.got[SeqId{2}] == (Tokens{1, 2}));
   const auto next = run.step();
@@ -789,13 +789,13 @@ TEST(a_wrong_draft_token_ends_the_added_tokens_and_releases_their_blocks) {
   run.propose(1, {2, 9, 4, 5});
   EXPECT_EQ(run.plan()->num_tokens(), 5);
   EXPECT_EQ(run.scheduler.stats().used_tokens, 8);
-  run.commit({7, 3, 4, 5, 6});  // the first draft token is wrong already
+  run.commit({7, 3, 4, 5, 6});  // the first draft token is already wrong
   EXPECT(run.got[SeqId{1}] == (Tokens{1, 7}));
   EXPECT_EQ(run.scheduler.stats().used_tokens, 8);  // the second block holds the next token
   run.propose(1, {3, 9, 5, 6});
   EXPECT(run.plan()->positions == (Tokens{4, 5, 6, 7, 8}));
   EXPECT_EQ(run.scheduler.stats().used_tokens, 12);
-  run.commit({3, 4, 5, 6, 7});  // the second one is
+  run.commit({3, 4, 5, 6, 7});  // the second draft token is wrong
   EXPECT(run.got[SeqId{1}] == (Tokens{1, 7, 3, 4}));
   EXPECT_EQ(run.scheduler.stats().used_tokens, 8);
   const auto next = run.plan();
@@ -812,7 +812,7 @@ TEST(only_the_kv_of_right_draft_tokens_is_published) {
   run.step();  // samples 1
   run.propose(1, {5, 6, 7, 8});
   run.plan();
-  run.commit({5, 9, 0, 0, 0});  // the first block is full, the second one holds 5 and what was wrong
+  run.commit({5, 9, 0, 0, 0});  // the first block is full, the second one holds 5 and wrong tokens
   run.scheduler.abort(SeqId{1});
   run.add(2, {1, 2, 3, 1, 5, 6, 7, 8, 4}, 1);
   EXPECT(run.step()->positions == (Tokens{4, 5, 6, 7, 8}));
@@ -839,7 +839,7 @@ TEST(draft_tokens_preempt_no_request) {
   run.step();
   run.propose(1, {2, 3, 4, 5});
   run.propose(2, {2, 3});
-  const auto plan = run.plan();  // those of the first one take the last block
+  const auto plan = run.plan();  // the first request's draft tokens use the last block
   EXPECT(row_sizes(*plan) == (Tokens{5, 1}) && plan->preempted.empty());
   EXPECT_EQ(run.scheduler.stats().used_tokens, 16);
 }
@@ -861,7 +861,7 @@ TEST(a_preempted_request_loses_its_draft_tokens) {
   run.add(1, prompt(1, 4), 9);
   run.add(2, prompt(2, 3), 9);
   run.step();
-  run.step();  // the first one takes the third block
+  run.step();  // the first request uses the third block
   run.propose(2, {3, 4});
   const auto plan = run.plan();
   EXPECT(row_sizes(*plan) == Tokens{1} && plan->preempted == std::vector<SeqId>{SeqId{2}});
@@ -891,7 +891,7 @@ TEST(draft_tokens_are_only_for_a_sequence_that_decodes_next) {
   EXPECT_THROWS(run.scheduler.propose(SeqId{1}, {2}), std::invalid_argument);
   run.step();
   run.propose(1, {2});
-  run.propose(1, {});  // takes them back
+  run.propose(1, {});  // withdraws them
   EXPECT(row_sizes(*run.plan()) == Tokens{1});
   EXPECT_THROWS(run.scheduler.propose(SeqId{1}, {3}), std::invalid_argument);
 }

@@ -13,7 +13,7 @@ using ballast::Scratch;
 
 namespace {
 
-// Pieces of a call, each filled with a number of its own.
+// Buffers of one call, each filled with a different number.
 std::vector<Scratch<int64_t>> filled(const std::vector<int64_t>& sizes) {
   std::vector<Scratch<int64_t>> pieces;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -38,7 +38,7 @@ std::set<const int64_t*> places(const std::vector<Scratch<int64_t>>& pieces) {
   return places;
 }
 
-// Small, of several pages, and of huge ones.
+// Small buffers, buffers of several pages, and buffers with huge pages.
 const std::vector<int64_t> kSizes = {1, 1000, 7, 300000, 0, 65};
 
 }  // namespace

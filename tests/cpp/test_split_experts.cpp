@@ -1,4 +1,4 @@
-// Packed experts, divided among made-up nodes, against the same experts where they lie.
+// Packed experts, split over simulated nodes, compared with unsplit experts.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -37,7 +37,7 @@ Placement made_up(std::vector<int> threads_per_node) {
   return placement;
 }
 
-// Valid blocks of a format: any bytes are, but for scales that are no numbers.
+// Valid blocks of a format: any bytes, except for scales, which must be finite.
 std::vector<uint8_t> random_blocks(int ggml_type, int64_t num_weights, uint32_t seed) {
   const FormatTraits& format = *find_format(ggml_type);
   std::mt19937 random(seed);
@@ -53,7 +53,8 @@ std::vector<uint8_t> random_blocks(int ggml_type, int64_t num_weights, uint32_t 
   for (uint8_t& byte : data) byte = static_cast<uint8_t>(random());
   const size_t block = static_cast<size_t>(format.block_bytes);
   for (size_t at = 0; at < data.size(); at += block) {
-    // Half-precision scales, 0.05 or so: at the block's begin, and its second in Q4_K; at the end in Q6_K.
+    // Half-precision scales of about 0.05: at the start of a block (Q4_K also its second scale); in Q6_K at
+    // the end.
     const size_t scale = ggml_type == kQ6_K ? at + block - 2 : at;
     data[scale + 1] = 0x2c;
     if (ggml_type == kQ4_K) data[at + 3] = 0x2c;
@@ -84,7 +85,7 @@ struct Layer {
     return Experts(matrix(gate, gate_type, num_experts * width, hidden),
                    matrix(up, gate_type, num_experts * width, hidden), down_matrix(), num_experts);
   }
-  // Of each expert gate's rows, then up's.
+  // For each expert, the rows of gate, then those of up.
   std::vector<uint8_t> fused() const {
     std::vector<uint8_t> both;
     const int64_t bytes = static_cast<int64_t>(gate.size()) / num_experts;
@@ -119,7 +120,7 @@ struct Tokens {
   }
 };
 
-// Sums of floats in another order differ by a few roundings of the largest partial sum.
+// Float sums in another order differ by a few roundings of the largest partial sum.
 bool close(const std::vector<float>& a, const std::vector<float>& b, float tolerance) {
   float largest = 0;
   for (float value : b) largest = std::max(largest, std::fabs(value));
@@ -173,7 +174,7 @@ TEST(experts_split_over_nodes_match_one_node) {
       {5, 64, 96, kQ8_0, kQ4_0},
       {3, 256, 512, kQ4_K, kQ6_K},
       {3, 256, 1280, kQ4_K, kQ8_0},
-      {3, 256, 1408, kQ4_K, kQ8_0}};  // a part would round in larger shares than the whole
+      {3, 256, 1408, kQ4_K, kQ8_0}};  // a part would use larger rounding groups than the whole
   ThreadPool one(2);
   for (const Layer& layer : layers) {
     std::vector<Tokens> batches;
@@ -230,8 +231,8 @@ TEST(a_split_result_is_reproducible_in_any_batch) {
 
 TEST(concurrent_calls_give_the_bits_of_sequential_ones) {
   const Layer many(5, 256, 512, kQ4_K, kQ8_0);
-  const Layer single(1, 256, 1024, kQ8_0, kQ4_K);  // takes the same rounded activations
-  const Layer floats(1, 256, 64, kF32, kF32);      // takes them as they are
+  const Layer single(1, 256, 1024, kQ8_0, kQ4_K);  // uses the same rounded activations
+  const Layer floats(1, 256, 64, kF32, kF32);      // uses them without rounding
   const Tokens tokens(many, 19, 2);
   const std::vector<int32_t> zeros(19, 0), nobody(19, -1);
   const std::vector<float> ones(19, 1.0f);

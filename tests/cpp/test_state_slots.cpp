@@ -20,7 +20,7 @@ std::vector<BlockId> ids(int32_t end) {
   return all;
 }
 
-// A slot that no request holds, as the snapshot of a block.
+// Stores a slot that no request holds as the snapshot of a block.
 StateSlot snapshot_of(StateSlots& slots, BlockId block, bool is_on_grid = false) {
   const StateSlot slot = slots.take();
   slots.attach(block, slot, is_on_grid);
@@ -40,7 +40,7 @@ std::vector<int32_t> tokens(int32_t count, int32_t first = 0) {
   return all;
 }
 
-// Serves a request alone; the tokens of its prompt that were cached.
+// Runs a request alone; returns its number of cached prompt tokens.
 int32_t serve(Scheduler& scheduler, int64_t seq, const std::vector<int32_t>& prompt, int32_t max_tokens = 2,
               const AddOptions& options = {}) {
   scheduler.add(SeqId{seq}, prompt, max_tokens, {}, options);
@@ -68,7 +68,7 @@ TEST(a_request_begins_after_a_block_with_a_snapshot) {
   EXPECT(StateSlots(9, {}).num_usable(ids(5)) == 5);
 }
 
-TEST(the_grid_is_given_up_first_and_held_slots_never) {
+TEST(grid_snapshots_are_evicted_first_and_held_slots_never) {
   StateSlots slots(9, {3});
   snapshot_of(slots, id(1));
   snapshot_of(slots, id(2), true);
@@ -82,14 +82,14 @@ TEST(the_grid_is_given_up_first_and_held_slots_never) {
   EXPECT(slots.num_held() == 3);
 }
 
-TEST(snapshots_are_given_up_in_the_order_of_last_use) {
+TEST(snapshots_are_evicted_in_the_order_of_last_use) {
   StateSlots slots(9, {3});
   const StateSlot first = snapshot_of(slots, id(1));
   snapshot_of(slots, id(2));
   slots.hold(first);
   slots.release(first);
   const StateSlot third = slots.take();
-  slots.attach(id(1), third, false);  // the block has one, which counts as used
+  slots.attach(id(1), third, false);  // the block has a snapshot already, which counts as used
   slots.release(third);
   EXPECT(slots.of(id(1)) == first);
   slots.take();
@@ -106,12 +106,12 @@ TEST(only_a_slot_with_one_holder_that_is_no_snapshot_may_be_written) {
   slots.release(slot);
   slots.attach(id(1), slot, false);
   EXPECT(!slots.is_own(slot) && slots.is_snapshot(slot));
-  slots.drop(id(1));  // it stays with its holder
+  slots.drop(id(1));  // the slot stays with its holder
   EXPECT(slots.is_own(slot) && slots.num_held() == 1);
   slots.check({0, 1, 0, 0});
 }
 
-TEST(a_freed_block_gives_up_its_snapshot) {
+TEST(freeing_a_block_releases_its_snapshot) {
   BlockManager blocks(2, 1, true, {}, {2});
   std::vector<BlockId> table{blocks.allocate()};
   blocks.publish(table, 0, {5}, kNoSalt);
@@ -137,7 +137,7 @@ TEST(a_prompt_is_found_again_and_a_reply_is_continued_at_its_end) {
   EXPECT(scheduler.stats().prefix_cut_tokens == 0 && scheduler.stats().snapshots > 0);
 }
 
-TEST(where_prompts_part_a_third_one_begins) {
+TEST(a_third_prompt_begins_where_the_first_two_diverge) {
   Scheduler scheduler(config_of(12));
   for (const int64_t seq : {1, 2, 3}) {
     std::vector<int32_t> prompt = tokens(18);
@@ -148,7 +148,7 @@ TEST(where_prompts_part_a_third_one_begins) {
   EXPECT(scheduler.stats().prefix_cut_tokens == 16);
 }
 
-TEST(where_a_request_wants_it_a_later_one_begins) {
+TEST(a_later_request_begins_at_a_requested_snapshot) {
   Scheduler scheduler(config_of(12));
   AddOptions options;
   options.snapshots_at = {6, 14};
@@ -165,7 +165,7 @@ TEST(where_a_request_wants_it_a_later_one_begins) {
 }
 
 TEST(snapshots_that_a_request_wants_are_kept_longer) {
-  // Of five slots, a request uses two; three snapshots stay.
+  // A request uses two of five slots; three snapshots remain.
   for (const bool wants : {false, true}) {
     SchedulerConfig config{40, 4, 1, 32, 32, true};
     config.states.num_slots = 5;
@@ -201,12 +201,12 @@ TEST(a_reply_leaves_a_snapshot_before_its_first_opener) {
       std::vector<int32_t> prompt(said.begin(), said.begin() + num_common);
       prompt.push_back(500 + num_common);
       EXPECT(serve(scheduler, 100 + num_common, prompt, 1) == (opens ? num_cached : 8));
-      if (!opens) break;  // it leaves one where they part
+      if (!opens) break;  // it leaves a snapshot where the prompts diverge
     }
   }
 }
 
-TEST(steps_are_out_of_place_where_the_old_state_stays) {
+TEST(steps_write_to_another_slot_while_the_old_state_is_kept) {
   Scheduler scheduler(config_of(8));
   scheduler.add(SeqId{1}, tokens(9), 12, {});
   auto plan = scheduler.plan();
@@ -223,7 +223,7 @@ TEST(steps_are_out_of_place_where_the_old_state_stays) {
   }
 }
 
-TEST(as_few_slots_as_work_never_run_out) {
+TEST(the_minimum_number_of_slots_never_runs_out) {
   Scheduler scheduler(config_of(4));
   EXPECT(serve(scheduler, 1, tokens(30), 20) == 0);
   EXPECT(serve(scheduler, 2, tokens(60), 20) == 0);
@@ -236,7 +236,8 @@ TEST(as_few_slots_as_work_never_run_out) {
   config.validate();
 }
 
-// In any order of arrivals, aborts, failures and preemptions every row reads the state of exactly its tokens.
+// With any order of arrivals, aborts, failures and preemptions, every row reads the state of exactly its
+// tokens.
 TEST(every_row_reads_the_state_of_its_tokens) {
   for (const uint32_t seed : {1u, 2u, 3u, 4u}) {
     std::mt19937 random(seed);

@@ -2,6 +2,7 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "base/check.h"
@@ -26,7 +27,7 @@ SchedulerConfig config_of(std::vector<TierConfig> tiers, int32_t num_blocks = 16
   return config;
 }
 
-// A scheduler, and what is on its way to tiers.
+// A scheduler, and its pending transfers to tiers.
 struct Server {
   explicit Server(const SchedulerConfig& config)
       : scheduler(config), num_blocks(config.tiers.size()), num_states(config.tiers.size()) {}
@@ -55,7 +56,7 @@ struct Server {
       }
     }
   }
-  // Serves a request alone; the tokens of its prompt that were cached or fetched.
+  // Runs a request alone; returns its number of cached or fetched prompt tokens.
   int32_t serve(int64_t seq, const std::vector<int32_t>& prompt, const AddOptions& options = {}) {
     scheduler.add(SeqId{seq}, prompt, 2, {}, options);
     int32_t num_cached = 0;
@@ -65,7 +66,7 @@ struct Server {
       if (!fetches.empty()) {
         const auto [of, count] = *fetches.begin();
         fetches.clear();
-        scheduler.fetched(of, count, false);
+        scheduler.fetched(of, count, Damage::kNone);
         ++num_fetches;
         continue;
       }
@@ -96,7 +97,7 @@ TEST(a_state_is_known_when_it_has_arrived) {
   EXPECT(tier.is_busy_with_states() && tier.send_state(table[0]) == kNullSlot);
   tier.state_arrives(true);
   EXPECT(tier.state_of(table[1]) == state && !tier.has_or_gets_state(table[0]));
-  // The one that was used last stays.
+  // The state used last remains.
   EXPECT(tier.send_state(table[0]) != kNullSlot);
   tier.state_arrives(true);
   tier.hold_state(state);
@@ -152,7 +153,7 @@ TEST(a_tier_takes_every_snapshot_or_those_at_rest) {
     server.take();
     server.store_all();
     EXPECT(server.num_states_sent > 0);
-    // The cache is used for something else.
+    // Other requests use the cache.
     for (int64_t seq = 2; seq < 8; ++seq) server.serve(seq, tokens(40, 1000 * static_cast<int32_t>(seq)));
     EXPECT(server.serve(9, tokens(22)) == 20 && server.num_fetches == 1);
   }
@@ -169,9 +170,9 @@ TEST(a_conversation_that_continues_is_not_at_rest) {
   server.store_all();
   server.scheduler.rest();
   server.take();
-  EXPECT(server.num_states_sent == 1);  // of the second request's end
+  EXPECT(server.num_states_sent == 1);  // the state at the second request's end
   server.store_all();
-  // Others come to an end until the first one counts as being at rest.
+  // Others finish until the first one counts as being at rest.
   const int32_t before = server.num_states_sent;
   int32_t num_others = 0;
   for (; server.num_states_sent == before; server.store_all()) {
@@ -182,7 +183,7 @@ TEST(a_conversation_that_continues_is_not_at_rest) {
   EXPECT(num_others == 17);
 }
 
-TEST(without_its_state_a_fetch_is_of_no_use) {
+TEST(a_fetch_without_its_state_is_not_used) {
   Server server(config_of({{100, 100, 0, 0}}));
   server.serve(1, tokens(22));
   server.store_all();
@@ -199,8 +200,59 @@ TEST(blocks_that_arrive_without_the_state_do_not_count_as_fetched) {
   server.scheduler.plan();
   server.take();
   EXPECT(server.fetches.size() == 1 && server.fetches[SeqId{9}] > 1);
-  server.scheduler.fetched(SeqId{9}, server.fetches[SeqId{9}] - 1, false);
+  server.scheduler.fetched(SeqId{9}, server.fetches[SeqId{9}] - 1, Damage::kNone);
   EXPECT(server.scheduler.stats().tiers[0].fetched_tokens == 0);
+}
+
+TEST(what_is_still_to_come_alone_counts_when_a_fetch_is_reconsidered) {
+  SchedulerConfig config = config_of({{100, 100, 40, 2}});
+  config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {16, 16.0}});  // one token per second
+  Server server(config);
+  server.serve(1, tokens(22));
+  server.store_all();
+  for (int64_t seq = 2; seq < 8; ++seq) server.serve(seq, tokens(40, 1000 * static_cast<int32_t>(seq)));
+  server.scheduler.add(SeqId{9}, tokens(22), 2, {});
+  server.scheduler.plan();
+  server.take();
+  EXPECT(server.fetches[SeqId{9}] == 5 && server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.measured(0, 4.5);
+  EXPECT(!server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.coming(SeqId{9}, 0, 4);
+  EXPECT(server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.measured(0, 6.0);
+  EXPECT(!server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.coming(SeqId{9}, 0, 1);
+  EXPECT(server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.check();
+}
+
+TEST(a_damaged_state_is_dropped_without_its_block) {
+  Server server(config_of({{100, 100, 40, 2}}));
+  AddOptions options;
+  options.snapshots_at = {12};
+  server.serve(1, tokens(22), options);
+  server.store_all();
+  for (int64_t seq = 2; seq < 8; ++seq) server.serve(seq, tokens(40, 1000 * static_cast<int32_t>(seq)));
+  server.store_all();
+  server.scheduler.add(SeqId{9}, tokens(22), 2, {});
+  server.scheduler.plan();
+  server.take();
+  EXPECT(server.fetches[SeqId{9}] == 5);
+  server.fetches.clear();
+  EXPECT_THROWS(server.scheduler.fetched(SeqId{9}, 3, Damage::kState), std::invalid_argument);
+  const TierStats before = server.scheduler.stats().tiers[0];
+  server.scheduler.abort(SeqId{9});
+  server.scheduler.fetched(SeqId{9}, 4, Damage::kState);
+  const TierStats after = server.scheduler.stats().tiers[0];
+  EXPECT(after.states == before.states - 1 && after.cached_tokens == before.cached_tokens);
+  server.take();
+  server.scheduler.check();
+  // The state before it is whole. The request leaves the other one again, and its blocks are there.
+  const int32_t num_states_sent = server.num_states_sent;
+  EXPECT(server.serve(10, tokens(22)) == 12 && server.num_fetches == 1);
+  EXPECT(std::accumulate(server.num_blocks.begin(), server.num_blocks.end(), 0) == 0);
+  server.store_all();
+  EXPECT(server.num_states_sent > num_states_sent);
 }
 
 TEST(a_state_follows_blocks_that_are_sent_again) {
@@ -209,15 +261,15 @@ TEST(a_state_follows_blocks_that_are_sent_again) {
   server.store_all();
   for (int64_t seq = 2; seq < 5; ++seq) server.serve(seq, tokens(100, 1000 * static_cast<int32_t>(seq)));
   server.store_all();
-  // Two requests fetch the same blocks. The second one, whose client leaves, finds them damaged when the
-  // first one has them.
+  // Two requests fetch the same blocks. The second one, whose client disconnects, finds them damaged when the
+  // first one already has them.
   for (int64_t seq = 20; seq < 22; ++seq) server.scheduler.add(SeqId{seq}, tokens(22), 8, {});
   server.scheduler.plan();
   server.take();
   EXPECT(server.fetches.size() == 2);
-  server.scheduler.fetched(SeqId{20}, server.fetches[SeqId{20}], false);
+  server.scheduler.fetched(SeqId{20}, server.fetches[SeqId{20}], Damage::kNone);
   server.scheduler.abort(SeqId{21});
-  server.scheduler.fetched(SeqId{21}, 0, true);
+  server.scheduler.fetched(SeqId{21}, 0, Damage::kBlock);
   server.fetches.clear();
   for (int step = 0; step < 20; ++step) {
     const auto plan = server.scheduler.plan();
@@ -241,14 +293,16 @@ TEST(a_hundred_thousand_operations_leak_nothing) {
   config.tiers = {{40, 6, 7, 2}, {60, 8, 5, 1, true}};
   Server server(config);
   Scheduler& scheduler = server.scheduler;
-  int64_t num_added = 0, num_fetched = 0;
+  int64_t num_added = 0, num_fetched = 0, num_damaged_states = 0;
   std::shared_ptr<Plan> plan;
   const auto end_a_fetch = [&](int32_t num_blocks, bool is_damaged) {
     const auto found = std::next(server.fetches.begin(), below(static_cast<int32_t>(server.fetches.size())));
     const auto [seq, count] = *found;
     server.fetches.erase(found);
     const int32_t num_whole = std::min(num_blocks, count);
-    scheduler.fetched(seq, num_whole, is_damaged && num_whole < count);
+    const Damage damage = num_whole + 1 == count && below(2) == 0 ? Damage::kState : Damage::kBlock;
+    scheduler.fetched(seq, num_whole, is_damaged && num_whole < count ? damage : Damage::kNone);
+    num_damaged_states += is_damaged && damage == Damage::kState;
     num_fetched += num_whole == count;
   };
   for (int operation = 0; operation < 100'000; ++operation) {
@@ -289,7 +343,7 @@ TEST(a_hundred_thousand_operations_leak_nothing) {
     if (operation % 16 == 0) scheduler.check();
   }
   EXPECT(num_added > 5'000 && num_fetched > 200 && server.num_states_sent > 500);
-  EXPECT(scheduler.stats().preemptions > 20);
+  EXPECT(scheduler.stats().preemptions > 20 && num_damaged_states > 5);
   if (plan != nullptr) scheduler.commit(std::vector<int32_t>(plan->logits_at.size(), 1));
   server.take();
   while (!server.fetches.empty()) end_a_fetch(100, false);

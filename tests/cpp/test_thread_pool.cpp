@@ -70,8 +70,8 @@ TEST(threads_that_fell_asleep_wake_for_the_next_loop) {
   for (int round = 0; round < 5; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     std::atomic<int> arrived{0};
-    // Each task waits for the others: the loop ends only if three threads take
-    // part.
+    // Each task waits for the others: the loop ends only if three threads
+    // participate.
     pool.parallel_for(3, [&](int64_t) {
       ++arrived;
       const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -209,8 +209,8 @@ TEST(an_idle_pool_uses_no_processor_time) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // many times the 100 µs that a thread may spin
   const std::clock_t before = std::clock();
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
-  // Spinning threads would take 400 ms each; a tenth of one is allowed for
-  // everything else in the process.
+  // Spinning threads would use 400 ms each; a tenth of that is allowed for
+  // all other work in the process.
   EXPECT(std::clock() - before < CLOCKS_PER_SEC / 25);
 }
 
@@ -223,7 +223,7 @@ TEST(a_worker_spins_a_tenth_of_a_millisecond_and_sleeps) {
     microseconds.push_back(worker.once_asleep() - before);
   }
   std::sort(microseconds.begin(), microseconds.end());
-  // Spinning, and going to sleep under a sanitizer.
+  // The spin time, plus the time to fall asleep under a sanitizer.
   EXPECT(microseconds[10] < 1000.0);
 }
 

@@ -23,7 +23,7 @@ Table match(const Tier& tier, const Tokens& tokens, const Salt& salt = kNoSalt) 
   return found.blocks;
 }
 
-// Sends all full blocks of two tokens that there is room for; returns how many were sent.
+// Sends as many full blocks of two tokens as there is room for; returns their number.
 int extend(Tier& tier, Table& table, const Tokens& tokens, const Salt& salt = kNoSalt) {
   int num_sent = 0;
   bool is_sent = false;
@@ -120,12 +120,12 @@ TEST(successors_of_a_hidden_block_take_no_space) {
   tier.hide(held[1]);
   EXPECT_EQ(tier.num_stored(), 1);
   EXPECT_EQ(tier.num_known(), 2);
-  tier.arrive(true);  // the last of the blocks, which is on its way meanwhile
+  tier.arrive(true);  // the last block, whose store was still pending
   EXPECT_EQ(tier.num_stored(), 1);
   check_owned(tier, {&held});
   tier.release(held);
   EXPECT_EQ(tier.num_known(), 1);
-  EXPECT_EQ(extend(tier, other, {1, 2, 3, 4, 5, 6, 7, 9}), 3);  // into what is free, nothing is given up
+  EXPECT_EQ(extend(tier, other, {1, 2, 3, 4, 5, 6, 7, 9}), 3);  // into free space, nothing is evicted
   check_owned(tier, {&other});
 }
 
@@ -155,7 +155,7 @@ TEST(a_table_releases_successors_of_a_hidden_block) {
   tier.release_hidden(table, num_hides);
   EXPECT(table == Table{other[0]});
   tier.release_hidden(other, num_hides);
-  EXPECT_EQ(other.size(), 3u);  // nothing was hidden since
+  EXPECT_EQ(other.size(), 3u);  // no block was hidden in the meantime
   check_owned(tier, {&table, &other});
 }
 

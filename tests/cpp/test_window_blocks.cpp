@@ -33,14 +33,14 @@ TEST(a_token_sees_its_window) {
   EXPECT(WindowBlocks(9, kBlockTokens, {}).first_seen(16) == 0);
 }
 
-TEST(a_request_begins_where_its_window_is_there) {
+TEST(a_request_begins_where_its_window_is_cached) {
   WindowBlocks windows(5, kBlockTokens, {6, 5});
   for (const BlockId block : ids(5)) windows.need(block);
   EXPECT(windows.num_usable(ids(5)) == 5);
   for (const BlockId block : ids(5)) windows.release(block, false);
   windows.drop(id(5));
   EXPECT(windows.num_usable(ids(5)) == 4);
-  windows.drop(id(3));  // seen after 3 or 4 blocks
+  windows.drop(id(3));  // visible after 3 or 4 blocks
   EXPECT(windows.num_usable(ids(5)) == 2);
   windows.drop(id(1));
   EXPECT(windows.num_usable(ids(5)) == 0);
@@ -48,7 +48,7 @@ TEST(a_request_begins_where_its_window_is_there) {
   EXPECT(WindowBlocks(5, kBlockTokens, {}).num_usable(ids(5)) == 5);
 }
 
-TEST(borders_are_given_up_last_and_needed_blocks_never) {
+TEST(borders_are_evicted_last_and_needed_blocks_never) {
   WindowBlocks windows(9, kBlockTokens, {6, 3});
   for (const BlockId block : ids(3)) windows.need(block);
   windows.need(id(3));
@@ -78,7 +78,7 @@ TEST(a_block_that_is_needed_again_stays_a_border) {
 }
 
 TEST(borders_are_at_regular_distances) {
-  const WindowBlocks windows(999, kBlockTokens, {6, 999});  // every 16 · 6 tokens, that is 24 blocks
+  const WindowBlocks windows(999, kBlockTokens, {6, 999});  // every 16 · 6 tokens, which is 24 blocks
   EXPECT(!windows.is_before_regular_border(21));
   EXPECT(windows.is_before_regular_border(22) && windows.is_before_regular_border(23));
   EXPECT(!windows.is_before_regular_border(24) && windows.is_before_regular_border(47));
@@ -108,7 +108,7 @@ TEST(equal_blocks_keep_one_window_block) {
   }
 }
 
-TEST(an_equal_block_that_no_request_sees_takes_nothing_along) {
+TEST(an_unused_equal_block_moves_no_window_block) {
   BlockManager blocks(4, 2, true, {3, 4});
   std::vector<BlockId> first{blocks.allocate()}, second{blocks.allocate()};
   blocks.publish(first, 0, {1, 2}, {});
@@ -130,7 +130,7 @@ TEST(a_request_can_begin_where_the_cache_or_a_tier_has_what_it_sees) {
   EXPECT(none.num_usable(3, [](size_t) { return false; }) == 3);
 }
 
-TEST(a_block_that_is_given_up_gives_up_its_window_block) {
+TEST(evicting_a_block_evicts_its_window_block) {
   BlockManager blocks(1, 2, true, {3, 1});
   std::vector<BlockId> table{blocks.allocate()};
   blocks.windows().need(table[0]);
@@ -146,7 +146,7 @@ TEST(a_block_that_is_given_up_gives_up_its_window_block) {
 }
 
 TEST(the_pool_holds_what_all_requests_see_and_a_step_writes) {
-  // 8 requests of 4 + 2 blocks, and 64 of a step; 2048 / 64 borders of 4 blocks.
+  // 8 requests with 4 + 2 blocks each, and 64 blocks of a step; 2048 / 64 borders of 4 blocks.
   EXPECT(ballast::least_window_blocks({128, 2048, 32, 8, 2048, false}) == 112);
   EXPECT(ballast::ample_window_blocks({128, 2048, 32, 8, 2048, false}) == 240);
   EXPECT(ballast::ample_window_blocks({128, 200, 32, 8, 2048, false}) == 128);

@@ -1,4 +1,4 @@
-"""The documentation's site, built once for the tests that need it."""
+"""The documentation site, built once for the tests that need it."""
 
 from __future__ import annotations
 

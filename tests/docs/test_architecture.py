@@ -1,4 +1,4 @@
-"""The documented layout is the actual layout, and paths in pages for developers exist."""
+"""The documented layout matches the actual layout, and paths in pages for developers exist."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
 
 DRAWN = {"runtime/ballast": 2, "operator/ballast_operator": 2, "csrc": 2, "tests": 1}
-"""Folders that are drawn with their content, and how deep."""
+"""Folders that the map shows with their content, and the depth."""
 
 PACKAGES = ("", "runtime/ballast/", "operator/ballast_operator/", "csrc/")
 """Folders that paths may be relative to."""
 MADE = (".venv/", "build/")
-"""Folders that commands write, outside the repository."""
+"""Folders that commands create, not part of the repository."""
 SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".sh", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".jsonl", ".jinja"}
 
 CODE = re.compile(r"^ *```\n(.*?)^ *```|`([^`]+)`", re.DOTALL | re.MULTILINE)
@@ -81,7 +81,7 @@ def test_the_documented_layers_match_import_linters() -> None:
 
 
 def named_paths(page: str) -> Iterator[str]:
-    """Every word in code on the page that is a path: it has a slash within, or the ending of a file."""
+    """Every path in code on the page: a word with an inner slash or a file name suffix."""
     for match in CODE.finditer((ROOT / page).read_text(encoding="utf-8")):
         for word in re.split(r"[\s,;()=]+", match[1] or match[2]):
             path = word.rstrip(":.")

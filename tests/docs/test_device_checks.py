@@ -1,4 +1,4 @@
-"""Product code asks a backend or a platform what a device offers, never what type the device has."""
+"""Product code queries a backend or a platform for a device's features, and never checks the device type."""
 
 import ast
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ MAY_ASK = {
 
 
 def askers(name: str, text: str) -> Iterator[str]:
-    """The file and the function of each expression that asks for the type of a device."""
+    """File and function of each expression that checks a device type."""
     yield from _askers(ast.parse(text), name)
 
 

@@ -1,4 +1,4 @@
-"""No module of either package imports itself through others, not even for type checking or inside a function."""
+"""No package has circular imports, not even for type checking or inside a function."""
 
 import ast
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _imports(name: str, path: Path, known: set[str]) -> Iterator[str]:
 
 
 def _ran_for(target: str, name: str) -> Iterator[str]:
-    """The module and the packages around it, whose `__init__` run with it; not those that hold `name` as well."""
+    """The module and its parent packages, whose `__init__` runs with it, except those that also contain `name`."""
     parts = target.split(".")
     packages = (".".join(parts[:depth]) for depth in range(1, len(parts)))
     yield target
@@ -51,7 +51,7 @@ def _ran_for(target: str, name: str) -> Iterator[str]:
 
 
 def _absolute(node: ast.ImportFrom, name: str, *, is_package: bool) -> str:
-    """The module that a `from` names, with leading dots resolved against the module that holds the statement."""
+    """The module that a `from` statement names, with leading dots resolved relative to its own module."""
     if not node.level:
         return node.module or ""
     parts = name.split(".")
@@ -60,7 +60,7 @@ def _absolute(node: ast.ImportFrom, name: str, *, is_package: bool) -> str:
 
 
 def find_circle(graph: dict[str, set[str]]) -> list[str] | None:
-    """Modules each of which imports the next, the first one again at the end; None where there is no circle."""
+    """Modules that import each other in a circle, with the first one repeated at the end; None if there is none."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

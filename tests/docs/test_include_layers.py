@@ -1,4 +1,4 @@
-"""Folders of csrc include each other in one direction, the one that docs/architecture.md shows."""
+"""Folders of csrc include each other only in the direction that docs/architecture.md shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Chains = list[list[list[str]]]
 
 
 def below(chains: Chains) -> dict[str, set[str]]:
-    """For each folder, the folders that it may include: those right of it, and right of those in another chain."""
+    """For each folder, the folders that it may include: those to its right, also in other chains."""
     direct: dict[str, set[str]] = {}
     for chain in chains:
         for at, layer in enumerate(chain):
@@ -30,7 +30,7 @@ def below(chains: Chains) -> dict[str, set[str]]:
 
 
 def upward_includes(sources: Path, chains: Chains) -> Iterator[str]:
-    """Every include of a folder that is not below, as "file includes file"."""
+    """Every include from a folder that is not below, as "file includes file"."""
     allowed = below(chains)
     for path in sorted(sources.rglob("*")):
         if path.suffix in (".h", ".cpp"):
@@ -44,7 +44,7 @@ def upward_includes(sources: Path, chains: Chains) -> Iterator[str]:
 def test_folders_include_only_lower_layers() -> None:
     chains = drawn_layers()["csrc"]
     folders = {str(path.parent.relative_to(CSRC)) for path in CSRC.rglob("*.h")}
-    assert set(below(chains)) == folders, "every folder has its place in docs/architecture.md"
+    assert set(below(chains)) == folders, "docs/architecture.md must show every folder"
     assert not [folder for folder, lower in below(chains).items() if folder in lower]
     assert list(upward_includes(CSRC, chains)) == []
 

@@ -1,6 +1,6 @@
-"""Code of the whole model works with a list of devices: it never assumes that there is one.
+"""Code for the whole model works with a list of devices: it never assumes that there is only one.
 
-Objects of one device (`OF_ONE_DEVICE`) are made once per device, so they may name theirs."""
+Objects that belong to one device (`OF_ONE_DEVICE`) may refer to it."""
 
 import ast
 from pathlib import Path
@@ -28,7 +28,7 @@ WHOLE = {"self", "model", "hybrid", "runner", "state", "options", "settings", "p
 """Names of objects that have several devices. `machine.device` is the option's text."""
 SINGULAR = {"device", "torch_device", "vram", "device_memory"}
 IN_HYBRID = {"backend", "platform"}
-"""Singular too, in the files of the hybrid."""
+"""Names that are also singular, in files of the hybrid."""
 TEXTS = {
     "config/options.py MachineConfig": "the text of the option, from which `gpus` derives the list",
     "config/options.py MachineConfig gpus": "the same",
@@ -36,7 +36,7 @@ TEXTS = {
     "plan/rows.py WeightRow": "the device of the tensors of a row",
     "wire/schemas.py EngineView": "the text of the option, for people",
 }
-"""Texts that are called device, with the reason."""
+"""Strings that are named device, with the reason."""
 FIRST_OR_LAST = {
     "model/hybrid/model.py HybridModel __init__": "the first device gets the embedded tokens",
     "model/hybrid/model.py HybridModel _prefill": "the first device gets the embedded tokens",
@@ -62,9 +62,9 @@ class Finder(ast.NodeVisitor):
         self._singular = SINGULAR | IN_HYBRID if name.startswith((HYBRID, "FILE")) else SINGULAR
         self._is_of_one = False
         self.found: list[str] = []
-        """File, class and function of each, with the code."""
+        """File, class, function and code of each finding."""
         self.ends: set[str] = set()
-        """File, class and function of each use of the first or the last device."""
+        """File, class and function of each use of only the first or last device."""
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         before, self._is_of_one = self._is_of_one, "Device" in node.name and not node.name.endswith("Devices")

@@ -59,7 +59,7 @@ def test_old_fashioned_phrases_are_rare(most: int, paths: tuple[str, ...]) -> No
 
 
 def is_prose(file: Path, line: str) -> bool:
-    """Code counts only where a line has a comment, a string or a docstring's text."""
+    """Whether the line counts: code counts only if it contains a comment, a string or docstring text."""
     if file.suffix in CPP_SUFFIXES:
         return "//" in line or '"' in line
     if file.suffix in {".py", ".pyi"}:

@@ -1,4 +1,4 @@
-"""The site's search, in a browser, finds the right page first for the words that people type."""
+"""The site's search, in a browser, shows the right page first for typical search words."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def page(site: Path) -> Iterator[Page]:
 
 
 def first_result(page: Page, words: str) -> str:
-    """Path of the page that the search shows first; empty if it finds nothing."""
+    """Path of the first result; empty if there is none."""
     box, results = page.locator("input[aria-label=Search]"), page.locator("a[role=option]")
     box.fill("")
     expect(results).to_have_count(0)

@@ -18,7 +18,7 @@ PACKING = ("avx2", "avx512")
 
 
 def source(*paths: Path) -> str:
-    """The code of some files, without comments."""
+    """The code of these files, without comments."""
     return COMMENT.sub("", "\n".join(path.read_text(encoding="utf-8") for path in paths))
 
 
@@ -37,7 +37,7 @@ def listed() -> dict[str, set[str]]:
 
 
 def used(names: set[str]) -> set[str]:
-    """Those that the shared kernels use."""
+    """The names that the shared kernels use."""
     kernels = source(*(CPU / "panels").glob("*.h"), *(CPU / "shared").glob("*.h"))
     return names & set(re.findall(r"\w+", kernels))
 
@@ -51,7 +51,7 @@ def test_an_instruction_set_defines_the_listed_operations(isa: str) -> None:
     names = defined(source(CPU / isa / "simd.h"))
     required = ALL | PACKED if isa in PACKING else ALL
     assert required - names == set()
-    assert used(names) - required - OPTIONAL == set(), "a name that kernels use is not listed"
+    assert used(names) - required - OPTIONAL == set(), "kernels use a name that is not listed"
 
 
 def test_every_listed_name_is_used() -> None:
@@ -60,7 +60,7 @@ def test_every_listed_name_is_used() -> None:
     assert names - used(names) == set()
     optional = {isa: OPTIONAL & defined(source(CPU / isa / "simd.h")) for isa in PACKING}
     assert OPTIONAL - optional["avx2"] == set()
-    assert optional["avx512"] < OPTIONAL, "a name that all instruction sets define is not optional"
+    assert optional["avx512"] < OPTIONAL, "a name defined for all instruction sets is not optional"
 
 
 def test_definitions_are_found() -> None:

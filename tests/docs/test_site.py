@@ -1,4 +1,4 @@
-"""The documentation builds, and every link leads somewhere."""
+"""The documentation builds, and all links are valid."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def test_the_site_builds_without_a_warning(site: Path) -> None:
     assert {"install", "quickstart", "resource", "upgrade", "contributing", "changelog", "security"} <= pages
     decisions = (site / "decisions/index.html").read_text()
     assert "Report conditions from running processes" in decisions
-    assert "fonts.googleapis" not in decisions, "pages load nothing from elsewhere"
+    assert "fonts.googleapis" not in decisions, "pages must not load anything from other hosts"
     search = (site / "search.json").read_text()
-    assert "quantization" in search, "the other spelling of quantisation finds something"
-    assert "report-conditions-from-running-processes" not in search, "decisions are left out of the search"
+    assert "quantization" in search, "the American spelling of quantisation must have results"
+    assert "report-conditions-from-running-processes" not in search, "decisions are excluded from the search"
 
 
 WIDE = (
@@ -67,7 +67,7 @@ def test_links_of_pages_outside_the_site_lead_to_files() -> None:
 
 
 def test_the_readme_pushes_the_images_that_are_built() -> None:
-    """`make image` names them with the project's version; the chart takes the runtime for CPUs as well."""
+    """`make image` tags them with the project's version; the chart also uses the runtime image for CPUs."""
     [pushed] = re.findall(r"for image in (.*); do", (ROOT / "README.md").read_text())
     assert pushed.split() == [
         f"ballast-operator:{__version__}",

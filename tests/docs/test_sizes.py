@@ -15,7 +15,7 @@ MAX_FUNCTION = 60
 
 
 def too_long(path: Path) -> Iterator[str]:
-    """The file, and its classes and functions, that are longer than the limits."""
+    """The file, and its classes and functions, if they exceed the limits."""
     name, text = path.relative_to(ROOT).as_posix(), path.read_text()
     if len(text.splitlines()) > MAX_FILE:
         yield name
@@ -30,7 +30,7 @@ def _definitions(node: ast.AST, outer: str) -> Iterator[str]:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             inner = f"{outer}{child.name}"
             limit = MAX_CLASS if isinstance(child, ast.ClassDef) else MAX_FUNCTION
-            # Triton compiles a kernel as one function. Helpers would need all of its variables.
+            # Triton compiles a kernel as one function. Helper functions would need all of its variables.
             is_kernel = any("jit" in ast.unparse(each) for each in child.decorator_list)
             if (child.end_lineno or 0) - child.lineno + 1 > limit and not is_kernel:
                 yield inner

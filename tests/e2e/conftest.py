@@ -1,4 +1,4 @@
-"""One real node for the session, with the operator installed as its users install it. Started by tools/e2e.sh."""
+"""One real node for the session, with the operator installed like users do. Run by tools/e2e.sh."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def kube(installed: InstalledNode) -> Kube:
 
 @pytest.fixture(scope="session", name="client_pod")
 def started_client_pod(installed: InstalledNode) -> str:
-    """Name of a pod in `default` that is not part of any service, with Python in it."""
+    """Name of a pod in `default` with Python that does not belong to a service."""
     return client_pod(installed, RUNTIME_IMAGE)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A failure comes with what the cluster looked like."""
+    """Add the state of the cluster to the report of a failure."""
     report = yield
     if report.failed and "installed" in getattr(item, "funcargs", {}):
         item.add_report_section(report.when, "cluster", item.funcargs["installed"].describe())
@@ -44,4 +44,4 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not list(ARCHIVES.glob("*.tar")):
-        raise pytest.UsageError(f"no images in {ARCHIVES}; run these tests by: make e2e")
+        raise pytest.UsageError(f"no images in {ARCHIVES}; run these tests with: make e2e")

@@ -1,4 +1,4 @@
-"""The sample of a kubelet's configuration by the kubelet's own judgement, before it looks for a cluster."""
+"""The kubelet validates the sample of its configuration, before it connects to a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAMPLE = ROOT / "manifests/samples/nodes/kubelet.yaml"
 
 
 def judged(text: str, folder: Path) -> str:
-    """What the kubelet says to this configuration before it ends."""
+    """The kubelet's output for this configuration before it exits."""
     config = folder / "kubelet.yaml"
     config.write_text(text)
     argv = [program("kubelet"), f"--config={config}", f"--root-dir={folder}", f"--kubeconfig={folder / 'none'}"]
@@ -24,7 +24,7 @@ def judged(text: str, folder: Path) -> str:
 
 def test_the_sample_is_valid(tmp_path: Path) -> None:
     message = judged(SAMPLE.read_text(), tmp_path)
-    assert "invalid kubeconfig" in message, "it got as far as that"
+    assert "invalid kubeconfig" in message, "the kubelet must accept the configuration first"
     assert "strict decoding" not in message
 
 

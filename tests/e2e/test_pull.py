@@ -1,4 +1,4 @@
-"""A model of a hub that the operator has pulled onto a claim, on a real node: by the runtime's image, as its user."""
+"""A model that the operator pulls from a hub to a claim on a real node, with the runtime's image and user."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_hub_model_is_pulled_served_and_cached(
     assert num_bytes >= len(server.files["tiny-Q8_0.gguf"])
     with served(installed, pulled_service("second", endpoint)) as name:
         assert chat_reply(installed, client_pod, name, "What is 12 + 7?")["choices"]
-    assert server.requested_bytes == num_bytes, "the second service takes what is there"
+    assert server.requested_bytes == num_bytes, "the second service uses the pulled model"
 
 
 def test_a_rejected_token_is_reported_and_a_corrected_one_is_used(
@@ -62,9 +62,9 @@ def test_a_rejected_token_is_reported_and_a_corrected_one_is_used(
     service = pulled_service("gated", endpoint, tokenSecretRef={"name": "hub-token"})
     kube.apply("inferenceservices", service, NAMESPACE)
     try:
-        wait_for("the refusal", lambda: "tokenSecretRef" in refusal(kube, "gated"), timeout_s=60)
+        wait_for("the rejection", lambda: "tokenSecretRef" in refusal(kube, "gated"), timeout_s=60)
         (pod,) = pulling_pods(installed)
-        assert pod["status"]["qosClass"] == "Burstable", "whole CPUs are for engines"
+        assert pod["status"]["qosClass"] == "Burstable", "whole CPUs are reserved for engines"
         assert not engine_pods(kube, "gated")
         right = base64.b64encode(b"right").decode()
         kube.merge("secrets", "hub-token", {"data": {"token": right}}, NAMESPACE)

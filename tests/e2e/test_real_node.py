@@ -52,7 +52,7 @@ def test_a_tiny_model_is_served_pinned_and_cleaned_up(installed: InstalledNode, 
         assert placement["pod"] == pod_name
         assert placement["node"] == installed.node.name
         assert placement["cpus"] == allowed_cpus(installed, pod_name) == "1"
-        # The kubelet takes the CPU from all others when it next looks, every 10 s.
+        # The kubelet removes the CPU from all other containers at its next check, every 10 s.
         wait_for("the CPU to be exclusive", lambda: allowed_cpus(installed, client_pod) == "0", timeout_s=30)
         assert placement["memoryNodes"] == "0"
         assert placement["localPercent"] == 100
@@ -88,7 +88,7 @@ def test_the_images_hold_no_compiler_and_run_as_their_own_user(installed: Instal
 
 
 def test_a_device_plugins_gpu_is_allocated_and_reported(installed: InstalledNode, kube: Kube) -> None:
-    # The device exists by name only: without the fall-back the engine would end.
+    # The device is simulated: without the fallback the engine would exit.
     resources = {"cpus": 1, "memory": "4Gi", "gpus": 1, "cpuFallback": True}
     with served(installed, sample("tiny-gpu", resources=resources)) as name:
         (pod,) = engine_pods(kube, name)
@@ -97,14 +97,14 @@ def test_a_device_plugins_gpu_is_allocated_and_reported(installed: InstalledNode
         wait_for("a report", lambda: kube.get("inferenceservices", name, NAMESPACE)["status"].get("placement"))
         (placement,) = kube.get("inferenceservices", name, NAMESPACE)["status"]["placement"]
         assert placement["cpus"] == allowed_cpus(installed, pod_name)
-        # The device exists by name only, so that its node cannot be confirmed from inside: said, not assumed.
+        # The device is simulated, so its NUMA node cannot be confirmed from inside: reported as unknown, not assumed.
         assert condition(kube, name, "NUMAPinned")["reason"] == "GPUNodeUnknown"
 
 
 def test_a_request_for_too_many_exclusive_cpus_is_reported_and_retried_rarely(
     installed: InstalledNode, kube: Kube
 ) -> None:
-    """A scheduler that does not count, as the node's own accounting would stop such a pod before its kubelet does."""
+    """Bypasses the scheduler, which would reject such a pod before its kubelet does."""
     resources = {"cpus": 2, "memory": "1Gi", "gpus": 0}
     service = sample("tiny-cpu", resources=resources, scheduling={"schedulerName": "binds-anyway"})
     stop = threading.Event()
@@ -119,7 +119,7 @@ def test_a_request_for_too_many_exclusive_cpus_is_reported_and_retried_rarely(
             assert found["reason"] in ("TopologyAffinityError", "UnexpectedAdmissionError"), found
             return found
 
-        message = wait_for("the refusal", refused, timeout_s=60)["message"]
+        message = wait_for("the rejection", refused, timeout_s=60)["message"]
         assert installed.node.name in message
         assert "2 CPUs" in message
         time.sleep(45)
@@ -127,11 +127,11 @@ def test_a_request_for_too_many_exclusive_cpus_is_reported_and_retried_rarely(
             int(pod["metadata"]["annotations"]["serving.ballast.dev/attempt"]) for pod in engine_pods(kube, "tiny-cpu")
         ]
         assert len(attempts) <= 3
-        assert max(attempts) <= 3, "10 s, 20 s, 40 s between attempts: a storm would be at hundreds"
+        assert max(attempts) <= 3, "10 s, 20 s, 40 s between attempts: a retry storm would reach hundreds"
 
         kube.merge("inferenceservices", "tiny-cpu", {"spec": {"resources": {"cpus": 1}}}, NAMESPACE)
         installed.kubectl("wait", "--for=condition=Ready", "bisvc/tiny-cpu", "--timeout=120s")
-        assert len(engine_pods(kube, "tiny-cpu")) == 1, "evidence of refusals goes when the replica works"
+        assert len(engine_pods(kube, "tiny-cpu")) == 1, "rejected pods are deleted when the replica works"
     finally:
         stop.set()
         binder.join()
@@ -176,7 +176,7 @@ def engine_pid() -> int:
 
 @contextmanager
 def seen_ready(kube: Kube, name: str) -> Iterator[list[str]]:
-    """Collects the status of Ready as it changes, looked at 20 times a second."""
+    """Record changes of the Ready status, polled 20 times a second."""
     seen: list[str] = []
     stop = threading.Event()
 
@@ -197,7 +197,7 @@ def seen_ready(kube: Kube, name: str) -> Iterator[list[str]]:
 
 
 NUM_CHOICES, CHOICE_TOKENS = 3, 4000
-"""A reply that outlasts the pod's last seconds in the Service, after which its engine drains: one choice at a time."""
+"""A reply that outlasts the pod's last seconds as an endpoint, after which its engine drains: one choice at a time."""
 
 
 def test_a_change_drains_the_running_request_and_restarts_once(
@@ -210,10 +210,10 @@ def test_a_change_drains_the_running_request_and_restarts_once(
             wait_for("the first chunk", running.first_line)
             kube.merge("inferenceservices", name, {"spec": {"engine": {"cacheLens": 8192}}}, NAMESPACE)
             wait_for("the engine to drain", lambda: is_draining(before["status"]["podIP"]), timeout_s=90)
-            assert running.is_running, "the request runs on while its engine drains"
+            assert running.is_running, "the request continues while its engine drains"
             seen = watch_pods_until_replaced(kube, name, before["metadata"]["uid"])
         assert running.exit_code == 0
-        assert running.lines[-1] == "[DONE]", "the running request was finished, not cut"
+        assert running.lines[-1] == "[DONE]", "the running request was completed, not aborted"
         chunks = [json.loads(line) for line in running.lines[:-1]]
         finished = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
         assert finished == ["length"] * NUM_CHOICES
@@ -226,14 +226,14 @@ def test_a_change_drains_the_running_request_and_restarts_once(
 
 
 class RunningChat:
-    """A streamed chat from another pod, read as it comes: a client that stops reading would hold up the drain."""
+    """A streamed chat from another pod, read continuously: a client that stops reading would delay the drain."""
 
     def __init__(self, installed: InstalledNode, client: str, service: str) -> None:
         kubectl = [str(program("kubectl")), f"--kubeconfig={installed.control_plane.kubeconfig}"]
         words = [address_of(installed, service), str(CHOICE_TOKENS), str(NUM_CHOICES)]
         self._argv = [*kubectl, "exec", client, "--", "python3", "-c", CHAT, *words]
         self.lines: list[str] = []
-        """What has come so far."""
+        """Lines received so far."""
 
     def first_line(self) -> str | None:
         assert self.lines or self.is_running, f"ended with {self.exit_code} before it began"
@@ -254,7 +254,7 @@ class RunningChat:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Wait for its end; after a failure, end it."""
+        """Wait for its end; after a failure, stop it."""
         if kind is not None:
             self._process.kill()
         self._process.wait(60)
@@ -268,13 +268,13 @@ class RunningChat:
 
 
 def is_draining(ip: str) -> bool:
-    """Whether the engine of the pod with this address refuses new requests, because it is about to end."""
+    """Whether the engine of the pod with this address rejects new requests because it is shutting down."""
     answer = httpx.get(f"http://{ip}:10003/readyz", timeout=5, trust_env=False)
     return answer.status_code == 503 and answer.json()["status"] == "draining"
 
 
 def watch_pods_until_replaced(kube: Kube, name: str, old_uid: str) -> list[set[str]]:
-    """The sets of uids of pods that were not over yet, until another pod than `old_uid` is Ready."""
+    """Sets of uids of unfinished pods over time, until a pod other than `old_uid` is Ready."""
     seen: list[set[str]] = []
 
     def replaced() -> bool:
@@ -294,4 +294,4 @@ def watch_pods_until_replaced(kube: Kube, name: str, old_uid: str) -> list[set[s
 def _operators_never_restarted(installed: InstalledNode) -> Iterator[None]:
     yield
     for pod in installed.kube.list("pods", "ballast-system"):
-        assert pod["status"]["containerStatuses"][0]["restartCount"] == 0, "the operator ran through all of it"
+        assert pod["status"]["containerStatuses"][0]["restartCount"] == 0, "the operator must not restart"

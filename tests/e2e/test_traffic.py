@@ -1,4 +1,4 @@
-"""Two replicas on two nodes, and clients that ask all the time: no request fails while pods come and go."""
+"""Two replicas on two nodes, with continuous client traffic: no request fails while pods are replaced."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def second_node(installed: InstalledNode) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def address(installed: InstalledNode, second_node: Node) -> Iterator[str]:
-    """The Service's, of two replicas that are ready on a node each: a node has one whole CPU to give."""
+    """Address of a Service with two replicas, each ready on its own node: a node has one allocatable whole CPU."""
     with served(installed, sample(NAME, replicas=2)):
         pods = engine_pods(installed.kube, NAME)
         assert {pod["spec"]["nodeName"] for pod in pods} == {installed.node.name, second_node.name}

@@ -1,4 +1,4 @@
-"""The tutorial, command by command, on the real node: what it tells people to type is what is run."""
+"""Runs the tutorial's commands on the real node exactly as written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEGABYTE = 10**6
 
 @pytest.fixture(scope="module")
 def bare(installed: InstalledNode) -> InstalledNode:
-    """The node without operator and definition, its images under the names that the chart has by default."""
+    """The node without operator and definition; its images have the chart's default names."""
     installed.kubectl("delete", "-f", str(installed.folder / "operator.yaml"), "--timeout=120s")
     installed.kubectl("delete", "-f", str(CRDS), "--timeout=120s")
     for image, name in ((OPERATOR_IMAGE, f"operator:{VERSION}"), (RUNTIME_IMAGE, f"runtime:{VERSION}-cpu")):
@@ -37,7 +37,7 @@ def bare(installed: InstalledNode) -> InstalledNode:
 
 @pytest.fixture(scope="module")
 def environment(bare: InstalledNode, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A shell that finds kubectl, helm and ballast-operator, and the cluster."""
+    """Shell environment with kubectl, helm, ballast-operator and the cluster's kubeconfig."""
     commands = tmp_path_factory.mktemp("bin")
     for name in ("kubectl", "helm"):
         (commands / name).symlink_to(program(name))
@@ -52,7 +52,7 @@ def blocks() -> Iterator[str]:
 
 
 def type_in(block: str, environment: dict[str, str]) -> str:
-    """What the commands print; each of them must succeed."""
+    """Output of the commands; each of them must succeed."""
     argv = ["bash", "-euo", "pipefail", "-c", block]
     done = subprocess.run(
         argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
@@ -67,7 +67,7 @@ def engine(bare: InstalledNode) -> Object:
 
 
 def runs_restricted(bare: InstalledNode, *where: str) -> None:
-    """As user 10001 with a root that cannot be written."""
+    """Check that pods run as user 10001 with a read-only root file system."""
     message = bare.kubectl("exec", *where, "--", "sh", "-c", "id -u; touch /opt/x 2>&1 || true")
     uid, refusal = message.splitlines()
     assert uid == "10001"
@@ -105,7 +105,7 @@ CHECKS = {
     "/v1/chat/completions": after_the_first_token,
     "helm uninstall": after_removal,
 }
-"""What must be so after the block with these words."""
+"""Conditions that must hold after the block with these words."""
 
 
 def test_the_tutorials_commands_have_the_described_results(bare: InstalledNode, environment: dict[str, str]) -> None:
@@ -121,7 +121,7 @@ def test_the_tutorials_commands_have_the_described_results(bare: InstalledNode, 
                 checked.add(words)
         if "helm upgrade" in block:
             wait_for("the upgraded operator", lambda: num_operators(bare) == 2, timeout_s=60)
-            assert engine(bare)["metadata"]["uid"] == uid, "no running model restarts"
+            assert engine(bare)["metadata"]["uid"] == uid, "running models must not restart"
     assert checked == CHECKS.keys()
     assert uid
 
@@ -134,5 +134,5 @@ def num_operators(bare: InstalledNode) -> int:
     ("image", "most"), [("ballast-operator-e2e", 250 * MEGABYTE), ("ballast-runtime-e2e-cpu", 900 * MEGABYTE)]
 )
 def test_images_are_small(image: str, most: int) -> None:
-    """Unpacked, as an archive holds it; the runtime without CUDA's libraries."""
+    """Unpacked size, as in an archive; for the runtime image without CUDA libraries."""
     assert (ARCHIVES / f"{image}.tar").stat().st_size <= most

@@ -1,4 +1,4 @@
-"""Every program of examples/ runs as a reader would run it, against the built-in model."""
+"""Every program in examples/ runs as a reader would run it, with the built-in model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_curl(server: ServerProcess) -> None:
 
 
 def test_a_conversation_with_openais_client(server: ServerProcess) -> None:
-    """The second turn comes as a stream."""
+    """The second turn is streamed."""
     reply = run([sys.executable, EXAMPLES / "openai_chat.py"], server)
     assert SAYS_WHAT_BALLAST_IS in reply
     assert "10002" in reply

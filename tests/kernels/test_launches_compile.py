@@ -26,6 +26,10 @@ from ballast.model.hybrid.experts.pair_sums import PairSums
 from ballast.model.hybrid.handoff import transport, transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
+from ballast.model.hybrid.recurrent.recurrence import Gates
+from ballast.model.hybrid.recurrent.state_rows import PlannedRows
+from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.rope import RopeTable
 from devkit.kernels.attention_cases import attention_case
 from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
@@ -113,6 +117,19 @@ def expanded_queries() -> None:
     pointwise.rotated_query(heads, case.step, 0.25, heads.half())
 
 
+def row_decays() -> None:
+    """A token of one row, and two chunks of another."""
+    mixer, width = KimiDeltaSpec(num_heads=2, head_dim=64, conv_taps=4), 128
+    recurrence, states = TritonRecurrence(mixer, 1e-6), torch.zeros(3, 2, 64, 64)
+    rows = PlannedRows([0, 1, 71], [1, 2], [1, 2], [(1, 1, 65, 0), (1, 65, 71, 2)], 1).send(torch.from_numpy)
+    gates = Gates(torch.zeros(71, 2), torch.zeros(71, width))
+    values = recurrence.update(torch.zeros(71, 3 * width), gates, torch.zeros(2), torch.zeros(width), states, rows)
+    recurrence.gated_norm(values, torch.zeros(71, width), torch.zeros(64))
+
+
+ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks", "fade_chunks", "pass_chunks"}
+
+
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
@@ -120,6 +137,7 @@ def expanded_queries() -> None:
         (hand_off, {"send", "fetch"}),
         (attention, {"round_query", "attend", "merge"}),
         (expanded_queries, {"rotated_query"}),
+        (row_decays, {*ROW_DECAYS, "gated_norm"}),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

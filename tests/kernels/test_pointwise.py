@@ -20,7 +20,7 @@ from ballast.model.hybrid.pointwise import pointwise_kernels, triton_pointwise
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.step import Step
-from ballast.model.rope import RopeTable
+from ballast.model.rope import RopeTable, unrotated
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.script import COMPILES_ONE
 from devkit.kernels.torch_pointwise import TorchPointwise
@@ -142,6 +142,20 @@ def test_queries_are_scaled_by_their_positions_and_keys_are_not(device, both, sc
         torch.testing.assert_close(queries[1], queries[0] * factors[:, None, None], **CLOSE)
         torch.testing.assert_close(expanded[1], expanded[0] * factors[:, None, None], **CLOSE)
         assert torch.equal(caches[1], caches[0])
+
+
+def test_entries_that_no_position_rotates_are_used_as_they_are(device) -> None:
+    heads, nope = random(3, 5, 40, device=device), random(3, 5, 16, device=device)
+    latents, weight = random(3, 16 + ROPE, device=device), random(16, device=device)
+    step = step_of([7, 0, 49], [9, 2, 15], device)
+    for kind in (TorchPointwise, TritonPointwise):
+        way = kind(1e-6, unrotated(ROPE), device)
+        cache, outside = torch.zeros((16, 16 + ROPE), device=device), torch.zeros((3, 5, 40), device=device)
+        query = way.query_and_cache(nope, heads, latents, weight, cache, step)
+        way.rotated_query(heads, step, 0.25, outside)
+        assert torch.equal(query, torch.cat([nope, heads[..., -ROPE:]], -1))
+        assert torch.equal(cache[step.slots, 16:], latents[:, 16:])
+        assert torch.equal(outside, heads * 0.25)
 
 
 @pytest.mark.parametrize(
@@ -364,20 +378,24 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
     ("name", "known"),
     [
         ("add_and_norm", {"PARTS": 3, "WIDTH": 7168, "STRIDE": 7168, "PADDED_WIDTH": 8192}),
-        (
-            "query_and_cache",
-            {
-                "HAS_SCALES": True,
-                "HEAD_DIM": 192,
-                "HEADS_STRIDE": 24576,
-                "RANK": 512,
-                "ROPE": 64,
-                "LATENT_STRIDE": 576,
-                "PADDED_RANK": 512,
-                "PADDED_PAIRS": 32,
-                "LARGEST": 65504.0,
-                "LARGEST_QUERY": 2e5,
-            },
+        *(
+            (
+                "query_and_cache",
+                {
+                    "HAS_SCALES": True,
+                    "ROTATES": rotates,
+                    "HEAD_DIM": 192,
+                    "HEADS_STRIDE": 24576,
+                    "RANK": 512,
+                    "ROPE": 64,
+                    "LATENT_STRIDE": 576,
+                    "PADDED_RANK": 512,
+                    "PADDED_PAIRS": 32,
+                    "LARGEST": 65504.0,
+                    "LARGEST_QUERY": 2e5,
+                },
+            )
+            for rotates in (True, False)
         ),
         (
             "heads_and_cache",

@@ -16,11 +16,20 @@ from triton.compiler import ASTSource
 
 from ballast._core import kernels
 from ballast.model.batch import Batch
-from ballast.model.hybrid.recurrent import chunk_kernels, conv_kernels, delta_kernels, triton_recurrence
-from ballast.model.hybrid.recurrent.recurrence import Gates
+from ballast.model.hybrid.recurrent import (
+    chunk_kernels,
+    conv_kernels,
+    delta_kernels,
+    row_decay_kernels,
+    triton_recurrence,
+)
+from ballast.model.hybrid.recurrent.recurrence import NORM_EPS, Gates
+from ballast.model.hybrid.recurrent.sizes import sizes_of
 from ballast.model.hybrid.recurrent.state_rows import StateRows, planned_rows
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
+from ballast.model.layers.layer import RecurrentMixer
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.torch_recurrence import TorchRecurrence
 
@@ -34,6 +43,8 @@ NETS = [
     replace(NET, num_heads=6, heads_alternate=True, v_dim=96),
     replace(NET, num_key_heads=1, num_heads=1, key_dim=16, v_dim=64, conv_taps=2),
 ]
+KIMI_NETS = [KimiDeltaSpec(num_heads=3, head_dim=32, conv_taps=4), KimiDeltaSpec(num_heads=1, head_dim=64, conv_taps=2)]
+ALL_NETS: list[RecurrentMixer] = [*NETS, *KIMI_NETS]
 
 
 class Row(NamedTuple):
@@ -64,7 +75,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where the kernels run in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    for module in (chunk_kernels, conv_kernels, delta_kernels):
+    for module in (chunk_kernels, conv_kernels, delta_kernels, row_decay_kernels):
         name = module.__name__.rpartition(".")[2]
         monkeypatch.setattr(triton_recurrence, name, interpreted(module, monkeypatch))
     return torch.device("cpu")
@@ -116,26 +127,29 @@ class Inputs(NamedTuple):
         return Inputs(*(each.to(device, dtype, copy=True) for each in self))
 
 
-def inputs_of(net: DeltaNetSpec, num_tokens: int) -> Inputs:
+def inputs_of(mixer: RecurrentMixer, num_tokens: int) -> Inputs:
     """Slots that no row may read hold NaN; decays are from 0.2 to 1."""
+    net = sizes_of(mixer)
     inputs, states = (
         torch.cat([torch.full((1, *shape), torch.nan), random(NUM_SLOTS - 1, *shape)])
         for shape in ((net.conv_taps - 1, net.channels), (net.num_heads, net.key_dim, net.v_dim))
     )
+    num_decays = net.num_heads * (net.key_dim if net.decays_rows else 1)
     return Inputs(
         random(num_tokens, net.channels + 8)[:, : net.channels],
         random(net.conv_taps, net.channels),
-        random(num_tokens, 2 * net.num_heads),
+        random(num_tokens, net.num_heads + num_decays),
         -torch.linspace(0.05, 1.0, net.num_heads),
-        random(net.num_heads) * 2,
+        random(num_decays) * 2,
         inputs,
         states,
     )
 
 
-def gates_of(net: DeltaNetSpec, products: torch.Tensor, *, is_grouped: bool) -> Gates:
+def gates_of(mixer: RecurrentMixer, products: torch.Tensor, *, is_grouped: bool = False) -> Gates:
+    net = sizes_of(mixer)
     group = net.num_heads // net.num_key_heads
-    return Gates(products, products, group) if is_grouped else Gates(*products.tensor_split(2, 1))
+    return Gates(products, products, group) if is_grouped else Gates(*products.tensor_split((net.num_heads,), 1))
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
@@ -143,23 +157,25 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("net", NETS)
-def test_convolutions_keep_the_last_inputs(device: torch.device, net: DeltaNetSpec, step: str) -> None:
-    num_tokens = sum(row.num_tokens for row in STEPS[step])
+@pytest.mark.parametrize("net", ALL_NETS)
+def test_convolutions_keep_the_last_inputs(device: torch.device, net: RecurrentMixer, step: str) -> None:
+    num_tokens, channels = sum(row.num_tokens for row in STEPS[step]), sizes_of(net).channels
     given = inputs_of(net, num_tokens)
     plain, fused = given.on(torch.device("cpu"), torch.float64), given.on(device, torch.float32)
     expected = TorchRecurrence(net, EPS).convolve(
         plain.x, plain.conv, plain.inputs, rows_on(torch.device("cpu"), STEPS[step])
     )
-    wide = torch.zeros(num_tokens, net.channels + 8, device=device)[:, : net.channels].copy_(fused.x)
+    wide = torch.zeros(num_tokens, channels + 8, device=device)[:, :channels].copy_(fused.x)
     found = TritonRecurrence(net, EPS).convolve(wide, fused.conv, fused.inputs, rows_on(device, STEPS[step]))
     close(found, expected)
     close(fused.inputs, plain.inputs)
 
 
-@pytest.mark.parametrize(("step", "is_grouped"), [*((step, False) for step in STEPS), ("mixed", True)])
-@pytest.mark.parametrize("net", NETS)
-def test_states_follow_the_definition(device: torch.device, net: DeltaNetSpec, step: str, is_grouped: bool) -> None:
+@pytest.mark.parametrize(
+    ("net", "step", "is_grouped"),
+    [*((net, step, False) for net in ALL_NETS for step in STEPS), *((net, "mixed", True) for net in NETS)],
+)
+def test_states_follow_the_definition(device: torch.device, net: RecurrentMixer, step: str, is_grouped: bool) -> None:
     given = inputs_of(net, sum(row.num_tokens for row in STEPS[step]))
     found, states = [], []
     for kind, on, dtype in (
@@ -178,15 +194,15 @@ def test_states_follow_the_definition(device: torch.device, net: DeltaNetSpec, s
         assert torch.equal(states[1][slot].cpu().nan_to_num(7), given.states[slot].nan_to_num(7))
 
 
-@pytest.mark.parametrize("net", NETS)
-def test_steps_of_any_length_give_the_same_numbers(device: torch.device, net: DeltaNetSpec) -> None:
+@pytest.mark.parametrize("net", ALL_NETS)
+def test_steps_of_any_length_give_the_same_numbers(device: torch.device, net: RecurrentMixer) -> None:
     """100 tokens in one step; token by token at the beginning and the end; from a state that a step left on its way."""
     given = inputs_of(net, 100).on(device, torch.float32)
     recurrence = TritonRecurrence(net, EPS)
 
     def update(begin: int, end: int, row: Row) -> torch.Tensor:
-        gates = gates_of(net, given.products[begin:end], is_grouped=False)
-        x = given.x[begin:end].contiguous()
+        gates = gates_of(net, given.products[begin:end])
+        x = given.x[begin:end].clone()
         rows = rows_on(device, [row])
         return recurrence.update(x, gates, given.rate, given.rate_shift, given.states, rows)
 
@@ -214,7 +230,7 @@ def test_equal_keys_replace_what_was_remembered(device: torch.device, alpha: flo
         (TritonRecurrence, device, torch.float32),
     ):
         own = given.on(on, dtype)
-        gates = gates_of(net, own.products, is_grouped=False)
+        gates = gates_of(net, own.products)
         rows = rows_on(on, LONG)
         out = kind(net, EPS).update(own.x.contiguous(), gates, own.rate, own.rate_shift * 0, own.states, rows)
         found.append((out, own.states[1:5]))
@@ -222,16 +238,46 @@ def test_equal_keys_replace_what_was_remembered(device: torch.device, alpha: flo
     close(found[1][1], found[0][1])
 
 
+def mixed_decays(net: KimiDeltaSpec, num_tokens: int) -> Inputs:
+    """Rows of a state are kept, decay, or are forgotten at once, by token and by row; all are forgotten by tokens 4 to
+    13, after which most are kept."""
+    given = inputs_of(net, num_tokens)
+    levels = torch.tensor([-12.0, -12.0, 0.0, 30.0])
+    chosen = torch.randint(4, (num_tokens, net.width), generator=torch.Generator().manual_seed(3))
+    given.products[:, net.num_heads :] = levels[chosen]
+    given.products[4:14, net.num_heads :] = 30.0
+    given.products[14:40, net.num_heads :] = -5.0
+    return given._replace(rate=given.rate * 0 - 16.0, rate_shift=given.rate_shift * 0)
+
+
+@pytest.mark.parametrize("net", KIMI_NETS)
+def test_strong_decays_of_rows_neither_overflow_nor_cancel(device: torch.device, net: KimiDeltaSpec) -> None:
+    """A chunk's sums of logarithms reach -20,000: their exponentials underflow, and differences of such sums would be
+    wrong by 1e-3."""
+    given = mixed_decays(net, 150)
+    found = []
+    for kind, on, dtype in (
+        (TorchRecurrence, torch.device("cpu"), torch.float64),
+        (TritonRecurrence, device, torch.float32),
+    ):
+        own = given.on(on, dtype)
+        gates, rows = gates_of(net, own.products), rows_on(on, LONG)
+        out = kind(net, EPS).update(own.x.contiguous(), gates, own.rate, own.rate_shift, own.states, rows)
+        found.append((out, own.states[1:5]))
+    close(found[1][0], found[0][0])
+    close(found[1][1], found[0][1])
+
+
 @pytest.mark.parametrize("step", ["one each", "mixed"])
-@pytest.mark.parametrize("net", NETS)
-def test_a_gpu_computes_what_the_cpu_does(device: torch.device, net: DeltaNetSpec, step: str) -> None:
-    rows, pool = STEPS[step], kernels.ThreadPool(1)
+@pytest.mark.parametrize("net", ALL_NETS)
+def test_a_gpu_computes_what_the_cpu_does(device: torch.device, net: RecurrentMixer, step: str) -> None:
+    rows, pool, sizes = STEPS[step], kernels.ThreadPool(1), sizes_of(net)
     num_tokens = sum(row.num_tokens for row in rows)
     given, batch = inputs_of(net, num_tokens), batch_of(STEPS[step])
     host, fused = given.on(torch.device("cpu"), torch.float32), given.on(device, torch.float32)
     assert batch.states is not None
     shared: dict[str, Any] = {"token_indptr": batch.query_indptr, "slots": batch.states, "isa": "reference"}
-    convolved = np.empty((num_tokens, net.channels), np.float32)
+    convolved = np.empty((num_tokens, sizes.channels), np.float32)
     kernels.short_conv(
         pool,
         x=host.x.contiguous().numpy(),
@@ -244,33 +290,37 @@ def test_a_gpu_computes_what_the_cpu_does(device: torch.device, net: DeltaNetSpe
     found = recurrence.convolve(fused.x.contiguous(), fused.conv, fused.inputs, table)
     close(found, torch.from_numpy(convolved))
     close(fused.inputs[1:], host.inputs[1:])
-    gates = gates_of(net, fused.products, is_grouped=False)
+    gates = gates_of(net, fused.products)
     out = recurrence.update(found, gates, fused.rate, fused.rate_shift, fused.states, table)
-    keyed = found[:, : 2 * net.key_width].cpu().numpy().reshape(num_tokens, 2, net.num_key_heads, net.key_dim)
-    beta, alpha = host.products.tensor_split(2, 1)
-    expected = np.empty((num_tokens, net.num_heads, net.v_dim), np.float32)
+    keyed = convolved[:, : 2 * sizes.key_width].reshape(num_tokens, 2, sizes.num_key_heads, sizes.key_dim)
+    keyed = keyed / np.sqrt(np.square(keyed).sum(-1, keepdims=True) + NORM_EPS)
+    beta, alpha = host.products.tensor_split((sizes.num_heads,), 1)
+    shifted = (alpha + host.rate_shift).view(num_tokens, sizes.num_heads, -1)
+    decays = (host.rate[:, None] * torch.nn.functional.softplus(shifted)).exp().numpy()
+    expected = np.empty((num_tokens, sizes.num_heads, sizes.v_dim), np.float32)
     kernels.delta_rule(
         pool,
-        queries=np.ascontiguousarray(keyed[:, 0]),
+        queries=keyed[:, 0] / np.float32(np.sqrt(sizes.key_dim)),
         keys=np.ascontiguousarray(keyed[:, 1]),
-        values=np.ascontiguousarray(convolved[:, 2 * net.key_width :]).reshape(expected.shape),
-        decays=(host.rate * torch.nn.functional.softplus(alpha + host.rate_shift)).exp().numpy(),
+        values=np.ascontiguousarray(convolved[:, 2 * sizes.key_width :]).reshape(expected.shape),
+        decays=decays if sizes.decays_rows else decays[:, :, 0],
         betas=beta.sigmoid().contiguous().numpy(),
         states=host.states.numpy(),
         out=expected,
-        heads_alternate=net.heads_alternate,
+        heads_alternate=sizes.heads_alternate,
         **shared,
     )
     close(out, torch.from_numpy(expected))
     close(fused.states[1:], host.states[1:])
 
 
-@pytest.mark.parametrize("net", NETS)
-def test_heads_are_normed_and_gated(device: torch.device, net: DeltaNetSpec) -> None:
-    values, weight = random(5, net.num_heads, net.v_dim), random(net.v_dim)
-    gates = random(5, net.value_width + 8)[:, 8:]
+@pytest.mark.parametrize("net", ALL_NETS)
+def test_heads_are_normed_and_gated(device: torch.device, net: RecurrentMixer) -> None:
+    sizes = sizes_of(net)
+    values, weight = random(5, sizes.num_heads, sizes.v_dim), random(sizes.v_dim)
+    gates = random(5, sizes.num_heads * sizes.v_dim + 8)[:, 8:]
     expected = TorchRecurrence(net, EPS).gated_norm(values.double(), gates.double(), weight.double())
-    strided = torch.zeros(5, net.value_width + 8, device=device)[:, 8:].copy_(gates)
+    strided = torch.zeros(5, gates.shape[1] + 8, device=device)[:, 8:].copy_(gates)
     found = TritonRecurrence(net, EPS).gated_norm(values.to(device), strided, weight.to(device))
     close(found, expected)
 
@@ -333,7 +383,9 @@ def test_other_widths_are_refused(sizes: dict[str, int]) -> None:
 
 KNOWN = {"HEADS": 32, "KEY_HEADS": 16, "KEY": 128, "VALUE": 128, "CHANNELS": 8192, "TOKENS": 64, "BLOCK": 32}
 KNOWN |= {"X_STRIDE": 12288, "TAPS": 4, "BETA_STRIDE": 64, "ALPHA_STRIDE": 64, "GATE_STRIDE": 12288}
-KNOWN |= {"PADDED_HEADS": 32, "PADDED_KEY_HEADS": 16, "PADDED_VALUE": 128}
+KNOWN |= {"DECAYS_ROWS": False, "SIGMOID": False, "PADDED_HEADS": 32, "PADDED_KEY_HEADS": 16, "PADDED_VALUE": 128}
+
+KIMI = {"KEY_HEADS": 32, "CHANNELS": 12288, "ALPHA_STRIDE": 4096, "ALTERNATE": False, "DECAYS_ROWS": True}
 
 
 @pytest.mark.parametrize(
@@ -347,6 +399,11 @@ KNOWN |= {"PADDED_HEADS": 32, "PADDED_KEY_HEADS": 16, "PADDED_VALUE": 128}
         (delta_kernels, "update_one_each", {"ALTERNATE": True}),
         (delta_kernels, "gated_norm", {"BLOCK": 8}),
         *((chunk_kernels, name, {"ALTERNATE": way}) for name in ("solve_chunks", "pass_chunks") for way in (0, 1)),
+        (delta_kernels, "update_one_each", KIMI),
+        (delta_kernels, "gated_norm", {"BLOCK": 8, "SIGMOID": True}),
+        (chunk_kernels, "pass_chunks", KIMI),
+        (row_decay_kernels, "prepare_rows", KIMI | {"BLOCK": 8}),
+        *((row_decay_kernels, name, KIMI | {"BLOCK": 16}) for name in ("score_blocks", "invert_chunks", "fade_chunks")),
     ],
 )
 @pytest.mark.usefixtures("kept_kernels")
@@ -368,7 +425,7 @@ def test_kernels_compile_for_a_gpu(module: Any, name: str, changes: dict[str, in
     compiled = triton.compile(
         ASTSource(function, types, constexprs=constants),
         target=GPUTarget("cuda", 90, 32),
-        options={"num_stages": 1} if module is chunk_kernels else {},
+        options={"num_stages": 1} if module in (chunk_kernels, row_decay_kernels) else {},
     )
     # Of a consumer GPU with compute capability 8.9 or 12.0.
     assert compiled.metadata.shared <= 99 << 10

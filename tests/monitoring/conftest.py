@@ -1,4 +1,4 @@
-"""What dashboards and alerts ask for, and the Prometheus that answers."""
+"""Fixtures for dashboards and alerts, and the Prometheus that evaluates them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from devkit.cluster.kube import Object
 
 @pytest.fixture(scope="session")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> Object:
-    """The groups of alerts as the chart installs them."""
+    """The alert groups as the chart installs them."""
     helm = Helm(tmp_path_factory.mktemp("helm"))
     objects = helm.template("--api-versions=monitoring.coreos.com/v1/PrometheusRule")
     (found,) = [body for body in objects if body["kind"] == "PrometheusRule"]

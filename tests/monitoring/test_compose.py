@@ -1,5 +1,5 @@
-"""examples/observability as far as it is read without docker and Grafana: by promtool, by the Compose specification,
-and by what its parts say of each other."""
+"""examples/observability, checked without docker and Grafana: with promtool, with the Compose specification, and for
+consistency between its files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def service(name: str) -> Object:
 
 
 def mounted(name: str) -> dict[str, Path]:
-    """Path in the container → path here, of what is mounted from here."""
+    """Path in the container → path in the repository, for each mount of a repository file."""
     volumes = [volume.split(":") for volume in service(name)["volumes"]]
     return {inside: (FOLDER / outside).resolve() for outside, inside, *_ in volumes if outside.startswith(".")}
 

@@ -1,5 +1,5 @@
-"""How the dashboards show problems: colours, links and marks. That their queries return numbers is tested on a
-real Prometheus, in tests/cluster."""
+"""How the dashboards show problems: colours, links and marks. tests/cluster tests the results of their queries with a
+real Prometheus."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The documentation's pictures of the dashboards: what they show of which panel.
+"""The documentation's pictures of the dashboards: the panels that they show.
 
-That Prometheus answers what they ask is tested in tests/cluster."""
+tests/cluster tests that Prometheus returns data for their queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def titles(svg: str) -> dict[str, str]:
-    """What each panel's group says, by its id."""
+    """The title of each panel's group, by its id."""
     return {
         group.attrib["id"]: "".join(group.itertext()).strip()
         for group in ET.fromstring(svg).iter(f"{SVG}g")
@@ -46,7 +46,7 @@ def test_a_panel_is_drawn_by_its_type_and_shows_missing_data() -> None:
 
 
 class Constant:
-    """A Prometheus in which every query has two series: one with a gap, and one that is no number."""
+    """A Prometheus in which every query returns two series: one with a gap, and one with NaN."""
 
     def query(self, _: str) -> list[dict[str, object]]:
         return [{"metric": {"pod": "a"}, "value": [1008, "0.5"]}]
@@ -90,7 +90,7 @@ def test_a_table_reports_the_number_of_omitted_rows() -> None:
     found[table] = [Series("", {"service": f"s{number}", "status": str(number > 0)}, (1.0,)) for number in range(30)]
     svg = draw(board, found, [], WINDOW)
     rows = [text for text in ET.fromstring(svg).itertext() if text.strip() in {f"s{number}" for number in range(30)}]
-    assert rows[0].strip() == "s0", "what is false comes first"
+    assert rows[0].strip() == "s0", "false values are sorted first"
     assert f"and {30 - len(rows)} more rows" in svg
 
 

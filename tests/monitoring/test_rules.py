@@ -1,5 +1,5 @@
-"""Alerts by Prometheus' own judge: each fires on its scenario, none on a healthy fleet, each has a page that says what
-to do."""
+"""Alerts, evaluated by promtool: each fires in its scenario, none fires for a healthy fleet, and each has a page with
+instructions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_each_alert_fires_on_its_scenario_and_is_silent_on_a_healthy_fleet(rules
     for scenario in yaml.safe_load(SCENARIOS.read_text())["tests"]:
         for case in scenario["alert_rule_test"]:
             (fires if case["exp_alerts"] else silent).add(case["alertname"])
-    # promtool takes an alert's name that no rule has for one that is silent.
+    # promtool treats the name of a missing alert like an alert that does not fire.
     assert fires == silent == {rule["alert"] for rule in alerts(rules)}
 
 

@@ -1,4 +1,4 @@
-"""A machine in software with two NUMA nodes for each module. Started by tools/numa.sh."""
+"""An emulated machine with two NUMA nodes for each module. Run by tools/numa.sh."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from devkit.vm.table import Table
 
 @pytest.fixture(scope="module")
 def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """With as many CPUs of each node as the module says in CPUS_PER_NODE."""
+    """A guest whose nodes have the number of CPUs that the module sets in CPUS_PER_NODE."""
     guest = Guest(boot_files(), tmp_path_factory.mktemp("guest"), request.module.CPUS_PER_NODE)
     guest.start()
     try:
@@ -25,7 +25,7 @@ def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def table() -> Iterator[Table]:
-    """What was seen, printed at the end and added to the records."""
+    """Observations, printed at the end and added to the records."""
     table = Table()
     yield table
     table.show()
@@ -33,7 +33,7 @@ def table() -> Iterator[Table]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A failure comes with what the cluster looked like."""
+    """Add the state of the cluster to the report of a failure."""
     report = yield
     clusters = [found for found in getattr(item, "funcargs", {}).values() if isinstance(found, GuestCluster)]
     if report.failed and clusters:

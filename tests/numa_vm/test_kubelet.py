@@ -1,6 +1,6 @@
-"""Services under a kubelet that has two NUMA nodes: what it gives, what it refuses, and what the operator says of it.
+"""Services with a kubelet on two NUMA nodes: what it allocates, what it rejects, and what the operator reports.
 
-Each NUMA node has four CPUs, of which one stays with the system, and a GPU, which exists by name only, is on node 1.
+Each NUMA node has four CPUs, one of them reserved for the system. Node 1 has a simulated GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from devkit.vm.table import Table
 __all__ = ["CPUS_PER_NODE"]
 
 BACKOFF_S, MOST_ATTEMPTS = 45, 3
-"""The first attempts are 10 s and 20 s apart, and the next one follows after 40 s."""
+"""The first two delays between attempts are 10 s and 20 s, the next one is 40 s."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def cluster(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def seen(cluster: GuestCluster, name: str) -> dict[str, object]:
-    """What the kubelet gave and the kernel allows, after a look whether both agree with what the operator says."""
+    """The kubelet's allocation and the kernel's limits, after checking that the operator's report matches both."""
     given, (cpus, memory), placement = cluster.given(name), cluster.allowed(name), cluster.placement(name)
     assert (given.cpus, given.memory_nodes) == (cpus, parse_list(memory))
     assert (placement["cpus"], placement["memoryNodes"], placement["node"]) == (cpus, memory, NAME)
@@ -55,9 +55,9 @@ def test_one_numa_node_is_allocated_and_preferably_the_gpus(cluster: GuestCluste
         cluster.wait(name, "Ready", "True", "Serving")
         cluster.wait(name, "NUMAPinned", "True", "CPUsAndMemoryAligned")
         without = seen(cluster, name)
-    # Node 0 is free again: only the GPU draws the next pod to node 1.
+    # Node 0 is free again: only the GPU makes the next pod use node 1.
     with cluster.service("with-gpu", "SingleNode", "Require", gpus=1, cpuFallback=True) as name:
-        # There is no driver that could tell the process where its GPU is: said, not assumed, and required.
+        # Without a driver, the process cannot learn the GPU's node: reported as unknown, and an error if required.
         cluster.wait(name, "NUMAPinned", "False", "GPUNodeUnknown")
         cluster.wait(name, "Ready", "False", "GPUNodeUnknown")
         with_gpu = seen(cluster, name)
@@ -89,7 +89,7 @@ def test_a_pod_that_fits_no_numa_node_is_retried_rarely(cluster: GuestCluster, t
 def test_restricted_spreads_only_pods_that_need_several_nodes(cluster: GuestCluster, table: Table) -> None:
     cluster.node.run_kubelet("restricted")
     with cluster.service("spread", "AllNodes", "Require", cpus=5) as spread:
-        cluster.wait(spread, "Scheduled", "False", "TopologyAffinityError")  # one node has the memory
+        cluster.wait(spread, "Scheduled", "False", "TopologyAffinityError")  # only one node has the memory
         cluster.apply(spread, "AllNodes", "Require", cpus=5, memory="2Gi")
         cluster.wait(spread, "Scheduled", "True", "PodsScheduled")
         wait_for("CPUs", lambda: cluster.given(spread).cpus)

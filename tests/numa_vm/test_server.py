@@ -1,4 +1,4 @@
-"""The server on two NUMA nodes that the kernel really has: threads, pages, reports and text."""
+"""The server on a kernel with two NUMA nodes: threads, pages, reports and text."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ READY_TIMEOUT_S, REPLY_TIMEOUT_S = 240, 240
 
 @pytest.fixture(scope="module", autouse=True)
 def _model(guest: Guest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The built-in model with its last expert matrices as floats: quantised ones of 256 columns are too small to be
-    divided."""
+    """The built-in model with its last expert matrices as floats: quantized ones with 256 columns are too small to be
+    split."""
     file = copy_model(BUILT_IN / "model.gguf", tmp_path_factory.mktemp("model") / "model.gguf", _with_float_downs)
     guest.write(f"{MODEL}/model.gguf", file.read_bytes())
     for path in (BUILT_IN / "config").iterdir():
@@ -52,7 +52,7 @@ def _with_float_downs(tensors: Tensors) -> Tensors:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server in the guest, by its process id."""
+    """A server in the guest, identified by its process id."""
 
     guest: Guest
     pid: int
@@ -64,17 +64,18 @@ class Running:
         return str(answer["choices"][0]["message"]["content"])
 
     def report(self) -> dict[str, Any]:
-        """What the process says of itself."""
+        """The process's own report."""
         answer = httpx.get(f"{ADMIN}/debug/numa", trust_env=False, timeout=120).raise_for_status()
         return dict(answer.json())
 
     def cpus_of_threads(self) -> list[str]:
-        """What the kernel says of its compute threads."""
+        """CPU affinities of its compute threads, according to the kernel."""
         shown = self.guest.run("sh", "-c", f"grep -hE '^(Name|Cpus_allowed_list):' /proc/{self.pid}/task/*/status")
         return sorted(re.findall(r"Name:\s+ballast-cpu-\d+\nCpus_allowed_list:\s+(\S+)", shown))
 
     def bound_pages(self) -> dict[int, Counter[int]]:
-        """What the kernel says of its memory: node that a mapping prefers → node of its pages → 4 KiB pages."""
+        """Its memory according to the kernel: preferred node of a mapping → node of its pages → number of 4 KiB
+        pages."""
         bound: dict[int, Counter[int]] = {}
         for line in self.guest.read(f"/proc/{self.pid}/numa_maps").splitlines():
             if policy := re.search(r" prefer:(\d+)", line):
@@ -112,18 +113,20 @@ def test_each_node_computes_with_the_experts_in_its_own_memory(guest: Guest, tab
         texts_of_two = [server.text(prompt) for prompt in PROMPTS]
         two, cpus, bound = server.report(), server.cpus_of_threads(), server.bound_pages()
     assert texts_of_two == texts_of_one
-    assert cpus == ["0", "1", "2", "3"], "the kernel agrees that each thread has a CPU of its own"
+    assert cpus == ["0", "1", "2", "3"], "the kernel confirms that each thread has its own CPU"
     assert two["pinned"]
     assert two["mempolicy_available"]
     assert {node["node"]: node["threads"] for node in two["nodes"]} == {0: 2, 1: 2}
     assert set(bound) == {0, 1}
     for node, pages in bound.items():
-        assert set(pages) == {node}, "pages that are bound to a node are on it"
+        assert set(pages) == {node}, "pages that are bound to a node must be on it"
     experts = {node["node"]: node["expert_bytes"] for node in two["nodes"]}
     total = sum(experts.values())
-    assert all(abs(part / total - 0.5) < 0.05 for part in experts.values()), f"halves, for two threads each: {experts}"
+    assert all(abs(part / total - 0.5) < 0.05 for part in experts.values()), (
+        f"half per node, two threads each: {experts}"
+    )
     for node, expert_bytes in experts.items():
-        assert expert_bytes <= 4096 * bound[node][node], "the report claims no more than the kernel shows"
+        assert expert_bytes <= 4096 * bound[node][node], "the report must not exceed the kernel's numbers"
 
     for case, report in (("threads on one node", one), ("threads on two nodes", two)):
         nodes = report["nodes"]

@@ -1,4 +1,4 @@
-"""Services, pods and evidence for tests of pure decisions: a test names only what matters to it."""
+"""Services, pods and evidence for tests of pure decisions: a test sets only the relevant fields."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -71,7 +71,7 @@ def live_pod(attempt=FIRST, name=None, without=(), **metadata):
 
 
 def refused(replica=0, *, attempt=0, failures=0, age_s=100.0, reason="TopologyAffinityError", **more):
-    """A pod that the kubelet did not admit."""
+    """A pod that the kubelet rejected at admission."""
     status = {"phase": "Failed", "reason": reason, "message": "no", "ready": False, "running": False, **more}
     return pod(replica, attempt=attempt, failures=failures, age_s=age_s, **status)
 
@@ -80,6 +80,6 @@ PINNED = PodReport(verdict=NumaVerdict(True, "CPUsAndMemoryAligned", "fine"))
 
 
 def seen(*pods, report=PINNED, **more):
-    """Evidence of these pods, each with this report, and all of them behind the Service."""
+    """Evidence with these pods, each with this report and each an endpoint of the Service."""
     more.setdefault("behind", frozenset(pod.uid for pod in pods))
     return Evidence(pods=pods, reports={pod.uid: report for pod in pods}, **more)

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path in KUBECONFIG; no file is there yet."""
+    """The path in KUBECONFIG; the file does not exist yet."""
     path = tmp_path / "kubeconfig"
     monkeypatch.setenv("KUBECONFIG", str(path))
     return path

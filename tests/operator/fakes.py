@@ -35,7 +35,7 @@ def custom_resource(**spec):
 
 
 def live(body, **more):
-    """The object as the API server holds it."""
+    """The object as the API server stores it."""
     uid = f"{body['kind']}-{body['metadata']['name']}"
     since = (NOW - timedelta(minutes=5)).isoformat()
     metadata = {**body["metadata"], "uid": uid, "resourceVersion": "1", "creationTimestamp": since}
@@ -43,7 +43,7 @@ def live(body, **more):
 
 
 class FakeApi:
-    """`failures`: the HTTP status, or the error itself, by verb and kind."""
+    """`failures`: the HTTP status or the exception, by verb and kind."""
 
     def __init__(self, service, failures=None):
         self.objects, self.failures, self.writes = {}, failures or {}, []
@@ -131,7 +131,7 @@ class FakeApi:
 
 
 class FakeProber:
-    """Pods and Services that are ready and say nothing else; remembers which Services were asked."""
+    """Pods and Services that are ready and report nothing else; records which Services were probed."""
 
     def __init__(self):
         self.through_service = []

@@ -1,4 +1,4 @@
-"""A kubeconfig with a token, for tests of its readers."""
+"""A kubeconfig with a token, for tests of code that reads it."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import yaml
 
 
 def write_credentials(path: Path, port: int, token: str, **context: str) -> None:
-    """`context`: further fields of its context."""
+    """Write the file. `context`: additional fields of its context."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",

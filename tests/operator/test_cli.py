@@ -1,4 +1,4 @@
-"""What the command line refuses before anything starts, and in which words."""
+"""Command line errors before anything starts, and their messages."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_service_is_looked_for_in_the_namespace_of_the_context(
             self.send_error(404)
 
         def log_message(self, *_: object) -> None:
-            """Tests are quiet."""
+            """No log output during tests."""
 
     with HTTPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

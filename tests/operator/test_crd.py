@@ -1,4 +1,5 @@
-"""The definitions in charts/ballast/files/crd: made from the types, complete, and within what the API server takes."""
+"""The definitions in charts/ballast/files/crd: generated from the types, complete, and within the API server's
+limits."""
 
 import json
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_both_versions_are_served_with_the_same_content_and_one_is_stored(plural
 
 @pytest.mark.parametrize("plural", DEFINITIONS)
 def test_the_crd_fits_the_annotation_of_a_client_side_apply(plural):
-    """It keeps the whole definition in an annotation, and annotations have at most 256 KiB."""
+    """It stores the whole definition in an annotation, and annotations have at most 256 KiB."""
     assert len(json.dumps(DEFINITIONS[plural]())) < 200 * 2**10
 
 
@@ -148,7 +149,7 @@ ABSENT_OBJECTS = {
 
 
 def test_no_field_of_a_lists_item_has_a_default():
-    """Argo CD compares lists as a whole, so a default in one keeps a service OutOfSync."""
+    """Argo CD compares lists as a whole, so a default inside a list keeps a service OutOfSync."""
     root = {"properties": SCHEMA["properties"]}
     assert [path for path, field in fields(root) if "[]" in path and "default" in field] == []
 

@@ -1,7 +1,7 @@
-"""Every child's exact content, as `ballast-operator render` prints it.
+"""The exact content of every child, as printed by `ballast-operator render`.
 
-After an intended change: ballast-operator render --allowed-host-path /srv --allowed-host-path /run/agent -f SERVICE >
-tests/operator/golden/NAME.yaml, and read the difference.
+After an intended change, run: ballast-operator render --allowed-host-path /srv --allowed-host-path /run/agent -f
+SERVICE > tests/operator/golden/NAME.yaml, and review the difference.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What restarts pods, and what does not."""
+"""Which changes restart pods."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from ballast_operator.api.inference_service import InferenceService
 from ballast_operator.definitions import service_definition
 from ballast_operator.spec_hash import restarts, settings_hash, spec_hash
 
-# As the API server keeps it: with the defaults of the CRD under which it was written.
+# As stored by the API server: with the defaults of the CRD at the time of writing.
 SPEC = {
     "model": {"source": {"pvc": {"claimName": "models"}}, "ggufPath": "r1"},
     "engine": {"maxNewTokens": 1024, "cacheLens": 32768},
@@ -88,7 +88,7 @@ BESIDE = (
     *("volumes[].configMap", "volumes[].secret", "volumes[].emptyDir", "volumes[].hostPath", "volumes[].csi"),
     *("volumes[].name", "volumeMounts[].name", "sidecars[].volumeMounts[].name"),
 )
-"""Paths of fields that exclude other fields of the service with everything, or that are empty objects."""
+"""Paths of fields that exclude other fields of the service `everything`, or that are empty objects."""
 OTHER = {
     "type": "NodePort",
     "imagePullPolicy": "Never",
@@ -97,7 +97,7 @@ OTHER = {
     "memory": "99Gi",
     "cpu": "200m",
 } | {"whenUnsatisfiable": "DoNotSchedule"}
-"""Other values of fields that do not take any."""
+"""Alternative values for fields that accept only certain values."""
 
 
 def leaves(schema, path=""):
@@ -115,7 +115,7 @@ def value_at(spec, names):
 
 
 def changed(path, base=EVERYTHING):
-    """The spec with everything, or another, with another value there."""
+    """A copy of the spec (`everything` by default) with another value at this path."""
     spec = yaml.safe_load(yaml.safe_dump(base))
     *parents, last = path.removesuffix("[]").split(".")
     inside, value = value_at(spec, parents), value_at(spec, [*parents, last])
@@ -124,7 +124,7 @@ def changed(path, base=EVERYTHING):
     elif isinstance(value, int) and not isinstance(value, bool):
         inside[last] = 0 if last == "gpus" else value + 1
         if last == "gpus":
-            del inside["gpuClaim"]  # which is for a GPU alone
+            del inside["gpuClaim"]  # only valid with a GPU
     elif isinstance(value, list):
         inside[last] = [*value, value[-1]]
     else:
@@ -177,7 +177,7 @@ def test_another_cached_model_restarts(name):
 
 
 @pytest.mark.parametrize("path", LEAVES)
-def test_each_field_restarts_as_the_reference_says(path):
+def test_each_field_restarts_as_documented(path):
     before, after = read(EVERYTHING), read(changed(path))
     assert before != after
     assert (spec_hash(before) != spec_hash(after)) is restarts(path)

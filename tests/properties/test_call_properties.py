@@ -1,5 +1,5 @@
-"""Grammar and reader of each form of tool calls agree: a call that the grammar allows is read as the call that it says,
-in one piece, in many, and cut anywhere."""
+"""Grammar and parser of each tool call form agree: a call that the grammar allows is parsed to the same call, in one
+chunk, in many, and truncated anywhere."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ values = st.fixed_dictionaries(
 
 
 def can_be_written(form: str, call: dict[str, Any]) -> bool:
-    """Whether the form has a text for each value: bare text cannot tell null from "null", values of Qwen3-Coder and
-    Step end with a closing tag on a line of its own or with a tag that opens an argument that the call does not have
-    yet, and values of MiniMax-M2 and MiMo-V2 with a closing tag before another tag."""
+    """Whether the form can represent all values. Bare text cannot distinguish null from "null". Values of Qwen3-Coder
+    and Step end at a closing tag on its own line, or at a tag that opens an argument that the call does not have yet;
+    values of MiniMax-M2 and MiMo-V2 end at a closing tag before another tag."""
     is_bare = FORMS[form].style in ("keyed", "tagged", "invoke", "function")
     if is_bare and isinstance(call.get("note"), str) and call["note"].strip() == "null":
         return False
@@ -107,11 +107,11 @@ TEMPLATES = {
     **dict.fromkeys(("qwen3", "qwen3-next-instruct"), "Qwen3"),
     "mimo-v2.5": "MiMo-V2",
 }
-"""Templates that spell calls out, and the form of these."""
+"""Templates that write calls as text, and the form of their calls."""
 
 
 def rendered(name: str, calls: Sequence[dict[str, Any]]) -> str:
-    """A message of calls of `f`, as a template writes it, with marks instead of tokens."""
+    """A message with calls of `f` as rendered by a template, with marks instead of tokens."""
     family, release = RELEASES[name]
     template = ChatTemplate(source_of(release), bos_token="", eos_token="", release=release)
     requested = [
@@ -133,7 +133,7 @@ def rendered(name: str, calls: Sequence[dict[str, Any]]) -> str:
 def test_calls_that_a_template_writes_are_read_as_the_same_at_every_split(
     name: str, calls: list[dict[str, Any]]
 ) -> None:
-    """Bare values cannot tell null from texts: that is of the form, not of the reader."""
+    """Bare values cannot distinguish null from text: this is a property of the form, not of the parser."""
     form, tools = TEMPLATES[name], tool(PARAMETERS)
     calls = [{key: value for key, value in each.items() if key not in ("note", "unit")} for each in calls]
     assume(all(can_be_written(form, each) for each in calls))
@@ -156,7 +156,7 @@ def test_a_call_truncated_anywhere_leaves_no_markup(form: str, call: dict[str, A
     one, tools = FORMS[form], tool(PARAMETERS)
     text = one.write("f", call)
     whole = one.read(tools, [text]).calls[0].arguments
-    begin = 4 if form == "DeepSeek V3.2" else 0  # up to there the text may be content
+    begin = 4 if form == "DeepSeek V3.2" else 0  # the text before it may be content
     for end in range(begin, len(text)):
         message = one.read(tools, [text[:end]], is_cut=True)
         assert message.content.strip() == "", text[:end]
@@ -189,7 +189,7 @@ SPOKEN = tool(
 
 
 def written(form: str, seed: int) -> str | None:
-    """A random reply under the grammar; None for one that does not end."""
+    """A random reply allowed by the grammar; None if it does not end."""
     one, rng, output = FORMS[form], np.random.default_rng(seed), ""
     state = one.start(SPOKEN, parallel=False)
     known = [each for each in SNIPPETS if MARKS.isdisjoint(each) or one.marks.keys() & set(each)]

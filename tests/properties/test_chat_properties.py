@@ -1,5 +1,5 @@
-"""For any valid request, the stream equals the whole reply, both have the published schema, and calls are
-of tools that were declared, with arguments that fit."""
+"""For any valid request, the stream equals the whole reply, both match the published schema, and calls are of declared
+tools with valid arguments."""
 
 import json
 from collections.abc import Iterator

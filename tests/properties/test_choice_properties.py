@@ -1,4 +1,4 @@
-"""A choice's text, log probabilities and counts do not depend on how the tokens are cut into outputs, and agree."""
+"""Text, log probabilities and counts of a choice are consistent, and do not depend on how tokens are grouped."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ def job(stop: list[str], *, keep: bool, echo: bool) -> Job:
 
 
 def outputs(ids: list[int], sizes: list[int], reason: FinishReason) -> list[Output]:
-    """Outputs of several tokens each, as from speculative decoding."""
+    """Outputs with several tokens each, as with speculative decoding."""
     made, at = [], 0
     for size in [*sizes, len(ids)]:
         part = tuple(ids[at : at + size])
@@ -69,7 +69,7 @@ def test_a_choice_is_the_same_for_any_grouping_of_tokens(
     assert tokens == [token for piece in whole for token in piece.tokens]
     assert (choice.completion_tokens, choice.finish_reason) == (alone.completion_tokens, alone.finish_reason)
 
-    # Every counted token has an entry: in order, without gaps, each where its text begins.
+    # Every counted token has an entry: in order, without gaps, with the offset of its text.
     prompt = [5, 6] if echo else []
     assert [token.token_id for token in tokens] == [*prompt, *ids[: choice.completion_tokens]]
     assert [token_id for piece in pieces for token_id in piece.token_ids] == ids[: choice.completion_tokens]

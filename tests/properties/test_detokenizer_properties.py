@@ -1,4 +1,4 @@
-"""Text and token count do not depend on how a token stream is cut into pushes."""
+"""Text and token count do not depend on how a token stream is split into pushes."""
 
 import codecs
 import itertools
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ballast.text.detokenizer import Detokenizer
 from devkit.models.vocabulary import byte_tokenizer
 
-# A few merges so that tokens begin and end inside characters: ab, bc-halves of 中 and 👍.
+# A few merges so that tokens start and end inside characters: ab, bc-halves of 中 and 👍.
 TOKENIZER = byte_tokenizer(
     merges=[
         (b"a", b"b"),
@@ -34,7 +34,7 @@ stops = st.lists(
 
 
 def cut(ids: list[int], at: list[int]) -> list[list[int]]:
-    """`ids` cut into pieces, some of them empty."""
+    """`ids` split into chunks, some of them empty."""
     bounds = [0, *sorted(position % (len(ids) + 1) for position in at), len(ids)]
     return [ids[start:end] for start, end in itertools.pairwise(bounds)]
 
@@ -47,7 +47,7 @@ def expected(ids: list[int], stop: list[str]) -> tuple[str, bool, int]:
         ends = [(text.find(s) + len(s), -len(s)) for s in stop if s in text]
         if ends:
             end, negative_length = min(ends)
-            # Only at the very end can the replacement of an unfinished character complete a stop.
+            # Only at the end can the replacement of an incomplete character complete a stop string.
             return text[: end + negative_length], True, num_tokens
     return TOKENIZER.decode(ids), False, len(ids)
 

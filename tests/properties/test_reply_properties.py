@@ -1,4 +1,4 @@
-"""The parts of a stream, joined, equal those of the whole reply, however the tokens are cut into steps."""
+"""The joined parts of a stream equal those of the whole reply, however the tokens are split into steps."""
 
 import itertools
 
@@ -23,7 +23,7 @@ IDS = {mark: token_id for token_id, mark in MARKS.items()}
 
 
 def encoded(text: str) -> list[int]:
-    """The tokens of a text with marks in place of their tokens."""
+    """The tokens of a text that contains marks instead of control tokens."""
     ids: list[int] = []
     for run in text:
         ids += [IDS[Mark(run)]] if run in IDS else TOKENIZER.encode(run, parse_special=False)
@@ -48,7 +48,7 @@ stops = st.lists(st.text("ab`\n{中", min_size=1, max_size=3), max_size=2)
 
 
 def parts_of(pieces: list[list[int]], start: Start, stop: list[str]) -> list[Part]:
-    """The parts of a stream whose tokens come in these pieces."""
+    """The parts of a stream whose tokens arrive in these chunks."""
     detokenizer = Detokenizer(TOKENIZER, stop, marks=MARKS)
     parser = OutputParser(start, new_id=lambda: "call_x")
     parts = [part for piece in pieces for part in parser.push(detokenizer.push(piece).text)]
@@ -85,7 +85,7 @@ def test_the_order_of_parts_does_not_depend_on_chunking(text: str, start: Start,
 
 
 def merged(parts: list[Part]) -> list[tuple[object, str]]:
-    """Parts with adjacent ones of the same kind joined."""
+    """Parts, with adjacent ones of the same kind joined."""
     kinds = [(type(part), getattr(part, "index", None), getattr(part, "name", part)) for part in parts]
     keys = [kind if kind[0] is CallBegin else kind[:2] for kind in kinds]
     out: list[tuple[object, str]] = []
@@ -125,7 +125,7 @@ def test_text_without_marks_is_content_letter_by_letter(text: str, start: Start)
 @given(replies.filter(lambda text: Mark.END_CALLS not in text), starts)
 @settings(max_examples=times(60, 200), deadline=None)
 def test_words_are_never_lost(text: str, start: Start) -> None:
-    """Except for those of a last call whose name is not known when the reply ends."""
+    """Except for the text of a last call whose name is not complete when the reply ends."""
     text += E
     message = whole(parts_of([encoded(text)], start, []))
     calls = "".join(call.name + call.arguments for call in message.calls)

@@ -1,6 +1,7 @@
-"""/openapi.json is as strict as the server: a body that a schema forbids is refused, and one that it allows is served.
+"""/openapi.json is as strict as the server: a body that a schema forbids is rejected, and a body that it allows is
+served.
 
-Fields that depend on each other, and texts that hold a grammar or JSON, are beyond a schema; their refusals are listed.
+Schemas cannot describe dependencies between fields, or texts that contain a grammar or JSON; such errors are listed.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ BEYOND_SCHEMAS = re.compile(
     r"|cannot be read|cannot be enforced|not valid JSON|a schema must be an object|the prompt is empty"
     r"|only a message of the assistant can be continued"
 )
-"""Refusals for fields that depend on each other, and for what a text or a schema holds."""
+"""Errors about fields that depend on each other, and about the content of a text or a schema."""
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +138,7 @@ def fields_of(path: str) -> list[str]:
 
 
 def refusal(path: str, body: dict[str, Any]) -> str | None:
-    """Why the server refuses a body; None if it serves it."""
+    """The server's error for a body; None if it serves it."""
     try:
         ROUTES[path][2](json.dumps(body).encode(), IgnoredFields())
     except RequestError as error:
@@ -146,7 +147,7 @@ def refusal(path: str, body: dict[str, Any]) -> str | None:
 
 
 def bodies(path: str) -> Iterator[dict[str, Any]]:
-    """A body that is served, with each of its fields replaced by each value, left out, or joined by another."""
+    """A valid body with each of its fields replaced by each value, removed, or combined with another field."""
     base = ROUTES[path][1]
     for name in base:
         yield {key: value for key, value in base.items() if key != name}
@@ -164,9 +165,11 @@ def test_a_schema_rejects_exactly_what_the_server_rejects(path: str, validators:
     for body in bodies(path):
         why = refusal(path, body)
         if validators[path].is_valid(body):
-            assert why is None or BEYOND_SCHEMAS.search(why), f"{body} is allowed, and refused: {why}"
+            assert why is None or BEYOND_SCHEMAS.search(why), (
+                f"the schema allows {body}, but the server rejects it: {why}"
+            )
         else:
-            assert why is not None, f"{body} is forbidden, and served"
+            assert why is not None, f"the schema forbids {body}, but the server serves it"
             num_forbidden += 1
     assert num_forbidden > 200
 

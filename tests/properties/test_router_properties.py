@@ -1,4 +1,4 @@
-"""The device's router and the CPU's choose the same experts, for every rule, ties included."""
+"""The device's router and the CPU's choose the same experts, for every rule, including ties."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rules(draw: st.DrawFn) -> RoutingSpec:
 def test_the_device_chooses_the_same_experts_as_the_cpu(
     rule: RoutingSpec, seed: int, num_tokens: int, num_levels: int
 ) -> None:
-    # Logits and biases on coarse grids: many ties, and what is no tie is further apart than rounding.
+    # Logits and biases on coarse grids: many ties, and all other differences are larger than rounding errors.
     rng = np.random.default_rng(seed)
     logits = (rng.integers(0, num_levels, (num_tokens, rule.num_experts)) / 4).astype(np.float32)
     bias = None if seed % 2 else (rng.integers(-1, 2, rule.num_experts) / 2).astype(np.float32)

@@ -11,7 +11,7 @@ from ballast.engine.request import SamplingParams
 from devkit.compiled_sampler import CompiledSampler
 from devkit.oracles.numpy_sampler import BLOCK, _index_at, _nucleus
 
-# Eighths add up exactly, so that a plain walk is an oracle to the last bit.
+# Eighths add up exactly, so a plain loop is an exact oracle.
 weights_of = st.lists(st.integers(0, 40).map(lambda n: n / 8), min_size=1, max_size=60).map(
     lambda values: np.array([*values, 5.0])
 )

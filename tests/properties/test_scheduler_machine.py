@@ -10,7 +10,7 @@ from ballast._core import sched
 from devkit.long import times
 from devkit.oracles.reference_scheduler import ReferenceScheduler
 
-# Few tokens and short blocks, so that prefixes are shared and blocks are short all the time.
+# Few tokens and small blocks, so that prefixes are shared often and blocks are scarce.
 STOP = 3
 TOKENS = st.integers(0, 2)
 CLIENTS = st.integers(0, 2)
@@ -19,7 +19,7 @@ SALTS = st.tuples(st.integers(0, 1), st.integers(0, 1))
 
 @st.composite
 def windows(draw: st.DrawFn, sizes: dict[str, int], has_lanes: bool, has_tiers: bool) -> tuple[int, int]:
-    """Tokens of a window, and as few blocks as work or some more."""
+    """Tokens of a window, and the minimum number of blocks or a few more."""
     window = draw(st.integers(1, 10))
     chunk_size, prefill_chunk_size = sizes["chunk_size"], sizes["prefill_chunk_size"]
     least = sched.num_window_blocks(
@@ -57,7 +57,7 @@ def configs(draw: st.DrawFn) -> sched.SchedulerConfig:
     return sched.SchedulerConfig(
         **sizes,
         prefix_cache=prefix_cache,
-        # Seconds of steps of 1 and 8 tokens, so that each lane can be the cheaper one for a prompt.
+        # Costs of steps with 1 and 8 tokens in seconds, such that either lane can be the cheaper one for a prompt.
         decode_costs=[(1, 1.0), (8, 1.0 + decode_s)] if has_costs else [],
         prefill_costs=[(1, draw(st.floats(0.5, 4.0)))] if has_lanes else [],
         max_stall_s=draw(st.none() | st.floats(0.0, 3.0)),
@@ -98,7 +98,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         options: dict[str, Any],
         snapshots_at: list[float],
     ) -> None:
-        """`snapshots_at`: shares of each prompt."""
+        """`snapshots_at`: fractions of each prompt."""
         for prompt, max_tokens, min_tokens, priority in requests:
             at = [int(share * len(prompt)) for share in snapshots_at]
             self._add(prompt, max_tokens, min_tokens, priority=priority, snapshots_at=at, **options)
@@ -153,7 +153,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(request.decodes for request in self.reference.live.values()))
     @rule(guesses=st.lists(st.lists(TOKENS | st.just(STOP), max_size=5), min_size=1, max_size=4), data=st.data())
     def draft_tokens(self, guesses: list[list[int]], data: st.DataObject) -> None:
-        """For sequences that decode, and in vain for the others. About half of them are right."""
+        """For decoding sequences, and without effect for others. About half of the tokens are correct."""
         for tokens in guesses:
             self.reference.propose(data.draw(st.sampled_from(list(self.reference.live))), tokens)
         self.reference.step(
@@ -239,7 +239,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reference.now_s is not None)
     @rule(seconds=st.sampled_from((0.01, 0.5, 2.0, 30.0)))
     def wait(self, seconds: float) -> None:
-        """Time passes: costs follow the steps, and a pass that is held is held no longer."""
+        """Advance the time: costs follow the steps, and a delayed prefill pass is released."""
         self.reference.now_s += seconds
 
     @rule()

@@ -1,4 +1,4 @@
-"""On any machine, each thread is placed once, on free cores first, and evenly over the nodes."""
+"""On any machine, each thread is placed once, on free cores first, and evenly across nodes."""
 
 from __future__ import annotations
 

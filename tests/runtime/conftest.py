@@ -8,13 +8,13 @@ import pytest
 from devkit.models import written as tiny_models
 from devkit.models.written import MakeTiny, write_tiny_model
 
-# Each client of httpx reads the certificates of every authority, which takes 20 ms; no test asks a host outside.
+# Each httpx client loads the certificates of all authorities, which takes 20 ms; no test uses an external host.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parents[2] / "devkit/servers/one_authority.pem")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_tiny_models(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Workers' folders are in one of the run."""
+    """Workers share one folder of tiny models per test run."""
     base = tmp_path_factory.getbasetemp()
     tiny_models.share((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny-models")
 
@@ -27,5 +27,5 @@ def noise(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def written() -> MakeTiny:
-    """Tiny models, which tests only read."""
+    """Tiny models; tests only read them."""
     return tiny_models.tiny_model

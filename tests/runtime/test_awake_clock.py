@@ -1,4 +1,4 @@
-"""A clock that stands still while the process does."""
+"""A clock that stops while the process is stopped."""
 
 import threading
 

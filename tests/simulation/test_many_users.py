@@ -17,8 +17,7 @@ TWO_LANES = {
     "prefill_costs": [(64, 0.7), (4096, 1.0)],
 }
 ERROR = 0.25
-"""A prediction is good if it is this close to the true wait, as a share of it, or closer than a step that only
-decodes."""
+"""A prediction is good if its relative error is at most this, or its absolute error is less than a decode-only step."""
 GOOD_SHARE = 0.9
 
 
@@ -66,7 +65,7 @@ class Clocked:
             times = [end for end, _ in outstanding.values()]
             if pending:
                 times.append(pending[0][1].at_s)
-            assert times, "something waits and nothing runs"
+            assert times, "a request waits, but nothing runs"
             self.now_s = max(self.now_s, min(times))
             for lane, (end, plan) in list(outstanding.items()):
                 if end <= self.now_s:
@@ -145,15 +144,15 @@ QWEN3 = {
     "decode_costs": [(1, 0.007), (16, 0.034), (64, 0.10), (128, 0.11), (256, 0.23), (512, 0.36), (1024, 0.57)],
     "prefill_costs": [(64, 0.15), (512, 0.26), (16384, 1.06)],
 }
-"""The same of Qwen3-30B's shape."""
+"""The same for Qwen3-30B's shape."""
 CONTENTION = 1.9
-"""How much longer a pass of QWEN3 takes while the CPU computes prompts."""
+"""Slowdown of a pass of QWEN3 while the CPU computes prompts."""
 
 
 def first_tokens(
     users: int, prompt_tokens: int, reply_tokens: int, costs: dict[str, Any], contention: float = 1.0
 ) -> list[float]:
-    """Of users who send at the same time, by their order."""
+    """Time to first token of concurrent users, in their order."""
     limits = {"max_batch_size": 16, "prefill_chunk_size": 16384 if "prefill_costs" in costs else 256}
     clocked = Clocked(config(costs, **limits), costs, contention)
     arrivals = [Arrival(0.0, prompt_tokens, reply_tokens, 0) for _ in range(users)]
@@ -183,7 +182,7 @@ def test_users_beyond_the_batch_do_not_delay_those_within(users: int) -> None:
     alone = max(first_tokens(16, 64, 20, R1_CUT))
     times = first_tokens(users, 64, 20, R1_CUT)
     assert max(times[:16]) <= alone
-    assert min(times[16:]) > alone, "they wait for slots"
+    assert min(times[16:]) > alone, "these users wait for slots"
     assert times[16:] == sorted(times[16:])
 
 

@@ -1,4 +1,4 @@
-"""A seeded day in the life: thousands of requests that share prefixes, stop, give up and crowd each other out."""
+"""A seeded long run: thousands of requests that share prefixes, stop, are aborted and preempt each other."""
 
 import hashlib
 import random
@@ -19,7 +19,7 @@ CONFIG: dict[str, Any] = {
     "prefill_chunk_size": 96,
 }
 MOST_WAITING = 24
-"""Requests that wait for their first step; more are refused, as the engine does."""
+"""Maximum number of requests that wait for their first step; the engine rejects more, and so does this test."""
 
 
 class Simulation:
@@ -34,9 +34,8 @@ class Simulation:
         most_draft_tokens: int = 0,
         **options: Any,
     ) -> None:
-        """`num_clients`: the first asks for as much as all others. `num_salts`: number of salts among requests, no salt
-        included. `options`: of the scheduler's configuration,
-        besides CONFIG."""
+        """`num_clients`: the first client sends as many requests as all others together. `num_salts`: number of
+        different salts, including no salt. `options`: fields of the scheduler's configuration in addition to CONFIG."""
         self.random = random.Random(seed)
         self.reference = ReferenceScheduler(sched.SchedulerConfig(**(CONFIG | options)), looks_ahead)
         self.num_requests = num_requests
@@ -52,7 +51,7 @@ class Simulation:
 
     def run(self) -> None:
         while self.num_added < self.num_requests:
-            # Somewhat more arrivals than can be served, and in bursts, so that the queue fills up and drains.
+            # Somewhat more arrivals than can be served, in bursts, so that the queue fills up and drains.
             burst = self.random.randrange(1, 12) if self.random.random() < 0.065 else 0
             for seq in range(self.num_added, self.num_added + burst):
                 self._add(seq)
@@ -69,14 +68,14 @@ class Simulation:
         self.reference.run_dry(self._next_token, max_steps=10_000)
 
     def _step_of_the_prefill_lane(self) -> None:
-        """Its steps last for several of the other lane's."""
+        """Its steps last as long as several steps of the other lane."""
         if sched.Lane.PREFILL not in self.reference.outstanding:
             self._digest(self.reference.begin(sched.Lane.PREFILL))
         elif self.random.random() < 0.3:
             self.reference.end(sched.Lane.PREFILL, self._next_token, self._fail_some)
 
     def _move_some(self) -> None:
-        """Copies last for several steps; a few are lost, or find damage."""
+        """Transfers take several steps; a few are lost or find damaged blocks."""
         for tier in range(len(self.reference.tiers)):
             self.reference.end_stores(self.random.randrange(5), tier)
             if self.reference.config.state_slots:
@@ -93,7 +92,7 @@ class Simulation:
             self.reference.abort(self.random.choice(list(self.reference.fetches)))
 
     def _draft_some(self) -> None:
-        """For most sequences that decode."""
+        """Propose draft tokens for most decoding sequences."""
         for request in list(self.reference.live.values()):
             if request.decodes and self.random.random() < 0.7:
                 count = self.random.randrange(self.most_draft_tokens + 1)
@@ -135,7 +134,7 @@ def test_thousands_of_requests_leave_no_block_behind() -> None:
     assert (stats.waiting, stats.running, stats.used_tokens) == (0, 0, 0)
     totals = reference.totals
     assert totals.finished + totals.aborted + simulation.num_refused == simulation.num_added
-    # The run is worth something only if it went through all of this, often.
+    # The run is only useful if all of this has happened often.
     assert totals.finished + totals.aborted >= 2_500 * scale
     assert totals.aborted > 125 * scale
     assert totals.preemptions > 125 * scale
@@ -169,7 +168,7 @@ def test_steps_planned_ahead_leak_no_blocks() -> None:
 
 
 def test_two_lanes_leave_no_block_behind_either() -> None:
-    # Short prompts are cheaper in steps with decoding requests, longer ones in steps of their own.
+    # Short prompts are cheaper in steps with decoding requests, longer ones in separate steps.
     costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
     simulation = Simulation(seed=17, num_requests=times(1_500, 3_000), looks_ahead=True, **costs)
     simulation.run()
@@ -248,7 +247,7 @@ def test_tiers_restore_evicted_blocks() -> None:
 def test_tiers_and_two_lanes_leave_no_block_behind_either() -> None:
     costs = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96, 4.5)]}
     digests = set()
-    for _ in range(times(1, 2)):  # with draft tokens, the same is repeated below
+    for _ in range(times(1, 2)):  # the test below repeats this with draft tokens
         simulation = Simulation(seed=29, num_requests=700, looks_ahead=True, tiers=[(200, 8)], **costs)
         simulation.run()
         digests.add(simulation.digest.hexdigest())
@@ -387,7 +386,7 @@ def test_tiers_bring_states_back() -> None:
     assert reference.scheduler.stats().used_tokens == 0
     assert totals.stored_states > 300
     assert totals.fetched_states > 30
-    assert totals.damaged_blocks > 0
+    assert totals.damaged_blocks > totals.damaged_states > 0
     assert totals.preemptions > 20
     reference.restart()
     assert reference.tiers[-1].blocks_of_states
@@ -397,7 +396,8 @@ def test_tiers_bring_states_back() -> None:
 
 
 def test_requests_with_different_salts_never_share_a_block() -> None:
-    # The reference knows a token's KV by all before it and the salt, and compares it in every step and fetch.
+    # The reference identifies a token's KV by all tokens before it and the salt, and compares it in every step and
+    # fetch.
     simulation = Simulation(seed=37, num_requests=600, num_salts=3, tiers=[(60, 8), (400, 16)])
     simulation.run()
     reference = simulation.reference

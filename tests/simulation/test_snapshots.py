@@ -1,4 +1,4 @@
-"""Requests begin at the deepest snapshot of recurrent state that an earlier request wanted or left."""
+"""Requests begin at the deepest snapshot of recurrent state that an earlier request requested or left."""
 
 import random
 
@@ -13,7 +13,7 @@ LANES = {"decode_costs": [(1, 1.0), (48, 5.0)], "prefill_costs": [(1, 4.0), (96,
 
 
 class Conversations:
-    """Prompts that repeat a part of an earlier prompt and of its reply, as turns do whose reply is rendered again."""
+    """Prompts that repeat a part of an earlier prompt and reply, like turns whose reply is rendered differently."""
 
     def __init__(self, seed: int, *, has_lanes: bool, **sizes: int) -> None:
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The checks of other people's clients are run on loopback alone, and by their names."""
+"""Checks of third-party clients run only on loopback, and by name."""
 
 import subprocess
 import sys

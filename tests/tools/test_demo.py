@@ -1,4 +1,4 @@
-"""`make demo` without the setup: it starts a server, shows a reply, says what to do next, and stops what it started."""
+"""`make demo` without the setup: it starts a server, shows a reply, prints the next steps, and stops its own server."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "demo.py"
 
 @pytest.fixture
 def demo(tmp_path):
-    """The tool in a folder of its own, so that a demo that someone has running is left alone."""
+    """The tool in a separate folder, so that it does not affect a running demo."""
     (tmp_path / "tools").mkdir()
     tool = tmp_path / "tools" / "demo.py"
     tool.write_text(TOOL.read_text())

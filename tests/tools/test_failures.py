@@ -1,4 +1,4 @@
-"""Failures of a run are in a file as soon as they happen."""
+"""Failures are written to a file as soon as they occur."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The fuzzer: cases are reproducible, and every bad ending is found."""
+"""The fuzzer: cases are reproducible, and every abnormal end is detected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_short_run_of_every_fuzzer_finds_no_error_and_leaves_no_files(tmp_path
 
 
 def outcomes(monkeypatch: pytest.MonkeyPatch, read: Callable[[Target, Path], dict[str, int]]) -> list[Outcome]:
-    """Those of three cases, of which `read` reads the one in the middle in its own way."""
+    """Outcomes of three cases; `read` handles the second one."""
 
     def run(target: Target, folder: Path) -> dict[str, int]:
         return read(target, folder) if folder.name == "1" else {"plan": 0, "serve": 0}

@@ -1,4 +1,4 @@
-"""How images are named and built, and what is taken out of them; make e2e and make e2e-gpu-image build real ones."""
+"""How images are named, built and trimmed; make e2e and make e2e-gpu-image build real ones."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_the_programs_of_both_images_are_isolated() -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """The packages of a virtual environment, in which each pattern of what is taken out matches one file."""
+    """The packages of a virtual environment in which each removal pattern matches one file."""
     venv.create(tmp_path, with_pip=False)
     (found,) = tmp_path.glob("lib/python3*/site-packages")
     for folder, patterns in trim.NEVER_LOADED.items():
@@ -173,7 +173,7 @@ def site(tmp_path: Path) -> Path:
 
 
 def library(path: Path, *linked_with: Path) -> Path:
-    """A shared library with symbols for debuggers."""
+    """A shared library with debug symbols."""
     flags = ("-g", "-shared", "-fPIC", f"-Wl,--no-as-needed,-soname,{path.name}")
     command = ["c++", *flags, "-x", "c++", "-o", path, "-", "-x", "none", *linked_with]
     subprocess.run(command, input="int f() { return 1; }", text=True, timeout=60, check=True)

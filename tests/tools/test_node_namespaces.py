@@ -1,4 +1,4 @@
-"""tools/node-namespaces.sh: what a node writes to the machine's folders is gone with it."""
+"""tools/node-namespaces.sh: files that a node writes to the machine's folders disappear with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def can_unshare() -> bool:
     return os.geteuid() == 0 and subprocess.run(["unshare", "--net", "--mount", "true"], check=False).returncode == 0
 
 
-@pytest.mark.skipif(not can_unshare(), reason="namespaces are root's to make")
+@pytest.mark.skipif(not can_unshare(), reason="creating namespaces requires root")
 def test_files_that_a_node_writes_to_host_folders_are_removed_with_it() -> None:
     folders = [Path(path).parent for path in LEFT]
     before = {folder: sorted(folder.iterdir()) if folder.exists() else None for folder in folders}

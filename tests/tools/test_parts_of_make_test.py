@@ -28,7 +28,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def write(clone: Path, **commands: str) -> None:
-    """A Makefile; `commands` are what parts do after they have noted that they run, by name with underscores."""
+    """Write a Makefile; `commands`: by part with underscores, its command after it has recorded its start."""
     rules = [
         f"{part}:\n\t{STARTED.format(part=part)}; {commands.get(part.replace('-', '_'), 'true')}\n" for part in PARTS
     ]
@@ -56,7 +56,7 @@ def is_running(pid: str) -> bool:
 
 
 def summary(output: str) -> dict[str, str]:
-    """What the summary shows of each part: its time, and how it ended unless it succeeded."""
+    """The summary of each part: its time, and how it ended unless it succeeded."""
     lines = output.partition("time of each part, min:s\n")[2].splitlines()
     found = [re.fullmatch(r" *(\d+:\d\d|-)  (\S+)( +\S.*)?", line) for line in lines]
     return {match[2]: " ".join([re.sub(r"\d", "0", match[1]), *(match[3] or "").split()]) for match in found if match}
@@ -68,7 +68,7 @@ def test_every_part_runs_and_its_time_is_shown(clone: Path) -> None:
     assert sorted(started(clone)) == sorted(PARTS)
     assert summary(output) == dict.fromkeys([*PARTS, "total"], "0:00")
     assert "output of test-python" in output
-    assert "output of cluster-binaries" not in output, "what runs alongside shows its output only when it fails"
+    assert "output of cluster-binaries" not in output, "a part that runs alongside shows its output only if it fails"
 
 
 def test_builds_for_clusters_run_alongside_the_cpp_tests_and_end_before_the_python_tests(clone: Path) -> None:
@@ -84,7 +84,7 @@ def test_builds_for_clusters_run_alongside_the_cpp_tests_and_end_before_the_pyth
     assert status == 0, output
 
 
-def test_tests_on_clusters_run_alongside_the_others_once_they_have_what_they_need(clone: Path) -> None:
+def test_cluster_tests_run_alongside_the_others_once_their_requirements_are_met(clone: Path) -> None:
     until = "until [ -e {file} ]; do sleep 0.05; done"
     write(
         clone,

@@ -1,4 +1,4 @@
-"""What an image's bill of materials says, of this environment."""
+"""An image's bill of materials, tested with this environment."""
 
 import json
 import subprocess

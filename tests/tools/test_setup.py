@@ -1,4 +1,4 @@
-"""What `make setup` installs, and when it does so again. Python and uv of the environment are recorders."""
+"""What `make setup` installs, and when it repeats that. Python and uv are replaced by programs that record calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ echo "$(basename "$0") $*" >> "$PWD/calls"
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A folder with what the script reads, and an environment that exists already."""
+    """A folder with the files that the script reads, and an existing environment."""
     shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
     (tmp_path / "tools").mkdir()
     shutil.copy(ROOT / "tools/setup.sh", tmp_path / "tools")

@@ -22,7 +22,7 @@ TIMEOUT_S = 250
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an environment with the wheel, and with the dependencies of the one that runs the tests."""
+    """The `bin` of an environment with the wheel, and with the dependencies of the test environment."""
     wheels, home = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("home")
     tools = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "CMAKE_GENERATOR": "Ninja"}
@@ -35,7 +35,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     venv.create(home, with_pip=False)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
-    # Files of this kind are read in a folder of packages alone, so the editable install in the other one stays out.
+    # Python reads .pth files only in site-packages, so the editable install in the other environment is not used.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     install = (str(tools / "uv"), "pip", "install", "--quiet", "--offline", "--no-deps")
     (wheel,) = wheels.glob("*.whl")
@@ -99,7 +99,7 @@ for top in ("ballast", "ballast_operator"):
         imported.append(found.name)
 print(json.dumps(imported))
 """
-"""Imports every module of the wheel where packages of no distribution in argv[1] can be imported; prints the names."""
+"""Imports every module of the wheel; only packages of the distributions in argv[1] are importable. Prints the names."""
 
 
 def required(*locks: str) -> set[str]:

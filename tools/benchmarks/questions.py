@@ -27,17 +27,43 @@ ALL_ON_GPU_PAIR = Question(
     name="all-on-gpu-compared",
     title="Every expert in GPU memory, compared with llama.cpp",
     about=(
-        "The whole shape of DeepSeek-V2-Lite in GPU memory. llama.cpp is faster with 1 and 4 streams. Both programs "
-        "are old versions, and this build of llama.cpp lacks some of its flash attention."
+        "The whole shape of DeepSeek-V2-Lite in GPU memory, three alternating rounds. llama.cpp is faster with short "
+        "prompts and with 4 streams."
     ),
-    file="hybrid_beside_llama.jsonl",
+    file="peers_llama_cpp.jsonl",
     rows=tuple(
-        Row(f"V2-Lite, {streams}", f"v2lite, 27 layers: decode B={batch}, all experts in GPU memory")
-        for batch, streams in _STREAMS
+        Row(label, f"v2-lite.gguf, experts in gpu memory: {case}")
+        for label, case in (
+            *((f"prompt of {tokens:,} tokens", f"prefill {tokens}") for tokens in (512, 4096, 32768)),
+            *((streams, f"decode B={batch}, sampled") for batch, streams in _STREAMS),
+        )
     ),
     columns=_WITH_LLAMA_CPP,
-    command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --all_on_gpu --batch 1 4 16",
-    peer="llama.cpp of llama-cpp-python 0.3.36: `llama-batched-bench -npp 64 -ntg 32 -npl 1,4,16 -ngl 99 -t 16`.",
+    command="MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES=v2-lite PLACES=gpu tools/gpu.sh peers",
+    peer="llama.cpp b12032, with the options of the tables above without `-ncmoe`.",
+)
+
+KT_KERNEL = Question(
+    name="kt-kernel",
+    title="Experts of one layer on a CPU, compared with kt-kernel",
+    about=(
+        "R1's shape with 64 experts in Q4_K, three alternating rounds. Ballast reads Q4_K in each row. kt-kernel's "
+        "`gguf` does too; its `int8` weights are twice as many bytes, which AMX computes without unpacking: it is "
+        "faster with 512 tokens."
+    ),
+    file="ktransformers.jsonl",
+    rows=tuple(
+        Row(f"{method}, {tokens} {'token' if tokens == 1 else 'tokens'}", f"R1's shape, {method}: {tokens} tokens")
+        for method in ("gguf", "int8")
+        for tokens in (1, 4, 16, 512)
+    ),
+    columns=(
+        Column("Ballast, ms", "ours_ms", digits=1, spread=True),
+        Column("kt-kernel, ms", "theirs_ms", digits=1, spread=True),
+        Column("Times faster", "ratio_of_medians", digits=2),
+    ),
+    command="python benchmarks/peers/ktransformers.py KT_PYTHON --threads 15 --methods gguf int8",
+    peer="kt-kernel 0.7.2 with AMX; both with 15 threads.",
 )
 
 LONG_PROMPT = Question(
@@ -367,51 +393,6 @@ SECOND_START = Question(
     command="python benchmarks/engine/load.py lite8-q4km.gguf --packed-dir /dev/shm/packed",
 )
 
-KEPT_WEIGHTS = Question(
-    name="kept-weights",
-    title="Decode speed with weights from a packed folder",
-    about=(
-        "Eight layers of V2-Lite's shape in Q4_K_M on two cores, seven alternating runs: weights packed at the start, "
-        "or mapped from a folder in memory (`--packed_dir`). Other processes used the machine during the slowest runs."
-    ),
-    file="engine_decode.jsonl",
-    rows=tuple(
-        Row(label, f"lite8-q4km.gguf: {case}, in turns with weights mapped from tmpfs")
-        for label, case in _prompt_and_streams(1, 4, 8, 16, sampled=", sampled")
-    ),
-    columns=(
-        Column("packed at the start, tok/s", "ordinary_tokens_per_s", spread=True),
-        Column("mapped, tok/s", "mapped_tokens_per_s", spread=True),
-        Column("ratio of medians", "ratio_of_medians", digits=2),
-    ),
-    command="python benchmarks/engine/decode.py lite8-q4km.gguf --packed_dir /dev/shm/packed",
-)
-
-WHOLE_QWEN3 = Question(
-    name="whole-qwen3-30b",
-    title="The whole of Qwen3-30B-A3B's shape, experts in host memory",
-    about=(
-        "All 48 layers, grouped-query attention on the GPU, 128 experts per layer in host memory, types of a Q4_K_M "
-        "file: the real shape with random weights. Such a file would fit this GPU; the table shows how it runs on a "
-        "GPU that it does not fit. Experts for prompts are streamed across PCIe."
-    ),
-    file="engine_decode.jsonl",
-    rows=(
-        *(
-            Row(f"{streams}{sampled or ', greedy'}", f"qwen3-30b.gguf: decode B={batch}{sampled}")
-            for batch, streams in _STREAMS
-            for sampled in ("", ", sampled")
-        ),
-        Row("a prompt of 4,096 tokens", "qwen3-30b.gguf: prefill 4096"),
-    ),
-    columns=(
-        Column("tok/s", "tokens_per_s"),
-        Column("weights read per step, GPU and CPU, GB", "gb_read_per_step", digits=1),
-        Column("host memory bandwidth, GB/s", "memory_gb_per_s"),
-    ),
-    command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --batch 1 4 16 --prefill 4096",
-)
-
 AMX = Question(
     name="amx",
     title="A CPU with AMX: wide activations and long prompts",
@@ -528,12 +509,10 @@ _R1_BURSTS = tuple(
     (f"{_R1_CUT}, {users}: prompt {prompt:,}, reply {reply}", f"r1:8, batch 16: {case}, prompt {prompt}, reply {reply}")
     for users, case, prompt, reply in (
         ("1 user", "1 together", 64, 1),
-        ("4 users", "4 together", 64, 1),
         ("8 users", "8 together", 64, 1),
         ("16 users", "16 together", 64, 64),
         ("16 users", "16 together", 200, 1),
         ("8 users", "8 together", 1000, 1),
-        ("1 user", "1 together", 256, 1),
     )
 )
 _QWEN3_BURSTS = tuple(
@@ -541,7 +520,7 @@ _QWEN3_BURSTS = tuple(
         f"Qwen3, {users} users: prompt {prompt}, reply 1",
         f"qwen3-30b, batch 16: {users} together, prompt {prompt}, reply 1",
     )
-    for users, prompt in ((4, 64), (16, 64), (16, 200))
+    for users, prompt in ((16, 64), (16, 200))
 )
 _LLAMA_SERVER = (
     "llama-server b11434, built with CUDA: prompts in steps of up to 4,096 tokens, flash attention, no mmap, no prompt "
@@ -869,17 +848,19 @@ SPARSE_ATTENTION_GPU = Question(
     command="python benchmarks/hybrid/sparse_attention.py",
 )
 
+_HOST_MODELS = ((_R1_CUT, "r1-8"), ("Qwen3-30B", "qwen3-30b"), ("V2-Lite", "v2-lite"))
+
 PROMPTS_LLAMA_CPP = Question(
     name="prompts-llama-cpp",
     title="Prompts, compared with llama.cpp",
     about=(
         "One prompt of random tokens, with all experts in host memory: one file and machine, two or three "
-        "alternating runs."
+        "alternating runs; one with V2-Lite, on an H200."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
         Row(f"{label}: {tokens:,} tokens", f"{model}.gguf, experts in host memory: prefill {tokens}")
-        for label, model in ((_R1_CUT, "r1-8"), ("Qwen3-30B", "qwen3-30b"))
+        for label, model in _HOST_MODELS
         for tokens in (512, 4096, 32768)
     ),
     columns=_WITH_LLAMA_CPP,
@@ -894,13 +875,13 @@ DECODE_LLAMA_CPP = Question(
     name="decode-llama-cpp",
     title="Decoding, compared with llama.cpp",
     about=(
-        "Replies of 200 tokens after prompts of 64: three rounds with Qwen3, two with R1. Ballast samples "
-        "(temperature 0.6, top_p 0.95); llama-batched-bench does not."
+        "Replies of 200 tokens after prompts of 64: three rounds with Qwen3, two with R1, one with V2-Lite. Ballast "
+        "samples (temperature 0.6, top_p 0.95); llama-batched-bench does not."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
         Row(f"{label}: {_streams(batch)}", f"{model}.gguf, experts in host memory: decode B={batch}, sampled")
-        for label, model in ((_R1_CUT, "r1-8"), ("Qwen3-30B", "qwen3-30b"))
+        for label, model in _HOST_MODELS
         for batch in (1, 4, 16)
     ),
     columns=_WITH_LLAMA_CPP,
@@ -946,11 +927,10 @@ MEASURED = (
     STARTS,
     WHOLE_R1_START,
     SECOND_START,
-    KEPT_WEIGHTS,
-    WHOLE_QWEN3,
     ALL_ON_GPU,
     CPU_TYPES,
     CPU_AVX2,
+    KT_KERNEL,
     RESIDENT,
     AMX,
     EXPERT_TYPES,
@@ -979,8 +959,7 @@ Ballast compared with other servers on the same machine. [Measurements](measurem
   measurements the median, with the lowest and highest in brackets.
 - The models have real shapes and types, and random weights: their text is noise.
 - The machines are shared and virtual. Their memory bandwidth changes by a third within minutes, so compare only within
-  a table.
-- Not measured yet: kt-kernel, and a third round of decoding R1.""",
+  a table.""",
         COMPARED,
     ),
     Page(
@@ -1010,12 +989,7 @@ HIGHLIGHTS = (
             ("the same, 16 requests in total", DECODE_LLAMA_CPP, 5, "llama.cpp"),
             (f"{_V2_LITE_ON_A_CPU}, 1 request", CPU_ALONE, 1, "ik_llama.cpp"),
             ("the same, 16 requests in total", CPU_ALONE, 4, "ik_llama.cpp"),
-            (
-                "V2-Lite, all experts in GPU memory, H200, 1 request",
-                ALL_ON_GPU_PAIR,
-                0,
-                "llama.cpp of llama-cpp-python 0.3.36",
-            ),
+            ("V2-Lite, all experts in GPU memory, H200, 4 requests", ALL_ON_GPU_PAIR, 4, "llama.cpp"),
         )
     ),
     Highlight("Prompt of 4,096 tokens: whole R1, H100 limited to 24 GiB, 64 cores", WHOLE_R1_Q4_K, 8, _TOKENS),
@@ -1029,7 +1003,7 @@ HIGHLIGHTS = (
             replace(_SECONDS, of=_OURS_OF),
             replace(_SECONDS, of=_THEIRS_OF),
         )
-        for label, row in (("8 users with 64 tokens", 2), ("16 users with 200 tokens", 4))
+        for label, row in (("8 users with 64 tokens", 1), ("16 users with 200 tokens", 3))
     ),
     Highlight(
         "Replies that start within 2 s, when 2 requests per second arrive: Qwen3-30B, H100",

@@ -1,1 +1,1 @@
-"""Runs third-party clients against a server, each in an environment of its own."""
+"""Runs third-party clients against a server, each in its own environment."""

@@ -1,4 +1,4 @@
-"""Run third-party clients against servers on this machine, each in a virtual environment of its own.
+"""Run third-party clients against servers on this machine, each in its own virtual environment.
 
     python -m tools.clients [NAME ...]
 
@@ -30,7 +30,7 @@ ENVIRONMENTS = ROOT / "build" / "clients"
 CHECKS = ROOT / "tests" / "clients"
 TIMEOUT_S = 900
 AT_ONCE = 2
-"""Most of the time is spent on installation and import."""
+"""Number of clients that run concurrently. Most of the time is spent on installation and import."""
 # The template of this model supports tools.
 SERVER = ("--chat_template", "deepseek-v3.1", "--max_batch_size", "8")
 SCRIPT = ("devkit.servers.script_server",)
@@ -49,7 +49,7 @@ def main(names: list[str]) -> int:
     known = [*node.names(), *sorted(file.stem for file in REQUIREMENTS.glob("*.txt"))]
     unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"clients: there is no {', no '.join(unknown)}; known are {', '.join(known)}", file=sys.stderr)
+        print(f"clients: unknown: {', '.join(unknown)}; known clients: {', '.join(known)}", file=sys.stderr)
         return 2
     names = names or known
     with servers() as urls, ThreadPoolExecutor(AT_ONCE) as pool:

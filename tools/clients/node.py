@@ -23,7 +23,7 @@ TIMEOUT_S = 600
 
 _OFFLINE = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 _AS_NOBODY_ELSE = ("--user", "--map-root-user", *_OFFLINE)
-"""The same without root."""
+"""The same for users other than root."""
 
 
 class UnavailableError(Exception):
@@ -74,7 +74,7 @@ def install(name: str) -> Path:
 
 @cache
 def _offline() -> tuple[str, ...]:
-    """The command that runs another command in a network namespace of its own."""
+    """The command that runs another command in a separate network namespace."""
     for options in (_OFFLINE, _AS_NOBODY_ELSE):
         command = ("unshare", *options, "--")
         try:

@@ -1,6 +1,6 @@
 """The chart's Grafana dashboards as data. tools/chart.py writes them as JSON.
 
-A panel's description says what it shows and what to do if it looks wrong.
+A panel's description explains its content and what to do if it looks wrong.
 """
 
 from tools.dashboards.fleet import ALL

@@ -171,7 +171,7 @@ def _lines(
 
 
 def _legend(page: Axes, place: Place, series: Sequence[Series]) -> int:
-    """Returns its number of lines: at most two. The second line says how many more series there are."""
+    """Returns its number of lines: at most two. The second line shows how many series are not listed."""
     lines: list[list[tuple[int, str]]] = [[]]
     left = 0.0
     for number, each in enumerate(series):
@@ -242,7 +242,7 @@ def _gauge(page: Axes, panel: Json, place: Place, series: Sequence[Series]) -> N
 
 
 def _table(page: Axes, panel: Json, place: Place, series: Sequence[Series]) -> None:
-    """The labels as columns, sorted and coloured as the panel says. Returns how many rows did not fit."""
+    """The labels as columns, sorted and coloured as the panel specifies. Returns the number of rows that did not fit."""
     order = panel["transformations"][0]["options"]["indexByName"]
     columns = sorted(order, key=order.__getitem__)
     rows = [each.labels for each in series]

@@ -1,6 +1,6 @@
 """Draw the dashboards for the documentation: a fleet under load, queried through a real Prometheus.
 
-    python -m tools.dashboards.pictures [DIRECTORY]      docs/pictures/dashboards unless given
+    python -m tools.dashboards.pictures [DIRECTORY]      default: docs/pictures/dashboards
 
 Takes five minutes, and needs Prometheus and the cluster's programs (`make prometheus cluster-binaries`). The pictures
 are not screenshots of Grafana: the panels come from the chart's files, the lines from Prometheus.
@@ -27,7 +27,7 @@ CHOSEN = {"service": {"service": SERVICES[0]}}
 
 
 def main(arguments: list[str]) -> int:
-    from tools.dashboards.drawing import draw  # with matplotlib, which tests of what is drawn need not import
+    from tools.dashboards.drawing import draw  # imports matplotlib, which some tests do not need
 
     folder = Path(arguments[0]) if arguments else PICTURES
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`make fuzz`: reads thousands of damaged files. The exit code is 1 if one of them ends with another code than 0, 2, 3
+"""`make fuzz`: reads thousands of damaged files. The exit code is 1 if a case ends with an exit code other than 0, 2, 3
 or 4."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _until(count: int, deadline: float | None) -> Iterator[int]:
 
 
 def _run_one(kind: str, seed: int, number: int) -> int:
-    """Keeps the case's files for inspection, or as a test."""
+    """Run one case. Keeps its files for inspection, or as a test."""
     folder = _kept(kind, seed, number)
     (outcome,) = run_all(kind, seed, [number], 1)
     print(

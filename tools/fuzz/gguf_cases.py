@@ -75,8 +75,8 @@ class Content:
 
 
 def seed_specs() -> tuple[ModelSpec, ...]:
-    """Every kind of attention, both layouts, both gating functions, with and without YaRN, fused experts, layers that
-    differ; each a few kilobytes."""
+    """Models of a few kilobytes that cover every kind of attention, both layouts, both gating functions, with and
+    without YaRN, fused experts, and layers that differ."""
     small: dict[str, Any] = {"num_layers": 2, "hidden": 32, "vocab_size": 288}
     dense: dict[str, Any] = {"dense_width": 32}
     latent: dict[str, Any] = {"kv_lora_rank": 32, "nope_dim": 16, "v_dim": 16}
@@ -120,7 +120,7 @@ def _write(
 ) -> bytes:
     vocabulary = byte_metadata(merges=((b"a", b"b"), (b"ab", b"c")), num_unused=4)
     metadata = {**vocabulary, "tokenizer.chat_template": _TEMPLATE, **(keys or {})}
-    shapes = {ROPE_FACTORS: None, **(shapes or {})}  # factors of zero would be refused
+    shapes = {ROPE_FACTORS: None, **(shapes or {})}  # factors of zero would be rejected
     with TemporaryDirectory() as folder:
         return write_model(Path(folder) / "m.gguf", spec, metadata=metadata, shapes=shapes, **tensors).read_bytes()
 

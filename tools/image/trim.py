@@ -41,7 +41,7 @@ NEVER_LOADED = {
 """Folders of site-packages → patterns of files to remove. A pattern that matches nothing ends the build."""
 
 UNSTRIPPED = ("triton/_C/libtriton.so",)
-"""Libraries with debug symbols, which are half of their size and are never loaded."""
+"""Libraries with debug symbols, which take half of their size and are never loaded."""
 
 
 def main(environment: str) -> None:

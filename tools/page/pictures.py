@@ -1,8 +1,8 @@
 """Take the documentation's pictures of the chat page, with replies of the built-in model.
 
-    python -m tools.page.pictures [DIRECTORY]      docs/pictures unless given
+    python -m tools.page.pictures [DIRECTORY]      default: docs/pictures
 
-Starts a server of its own on a free port, and needs Chromium (`make browser`).
+Starts its own server on a free port, and needs Chromium (`make browser`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from devkit.servers.process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""Those that start fast first."""
+"""In order of start time, fastest first."""
 WAIT_MS = 60_000
 SIZES = {"chat.png": (1000, 1180), "chat-dark.png": (1000, 1180), "chat-phone.png": (390, 780)}
 

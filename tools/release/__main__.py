@@ -3,7 +3,7 @@
     python -m tools.release build [PART ...]     notes, chart, wheel, images and sbom; all without PART
     python -m tools.release bump VERSION         writes the version into every file that states it
 
-`build` refuses a commit that is not ready, and writes the checksums of everything in the folder at the end. Parts may
+`build` rejects a commit that is not ready, and finally writes the checksums of everything in the folder. Parts may
 be built one after the other, and on several machines, from the same commit. `build checksums` only writes checksums.
 """
 

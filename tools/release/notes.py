@@ -30,7 +30,7 @@ def sections(changelog: str) -> dict[str, Section]:
 
 
 def problems(changelog: str, version: str) -> list[str]:
-    """What keeps this version from being released, in sentences; empty if nothing does."""
+    """Reasons why this version cannot be released, as sentences; empty if there are none."""
     found = sections(changelog)
     section = found.get(version)
     if section is None or not section.text:

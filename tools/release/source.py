@@ -35,7 +35,7 @@ def source_of(root: Path) -> Source:
 
 
 def problems(source: Source) -> list[str]:
-    """What keeps this commit from being released, in sentences; empty if nothing does."""
+    """Reasons why this commit cannot be released, as sentences; empty if there are none."""
     changelog = (source.root / "CHANGELOG.md").read_text(encoding="utf-8")
     return [
         *_uncommitted(source.root),

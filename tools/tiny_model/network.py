@@ -199,7 +199,7 @@ def within_documents(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn  # takes seconds, torch's compiler included
 
         attended = varlen_attn(q, k, v, starts, starts, LONGEST, LONGEST, window_size=(-1, 0))
-        assert isinstance(attended, Tensor), "no log-sum-exp was asked for"
+        assert isinstance(attended, Tensor), "the log-sum-exp was not requested"
         return attended
     documents = torch.searchsorted(starts, torch.arange(len(q), dtype=starts.dtype), right=True)
     mask = (documents[:, None] == documents) & torch.ones(len(q), len(q), dtype=torch.bool).tril()

@@ -3,7 +3,7 @@
 Writes OUT/weights.npz (every tensor under its GGUF name, float32, not yet rounded) and OUT/training.jsonl. The same
 seed gives the same corpus in the same order, but sums on a GPU may differ in their last bits. With `--seconds`,
 training ends after that time, so at a different step each time. `--shape larger` trains sizes other than the built-in
-model's, which weights.npz then holds as `shape`. `--round_from 2` trains weights that are never rounded.
+model's; weights.npz then contains them as `shape`. `--round_from 2` trains weights that are never rounded.
 """
 
 from __future__ import annotations

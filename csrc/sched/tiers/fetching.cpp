@@ -16,7 +16,8 @@ size_t num_worth_fetching(const StepPlanner& planner, int32_t block_tokens,
     const int32_t num_blocks = tier.num_ahead + static_cast<int32_t>(end - begin);
     fetch_s = std::max(fetch_s, num_blocks * tier.block_seconds);
     const int32_t num_left = num_tokens - static_cast<int32_t>(end) * block_tokens;
-    const double all_s = fetch_s + planner.prompt_seconds(num_left, num_decode);
+    const double with_state_s = (num_blocks + tier.blocks_per_state) * tier.block_seconds;
+    const double all_s = std::max(fetch_s, with_state_s) + planner.prompt_seconds(num_left, num_decode);
     if (all_s > best_s) continue;
     best_s = all_s;
     best = end;

@@ -17,7 +17,10 @@ TierMirror::TierMirror(const SchedulerConfig& config, BlockManager& blocks)
       fetched_tokens_(config.tiers.size(), 0),
       dropped_tokens_(config.tiers.size(), 0),
       sent_(config.tiers.size(), std::vector<SentBlock>(static_cast<size_t>(config.num_blocks) + 1)),
-      states_(tiers_, sent_, blocks) {}
+      states_(tiers_, sent_, blocks) {
+  if (!blocks.states().is_used()) return;
+  for (size_t t = 0; t < speeds_.size(); ++t) speeds_[t].blocks_per_state = config.tiers[t].blocks_per_state;
+}
 
 std::vector<Tier> TierMirror::make_tiers(const SchedulerConfig& config) {
   std::vector<Tier> tiers;
@@ -47,16 +50,9 @@ void TierMirror::match(Request& request, const StepPlanner& planner, int32_t num
   keep_usable(request);
   if (request.found.empty()) return;
   const int32_t num_matched = static_cast<int32_t>(request.match.num_usable) * config_.block_tokens;
-  request.found.resize(num_worth_fetching(planner, config_.block_tokens, with_states(speeds_), request.found,
+  request.found.resize(num_worth_fetching(planner, config_.block_tokens, speeds_, request.found,
                                           request.num_tokens() - num_matched, num_decode));
   keep_usable(request);
-}
-
-// A state is brought back with the last block.
-std::vector<FetchSpeed> TierMirror::with_states(std::vector<FetchSpeed> speeds) const {
-  if (!blocks_.states().is_used()) return speeds;
-  for (size_t t = 0; t < speeds.size(); ++t) speeds[t].num_ahead += config_.tiers[t].blocks_per_state;
-  return speeds;
 }
 
 // Reduces what was found to blocks after which the request can begin: layers with a window have what it sees,
@@ -143,23 +139,40 @@ bool TierMirror::is_worth_fetching(const Request& request, const std::vector<Req
     if (!other->is_fetching() || other->fetch_number >= request.fetch_number) continue;
     for (size_t t = 0; t < tiers_.size(); ++t) speeds[t].num_ahead += other->tiers[t].num_coming;
   }
-  speeds = with_states(std::move(speeds));
+  if (needs_all()) {
+    // What has arrived is useless without the rest, so only the rest counts.
+    for (const int32_t tier : request.fetches) --speeds[static_cast<size_t>(tier)].num_ahead;
+    for (size_t t = 0; t < tiers_.size(); ++t) speeds[t].num_ahead += request.tiers[t].num_coming;
+  }
   return num_worth_fetching(planner, config_.block_tokens, speeds, request.fetches, request.num_uncomputed(),
                             num_decode) == request.fetches.size();
 }
 
-int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_damaged) {
+void TierMirror::check_fetched(const Request& request, int32_t num_blocks, Damage damage) {
   const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
+  const bool is_damaged = damage != Damage::kNone;
+  const std::string fetched = "sequence " + std::to_string(static_cast<int64_t>(request.seq)) + " fetched " +
+                              std::to_string(num_blocks);
   if (num_blocks < 0 || num_blocks > num_asked - is_damaged) {
-    throw std::invalid_argument("sequence " + std::to_string(static_cast<int64_t>(request.seq)) +
-                                " fetched " + std::to_string(num_blocks) +
-                                (is_damaged ? " blocks before a damaged one of " : " of ") +
+    throw std::invalid_argument(fetched + (is_damaged ? " blocks before a damaged one of " : " of ") +
                                 std::to_string(num_asked) + " blocks");
   }
+  if (damage == Damage::kState && (request.state.fetched == kNullSlot || num_blocks + 1 < num_asked)) {
+    throw std::invalid_argument(
+        fetched + " of " + std::to_string(num_asked) +
+        " blocks before one with a damaged state; only the last one can have a state");
+  }
+}
+
+int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, Damage damage) {
+  check_fetched(request, num_blocks, damage);
+  const int32_t num_asked = static_cast<int32_t>(request.fetches.size());
   const std::vector<int32_t> from = std::exchange(request.fetches, {});
   for (size_t t = 0; t < tiers_.size(); ++t) {
     speeds_[t].num_ahead -= std::exchange(request.tiers[t].num_coming, 0);
-    tiers_[t].release_state(std::exchange(request.tiers[t].fetched, kNullSlot));
+    const StateSlot fetched = std::exchange(request.tiers[t].fetched, kNullSlot);
+    if (damage == Damage::kState) tiers_[t].drop_state(fetched);
+    tiers_[t].release_state(fetched);
   }
   const auto table_of = [&](int32_t tier) -> std::vector<BlockId>& {
     return request.tiers[static_cast<size_t>(tier)].blocks;
@@ -168,7 +181,7 @@ int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_dama
   const bool is_forgotten = std::any_of(from.begin(), from.end(), [&](int32_t tier) {
     return tiers_[static_cast<size_t>(tier)].is_hidden(table_of(tier).front());
   });
-  if (is_damaged) {
+  if (damage == Damage::kBlock) {
     const int32_t tier = from[static_cast<size_t>(num_blocks)];
     std::vector<BlockId>& table = table_of(tier);
     const size_t position = static_cast<size_t>(request.num_published + num_blocks);
@@ -177,9 +190,7 @@ int32_t TierMirror::end_fetch(Request& request, int32_t num_blocks, bool is_dama
     tiers_[static_cast<size_t>(tier)].release_from(table, position);
   }
   if (request.aborted || is_forgotten) return 0;
-  // A window or a recurrent state is there only after the last block that was requested.
-  const bool needs_all = blocks_.windows().is_used() || blocks_.states().is_used();
-  if (needs_all && num_blocks < num_asked) return 0;
+  if (needs_all() && num_blocks < num_asked) return 0;
   for (int32_t i = 0; i < num_blocks; ++i) {
     fetched_tokens_[static_cast<size_t>(from[static_cast<size_t>(i)])] += config_.block_tokens;
   }

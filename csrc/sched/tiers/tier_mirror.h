@@ -32,14 +32,16 @@ class TierMirror {
   void match(Request& request, const StepPlanner& planner, int32_t num_decode) const;
   // The request starts: holds the tiers' blocks of its prefix and orders those that were found.
   void begin_fetch(Request& request);
-  // Completes the fetch of a request: the first num_blocks arrived. If is_damaged, the next one is hidden.
+  // Completes the fetch of a request: the first num_blocks arrived. If the next one is damaged, it is hidden;
+  // if its state is, that is dropped.
   // Returns the number of usable blocks: 0 if their contents were found to be wrong in the
   // meantime, or if some are missing and layers have a window or recurrent state.
-  int32_t end_fetch(Request& request, int32_t num_blocks, bool is_damaged);
+  int32_t end_fetch(Request& request, int32_t num_blocks, Damage damage);
   // Blocks that a tier still has to bring for a request.
   void set_coming(Request& request, int32_t tier, int32_t num_blocks);
   void set_block_seconds(int32_t tier, double block_seconds);
-  // Whether everything that a request fetches would still be fetched, given those that fetch before it.
+  // Whether everything that a request fetches would still be fetched, given those that fetch before it. If a
+  // part is of no use, what has arrived no longer counts.
   bool is_worth_fetching(const Request& request, const std::vector<Request*>& running,
                          const StepPlanner& planner, int32_t num_decode) const;
 
@@ -79,10 +81,13 @@ class TierMirror {
   static constexpr size_t kMostUnsent = 64;
 
   size_t checked(int32_t tier) const;
+  static void check_fetched(const Request& request, int32_t num_blocks, Damage damage);
   static std::vector<Tier> make_tiers(const SchedulerConfig& config);
   void keep_usable(Request& request) const;
   bool takes_state_from(Request& request) const;
-  std::vector<FetchSpeed> with_states(std::vector<FetchSpeed> speeds) const;
+  // Whether a fetch is of use only as a whole: a window or a recurrent state is there only after its last
+  // block.
+  bool needs_all() const { return blocks_.windows().is_used() || blocks_.states().is_used(); }
   void send(size_t tier, TierTable& to, const std::vector<int32_t>& tokens, const Salt& salt,
             const std::vector<BlockId>& blocks, size_t num_blocks);
   void keep_unsent(const Request& request);

@@ -52,6 +52,9 @@ struct Committed {
   std::vector<Finish> finish;
 };
 
+// Why a fetch ended early, if something was damaged: the next block, or only the recurrent state after it.
+enum class Damage : uint8_t { kNone, kBlock, kState };
+
 enum class Move : uint8_t { kStore = 0, kDrop = 1, kFetch = 2, kStoreState = 3 };
 
 // A transfer of one block of a tier, or of the recurrent state after it. A tier executes its transfers in the

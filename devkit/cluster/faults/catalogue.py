@@ -1,4 +1,4 @@
-"""The catalogue of faults: what is done to the API server's answers while a service is changed."""
+"""The catalogue of faults: manipulations of the API server's responses while a service is changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from devkit.cluster.service.operator import INSTALLATION, OperatorProcess
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a fault happens. `hold_s`: how long faults last that last for a time."""
+    """Objects that a fault acts on. `hold_s`: duration of faults that last for some time."""
 
     cluster: Cluster
     operator: OperatorProcess
@@ -49,7 +49,7 @@ def _stalled_watches(scene: Scene, change: Change) -> None:
 
 
 def _dropped_watches(scene: Scene, change: Change) -> None:
-    """Events while no watch runs are never announced."""
+    """Events that occur while no watch runs are never delivered."""
     scene.proxy.add(Fault(watches(), status=500))
     scene.proxy.cut()
     change()
@@ -96,7 +96,7 @@ def _permissions_taken_and_given_back(scene: Scene, change: Change) -> None:
 
 
 def _rotated_token(scene: Scene, change: Change) -> None:
-    """Running watches end too, as they do at their time limit."""
+    """Running watches end too, as at their time limit."""
     scene.operator.rotate_token()
     scene.proxy.cut()
     change()
@@ -120,7 +120,7 @@ FAULTS: dict[str, Callable[[Scene, Change], None]] = {
 
 
 def time_to_converge(name: str, scene: Scene, batch_size: int, timeout_s: float) -> float:
-    """Seconds from the end of the fault until a change made within it is done: a new spec, and a deleted child."""
+    """Seconds from the end of the fault until changes made during it are complete: a new spec, and a deleted child."""
     service = scene.service
 
     def change() -> None:

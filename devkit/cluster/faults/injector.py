@@ -1,4 +1,4 @@
-"""A mutating webhook that puts a container into pods, as service meshes do."""
+"""A mutating webhook that adds a container to pods, as service meshes do."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SIDECAR: Object = {
     "image": "made.up/proxy:1",
     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
 }
-"""Asks for nothing, so that no pod that holds it is Guaranteed."""
+"""Has no resource requests, so no pod with it has the QoS class Guaranteed."""
 
 
 class Injector(ServerThread):
-    """Puts SIDECAR into every pod of one namespace that is made within the block."""
+    """Adds SIDECAR to every pod that is created in one namespace during the block."""
 
     scheme = "https"
 
@@ -74,4 +74,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer.encode())
 
     def log_message(self, *_: object) -> None:
-        """Tests are quiet."""
+        """No log output during tests."""

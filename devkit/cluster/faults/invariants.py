@@ -1,4 +1,4 @@
-"""What must hold at every moment, looked at while a test runs."""
+"""Invariants that are checked continuously while a test runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ UNANSWERABLE = (400, EXPIRED)
 class Invariants:
     """Polls a namespace from a thread; leaving the block raises the first violation.
 
-    `endpoint_lag_s`: how long an operator that is cut off from the API server, or dead, may leave a service Ready that
-    has lost its endpoints. None may become Ready without one.
+    `endpoint_lag_s`: how long a service without endpoints may stay Ready while the operator is dead or cut off from the
+    API server. No service may become Ready without an endpoint.
     """
 
     def __init__(self, kube: Kube, namespace: str, endpoint_lag_s: float = ENDPOINT_LAG_S) -> None:
@@ -47,7 +47,7 @@ class Invariants:
         self._ending.set()
         self._thread.join(30)
         if kind is None:
-            assert self.looks, "nothing was looked at"
+            assert self.looks, "the invariants were never checked"
             assert not self.violations, self.violations[0]
 
     def _run(self) -> None:
@@ -61,7 +61,7 @@ class Invariants:
                 for body in services:
                     self._status_is_honest(body)
             except httpx.TransportError:
-                continue  # the API server restarts; what cannot be seen is not judged
+                continue  # the API server restarts; skip this check
             except ApiError as error:
                 if error.code in UNANSWERABLE:
                     self.violations.append(f"a look was refused: {error}")
@@ -72,7 +72,7 @@ class Invariants:
             self.looks += 1
 
     def _became_ready_with_endpoints(self, ready: list[Object]) -> None:
-        """Judged by the cluster as it was when that was written: since then, the test may have taken things away."""
+        """Checks the cluster state at that resource version: the test may have removed objects since then."""
         for metadata in ready:
             name, version = metadata["name"], metadata["resourceVersion"]
             if name not in ready_services(self._kube, self._namespace, name, at=version):
@@ -108,8 +108,8 @@ class Invariants:
         self._before[body["metadata"]["uid"]] = body
 
     def _versions_since(self, before: Object, name: str) -> list[Object]:
-        """`before` and the versions after it: a status may have come and gone between two looks. None where an API
-        server that has restarted does not know them any more."""
+        """`before` and the later versions: a status may have changed and changed back between two checks. Empty if the
+        API server has restarted and no longer knows these versions."""
         version = before["metadata"]["resourceVersion"]
         try:
             return [before, *self._kube.versions_after(version, "inferenceservices", name, self._namespace)]
@@ -125,7 +125,7 @@ def _times(body: Object) -> dict[str, str]:
 
 
 def _times_that_changed_alone(before: Object, after: Object) -> list[str]:
-    """Types of conditions with the status they had, and another lastTransitionTime."""
+    """Types of conditions whose lastTransitionTime changed although their status did not."""
     had = {c["type"]: c for c in (before.get("status") or {}).get("conditions", [])}
     return [
         c["type"]
@@ -137,6 +137,6 @@ def _times_that_changed_alone(before: Object, after: Object) -> list[str]:
 
 
 def _is_ready(body: Object) -> bool:
-    """For its newest spec; what is said of an older one is not judged."""
+    """Whether it is Ready for its newest spec; conditions of older specs do not count."""
     found = {c["type"]: c for c in (body.get("status") or {}).get("conditions", [])}.get("Ready", {})
     return bool(found.get("status") == "True" and found["observedGeneration"] == body["metadata"]["generation"])

@@ -1,7 +1,7 @@
-"""A proxy between a client and the API server that can fail in every way a network and a server can.
+"""A proxy between a client and the API server that simulates network and server failures.
 
-The client speaks plain HTTP to it with a bearer token; it speaks TLS to the server. Faults are tried in the order in
-which they were added; the first that matches acts on the request.
+The client sends plain HTTP with a bearer token; the proxy uses TLS to the server. Faults are tried in the order in
+which they were added; the first match acts on the request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from yarl import URL
 MUTATING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 CONTROL_TIMEOUT_S = 60
 TLS_CLOSE_S = 0.25
-"""For connections to the server that cancelled handlers have closed: TLS says goodbye first, which nothing tells
+"""Time for connections to the server to close after handlers were cancelled: TLS shuts down first, without a signal
 (https://docs.aiohttp.org/en/stable/client_advanced.html#graceful-shutdown)."""
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "host", "content-encoding"})
 T = TypeVar("T")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Seen:
-    """One request as it arrived."""
+    """A request as received."""
 
     method: str
     path: str
@@ -43,22 +43,20 @@ class Seen:
 
     @property
     def is_mutating(self) -> bool:
-        """Changes an object; leases are left out, as they are renewed by the clock."""
+        """Whether it changes an object; leases do not count, because they are renewed periodically."""
         reviews = ("/selfsubject", "/tokenreviews", "/subjectaccessreviews", "/leases")
         return self.method in MUTATING and not any(part in self.path for part in reviews)
 
 
 @dataclass
 class Fault:
-    """A fault for requests for which `matches` is true: at most `times` times, if that is set.
+    """A fault for requests that match `matches`, applied at most `times` times if that is set.
 
-    status        answer with this code (and `retry_after_s`), without asking the server
-    delay_s       forward, but only after this time
-    stall         accept the request and never answer; a watch that is running stops delivering
-    reset         "before": close without asking; "mid-body": forward, and abort within the body; "after": the server
-                  does it, and the client never hears
-    gone          a watch gets an ERROR event of code 410
-    then          called at that moment, in the proxy's thread: for example to kill the client
+    status        reply with this code (and `retry_after_s`) without forwarding delay_s       forward after this time
+    stall         accept the request and never reply; a running watch stops delivering reset         "before": close
+    without forwarding; "mid-body": forward, and abort within the body; "after": the server               performs the
+    request, but the client gets no reply gone          a watch gets an ERROR event with code 410 then          called
+    at that moment, in the proxy's thread: for example to kill the client
     """
 
     matches: Callable[[Seen], bool]
@@ -80,7 +78,7 @@ class Fault:
 
 
 class FaultProxy:
-    """Runs in a thread of its own from start() to stop(); `url` is where the client connects."""
+    """Runs in its own thread from start() to stop(); the client connects to `url`."""
 
     def __init__(self, server: str, ca: Path) -> None:
         self._server = server
@@ -110,12 +108,12 @@ class FaultProxy:
         return fault
 
     def clear(self) -> None:
-        """No more faults; frozen watches stay frozen until cut()."""
+        """Remove all faults; frozen watches stay frozen until cut()."""
         with self._lock:
             self._faults.clear()
 
     def freeze_watches(self) -> None:
-        """From now on running watches deliver nothing, and their connections stay open; new watches work."""
+        """Running watches stop delivering, but their connections stay open; new watches work."""
         self._call(self._freeze())
 
     def cut(self) -> None:
@@ -213,7 +211,7 @@ class FaultProxy:
                 await response.prepare(request)
                 return await self._stream(request, answer, response, seen, fault)
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError):
-            return self._abort(request)  # as the client would see it without a proxy
+            return self._abort(request)  # like a failure that the client sees without a proxy
 
     async def _stream(
         self,
@@ -240,7 +238,7 @@ class FaultProxy:
             self._running_watches.discard(frozen)
 
     def _abort(self, request: web.Request) -> web.StreamResponse:
-        if request.transport is not None:  # else the client was quicker
+        if request.transport is not None:  # otherwise the client has already disconnected
             request.transport.abort()
         return web.Response()
 
@@ -292,12 +290,12 @@ def everything(_: Seen) -> bool:
 
 
 def but_leases(seen: Seen) -> bool:
-    """Everything but the requests by which the operator keeps its leadership."""
+    """All requests except those that maintain the operator's leadership."""
     return "/leases" not in seen.path
 
 
 def nth_mutation(n: int) -> Callable[[Seen], bool]:
-    """The n-th changing call, counted from 1 since this was made."""
+    """The n-th mutating call, counted from 1 since this matcher was created."""
     count = 0
 
     def matches(seen: Seen) -> bool:

@@ -1,8 +1,8 @@
-"""Real engines for made-up pods, in place of the kubelet that starts a pod's process and the network that reaches it.
+"""Real engines for simulated pods. Replaces the kubelet, which starts processes, and the network, which reaches them.
 
 kwok leaves pods with the behaviour "loading" running and not ready. For each such pod of an InferenceService,
-`Engines` starts `ballast serve` with the pod's own arguments, and reports the pod as ready when the server is. The
-server ends with the pod.
+`Engines` starts `ballast serve` with the pod's arguments, and marks the pod as ready when the server is. The server
+stops when the pod ends.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ ANSWER_TIMEOUT_S = 120
 class Engines(ServerThread):
     """An HTTP proxy that reaches pods by address and Services by address or name.
 
-    `folders`: where the folders that pods mount are on this machine. `hosts`: other addresses that are this machine.
+    `folders`: maps folders that pods mount to folders of this machine. `hosts`: other addresses of this machine.
     """
 
     def __init__(self, kube: Kube, folders: Mapping[str, Path] | None = None, hosts: tuple[str, ...] = ()) -> None:
         self._kube, self._folders, self._hosts = kube, folders or {}, hosts
         self._running: dict[str, ServerProcess] = {}
-        """By the pod's UID."""
+        """By pod UID."""
         self._pods: dict[str, Object] = {}
         """Pods that have a server, by UID."""
         self.started: list[ServerProcess] = []
-        """Every server, in the order of their starts."""
+        """All servers, in start order."""
         self._ended = threading.Event()
         self._kubelet = threading.Thread(target=self._run, daemon=True)
         self._socks = SocksProxy(self._find)
@@ -53,12 +53,12 @@ class Engines(ServerThread):
 
     @property
     def socks_url(self) -> str:
-        """A SOCKS proxy that reaches the same."""
+        """URL of a SOCKS proxy that reaches the same addresses."""
         return self._socks.url
 
     @property
     def num_running(self) -> int:
-        """Number of servers that have not ended."""
+        """Number of running servers."""
         return len(self._running)
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class Engines(ServerThread):
             try:
                 found = self._kube.list("pods")
             except UNANSWERED:
-                continue  # a kubelet leaves its pods as they are
+                continue  # a kubelet leaves its pods unchanged while the API server is away
             pods = {pod["metadata"]["uid"]: pod for pod in found if _is_ours(pod)}
             for uid in self._running.keys() - pods.keys():
                 self._end(uid)
@@ -103,7 +103,7 @@ class Engines(ServerThread):
         del self._running[uid]
 
     def _options(self, arguments: list[str]) -> list[str]:
-        """The arguments of a pod with free ports and the folders of this machine."""
+        """A pod's arguments, with free ports and this machine's folders."""
         options = list(arguments[1:])
         for name in ("--port", "--admin_port"):
             options[options.index(name) + 1] = "0"
@@ -119,11 +119,11 @@ class Engines(ServerThread):
         containers = [{**found, "ready": True, "started": True} for found in pod["status"]["containerStatuses"]]
         status = {"conditions": conditions, "containerStatuses": containers}
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-        with suppress(*UNANSWERED):  # it was deleted, or is reported again later
+        with suppress(*UNANSWERED):  # it was deleted, or the next iteration reports it
             self._kube.merge("pods", name, {"status": status}, namespace, "status")
 
     def _find(self, host: str, port: int) -> tuple[str, int] | None:
-        """The address on this machine that serves a host and port of the cluster; None if there is none."""
+        """The address on this machine that stands for a host and port of the cluster; None if there is none."""
         if host in self._hosts:
             return "127.0.0.1", port
         try:
@@ -171,7 +171,7 @@ class Engines(ServerThread):
                     self.close_connection = True
                     return
                 connection = http.client.HTTPConnection(*found, timeout=ANSWER_TIMEOUT_S)
-                with suppress(ConnectionError, http.client.HTTPException):  # one of the two ends has left
+                with suppress(ConnectionError, http.client.HTTPException):  # one end has disconnected
                     self._relay(connection, url.path)
                 connection.close()
 
@@ -188,13 +188,13 @@ class Engines(ServerThread):
                     self.wfile.write(chunk)
 
             def log_message(self, *_: object) -> None:
-                """Tests are quiet."""
+                """No log output during tests."""
 
         return Handler
 
 
 def _is_ours(pod: Object) -> bool:
-    """Whether it is an engine that runs; one that is being deleted drains."""
+    """Whether it is a running engine; a pod that is being deleted still drains."""
     labels, behaviour = pod["metadata"].get("labels", {}), pod["spec"].get("nodeSelector", {}).get(BEHAVIOUR)
     return LABEL in labels and behaviour == "loading" and bool(pod["status"].get("podIP"))
 

@@ -1,9 +1,9 @@
-"""The project's images as tools/image.sh builds them, by buildah on a bootstrapped Debian, without any registry.
+"""The project's images, built like in tools/image.sh, with buildah on a bootstrapped Debian, without a registry.
 
     python -m devkit.cluster.nodes.images
 
-Writes docker archives of the runtime, the operator and the image of empty pods into build/e2e. BALLAST_E2E_VARIANT says
-which runtime: cpu (without more), runtime or cuda, as its file of requirements is named.
+Writes docker archives of the runtime, the operator and the image for empty pods to build/e2e. BALLAST_E2E_VARIANT
+selects the runtime: cpu (default), runtime or cuda, like the names of the requirements files.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ NOT_IN_SLIM = (
     "var/cache/apt",
     "var/lib/apt/lists",
 )
-"""What Debian's own image for containers leaves out, too."""
+"""Paths that Debian's own container image also omits."""
 BUILD_TIMEOUT_S = 3600
-"""The variants with CUDA take minutes, and more on a machine that does something else."""
+"""The variants with CUDA take minutes, and longer on a busy machine."""
 CERTIFICATES = Path("/etc/ssl/certs")
 
 
 class Builder:
-    """Layers are kept in ~/.cache/ballast/images, so that the next build takes seconds."""
+    """Caches layers in ~/.cache/ballast/images, so that the next build takes seconds."""
 
     def __init__(self) -> None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -111,7 +111,7 @@ def _say(what: str) -> None:
 
 
 def main() -> None:
-    """Write the archives, or say what is missing for a node."""
+    """Write the archives, or list what is missing for a node."""
     missing = missing_here()
     if missing:
         sys.exit("the tests on a real node cannot run here; missing:\n  " + "\n  ".join(missing))

@@ -1,4 +1,4 @@
-"""A real node with the project's images on it and the operator installed from `ballast-operator install`."""
+"""A real node that has the project's images, with the operator installed from `ballast-operator install`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATOR_NAMESPACE = "ballast-system"
 
 
 class InstalledNode:
-    """Made of image archives; start() returns when the operator leads."""
+    """Built from image archives; start() returns when the operator leads."""
 
     def __init__(self, folder: Path, images: list[Path]) -> None:
         self.folder = folder
@@ -39,14 +39,14 @@ class InstalledNode:
         self.install()
 
     def start_node(self) -> None:
-        """The cluster, and the images on its node."""
+        """Start the cluster and load the images on its node."""
         self.control_plane.start()
         self.node.start_containerd(self._images)
         self.node.join(self.control_plane)
         self.node.add_devices(self.control_plane)
 
     def install(self) -> None:
-        """Definitions and operator; returns when one of its pods leads."""
+        """Apply definitions and operator; return when an operator pod leads."""
         self.kubectl("apply", "-f", str(CRDS))
         installation = self.folder / "operator.yaml"
         installation.write_text(_operator_command("install", "--operator-image", OPERATOR_IMAGE))
@@ -56,7 +56,7 @@ class InstalledNode:
 
     @contextmanager
     def second_node(self) -> Iterator[Node]:
-        """Another node with the same images, on the same CPUs; gone afterwards."""
+        """Add a second node with the same images on the same CPUs; remove it afterwards."""
         node = Node(self.folder / "second-node", number=1)
         try:
             node.join_network()
@@ -72,7 +72,7 @@ class InstalledNode:
         self.node.stop()
 
     def kubectl(self, *words: str, check: bool = True, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        """What kubectl prints as administrator. RuntimeError tells what it said."""
+        """Output of kubectl as administrator. RuntimeError contains its output."""
         argv = [str(program("kubectl")), f"--kubeconfig={self.control_plane.kubeconfig}", *words]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
         if check and done.returncode:
@@ -80,7 +80,7 @@ class InstalledNode:
         return done.stdout
 
     def describe(self) -> str:
-        """Everything that helps to understand a failure."""
+        """State of the cluster, for diagnosing a failure."""
         parts = [
             self.kubectl("get", "pods,services,bisvc", "-A", "-o", "wide", check=False),
             self.kubectl("get", "bisvc", "-A", "-o", "yaml", check=False),

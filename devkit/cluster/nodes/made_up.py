@@ -1,4 +1,4 @@
-"""Made-up nodes and the pods on them, kept alive by kwok."""
+"""Simulated nodes and their pods, kept alive by kwok."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEHAVIOUR = "test.ballast.dev/pods"
 
 
 def kwok(control_plane: ControlPlane) -> Process:
-    """The controller that plays the kubelet for every node with the annotation kwok.x-k8s.io/node."""
+    """The controller that acts as kubelet for every node with the annotation kwok.x-k8s.io/node."""
     flags = {
         "kubeconfig": control_plane.client_config("kwok", "system:masters"),
         "manage-all-nodes": "false",
@@ -37,7 +37,7 @@ def made_up_node(
     labels: dict[str, str] | None = None,
     pods: int = 1000,
 ) -> Object:
-    """A node with these allocatable resources, on which pods behave as `behaviour` says."""
+    """A node with these allocatable resources; `behaviour` selects how its pods behave."""
     resources = {"cpu": str(cpus), "memory": memory, "pods": str(pods), "nvidia.com/gpu": str(gpus)}
     return {
         "apiVersion": "v1",
@@ -64,7 +64,7 @@ def add_node(control_plane: ControlPlane, node: Object) -> None:
 
 
 def wait_schedulable(kube: Kube, name: str) -> None:
-    """Return when the node is Ready and the node controller has taken all its taints away."""
+    """Return when the node is Ready and the node controller has removed all its taints."""
 
     def is_ready() -> bool:
         found = kube.get("nodes", name)
@@ -75,10 +75,10 @@ def wait_schedulable(kube: Kube, name: str) -> None:
 
 
 def wait_lost(kube: Kube, name: str) -> None:
-    """Return when the node controller has noticed that the node is not ready, which it looks for every five seconds.
+    """Return when the node controller, which checks every five seconds, has noticed that the node is not ready.
 
-    Until it has noticed as well that the node is back (`wait_schedulable`), it marks new pods there as not ready. A
-    kubelet would correct that; made-up nodes do not.
+    Until it notices that the node is back (`wait_schedulable`), it marks new pods on the node as not ready. A kubelet
+    would correct that; simulated nodes do not.
     """
 
     def is_noticed() -> bool:

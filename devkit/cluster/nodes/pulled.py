@@ -1,4 +1,4 @@
-"""A model of a hub on a real node: a claim that it is pulled onto, and the service that names it."""
+"""A model pulled from a hub on a real node: the claim that receives it, and the service that uses it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ with urllib.request.urlopen(request, timeout=60) as reply:
 
 @contextmanager
 def hub_of_the_node() -> Iterator[tuple[HubServer, str]]:
-    """A hub with the built-in model, which pods of the node reach, and its endpoint."""
+    """A hub with the built-in model that pods of the node can reach, and its endpoint."""
     with hub_server(built_in_files(), host=ADDRESS, store=ADDRESS) as (hub, endpoint):
         yield hub, endpoint
 
 
 @contextmanager
 def empty_claim(installed: InstalledNode) -> Iterator[None]:
-    """An empty folder of the node as a claim that the runtime's user may write to. Afterwards gone with its pulls."""
+    """A claim for an empty folder of the node, writable by the runtime's user. Deleted afterwards, with its pulls."""
     folder = installed.folder / CLAIM
     folder.mkdir()
     os.chown(folder, USER, USER)
@@ -55,7 +55,7 @@ def empty_claim(installed: InstalledNode) -> Iterator[None]:
 
 
 def pulled_service(name: str, endpoint: str, **source: object) -> Object:
-    """The sample of the tiny model, with a model of the hub instead of the one in the image."""
+    """The sample of the tiny model, with a model from the hub instead of the one in the image."""
     repo, _, quant = BUILT_IN_NAME.partition(":")
     hub = {"repo": repo, "quant": quant, "endpoint": endpoint, "pvc": {"claimName": CLAIM}, **source}
     service = sample("tiny-cpu", model={"source": {"huggingFace": hub}})

@@ -1,8 +1,8 @@
-"""A real node: kubelet with the static CPU manager, containerd, runc and CNI, in namespaces of their own.
+"""A real node: kubelet with the static CPU manager, containerd, runc and CNI, in separate namespaces.
 
-The tests themselves run in namespaces of their own (tools/node-namespaces.sh): what is changed here of network,
-mounts and /var/lib/kubelet the machine never sees. The kubelet would set kernel parameters of the whole machine; it
-finds files in their place. Further nodes share network and CPUs with the first, and have all else of their own.
+The tests run in their own namespaces (tools/node-namespaces.sh), so changes to network, mounts and /var/lib/kubelet do
+not affect the machine. The kubelet would set kernel parameters of the whole machine; it gets plain files instead.
+Further nodes share network and CPUs with the first; everything else is their own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from devkit.cluster.process import Process
 from devkit.cluster.waiting import wait_for
 
 ADDRESS = "10.55.0.1"
-"""Of the first node; those of the next follow."""
+"""Address of the first node; further nodes use the addresses after it."""
 MACHINE_NETWORK = "BALLAST_MACHINE_NETWORK"
-"""Variable by which tools/e2e.sh names the machine's own network namespace, which must not be this one."""
+"""Variable in which tools/e2e.sh passes the machine's own network namespace; the tests must not run in it."""
 PAUSE_IMAGE = "localhost/ballast-pause:e2e"
 COMMANDS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "unshare", "buildah", "debootstrap")
 PACKAGES = "containerd runc containernetworking-plugins iptables conntrack iproute2 buildah debootstrap"
@@ -39,15 +39,15 @@ CGROUPS = Path("/sys/fs/cgroup")
 KUBELET_FOLDER = Path("/var/lib/kubelet")
 COMMAND_TIMEOUT_S = 120
 IMPORT_TIMEOUT_S = 1200
-"""An image with CUDA's libraries is written twice, as it came and unpacked."""
+"""An image with CUDA's libraries is written twice: packed and unpacked."""
 READY_TIMEOUT_S = 120
 CPU_RESERVED_MILLIS = 500
-"""Kept for the system; the static CPU manager rounds it up to one whole CPU, which is never exclusive."""
+"""Reserved for the system; the static CPU manager rounds it up to one CPU, which is never exclusive."""
 MEMORY_RESERVED_MIB = 924
 
 
 def missing_here() -> list[str]:
-    """What this machine lacks to run a node; empty if it can."""
+    """Requirements for a node that this machine does not meet; empty if it can run one."""
     missing = []
     if os.geteuid() != 0:
         missing.append("root: namespaces, mounts and cgroups are made")
@@ -62,11 +62,11 @@ def missing_here() -> list[str]:
 
 
 class Node:
-    """The node `node-<number>`; nodes and their control plane live in the caller's namespaces."""
+    """The node `node-<number>`; nodes and their control plane are in the caller's namespaces."""
 
     def __init__(self, folder: Path, number: int = 0) -> None:
         if os.environ.get(MACHINE_NETWORK) in (None, str(Path("/proc/self/ns/net").readlink())):
-            raise RuntimeError("a node needs namespaces of its own: start the tests by tools/e2e.sh")
+            raise RuntimeError("a node requires separate namespaces: run the tests with tools/e2e.sh")
         self.folder = folder
         self.name = f"node-{number}"
         self.address = str(IPv4Address(ADDRESS) + number)
@@ -77,10 +77,10 @@ class Node:
         self._socket = folder / "containerd" / "containerd.sock"
         self._processes: list[Process] = []
         self._mounts: Process | None = None
-        """Holds the mounts of a further node."""
+        """Process that holds the mounts of a further node."""
 
     def make_network(self) -> None:
-        """Give this namespace the node's address, and the kubelet its folders. Of the first node."""
+        """First node only: give this namespace the node's address, and the kubelet its folders."""
         KUBELET_FOLDER.mkdir(parents=True, exist_ok=True)
         _run("mount", "--make-rshared", "/")
         _run("mount", "--bind", self.folder / "var-lib-kubelet", KUBELET_FOLDER)
@@ -106,8 +106,8 @@ class Node:
             _run(*command.split())
 
     def join_network(self) -> None:
-        """Add an address to the first node's, and a /var/lib/kubelet that only this node's processes see: a kubelet
-        empties its folder of device plugins, which has no other place."""
+        """Add an address to the first node's network, and mount a /var/lib/kubelet that only this node's processes see:
+        a kubelet clears its device plugin folder, whose path is fixed."""
         _run("ip", "addr", "add", f"{self.address}/24", "dev", "node0")
         # Unmounts of the first node apply here too; mounts made here are not visible there.
         self._mounts = self._spawn("mounts", "unshare", "--mount", "--propagation", "slave", "sleep", "infinity")
@@ -123,7 +123,7 @@ class Node:
                     (top / of_the_machine).write_text((hierarchy / of_the_machine).read_text())
 
     def start_containerd(self, images: list[Path]) -> None:
-        """Start it with these docker archives loaded."""
+        """Start it and load these docker archives."""
         config = self.folder / "containerd" / "config.toml"
         config.write_text(containerd_config(self.folder, PAUSE_IMAGE))
         (self.folder / "cni" / "10-bridge.conflist").write_text(json.dumps(cni_config(self.folder, self._number)))
@@ -133,11 +133,11 @@ class Node:
             self.ctr("images", "import", image, timeout_s=IMPORT_TIMEOUT_S)
 
     def ctr(self, *argv: str | Path, check: bool = True, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        """Run ctr in the namespace of the kubelet's containers."""
+        """Run ctr in the kubelet's containerd namespace."""
         return _run("ctr", "-a", self._socket, "-n", "k8s.io", *argv, check=check, timeout_s=timeout_s)
 
     def join(self, control_plane: ControlPlane) -> None:
-        """Start the kubelet, and the network's kube-proxy; return when the node is Ready."""
+        """Start the kubelet and kube-proxy; return when the node is Ready."""
         config = self.folder / "kubelet.json"
         server = control_plane.pki.server(f"kubelet-server-{self._number}", self.name, self.address)
         managers = {
@@ -169,7 +169,7 @@ class Node:
         self._spawn("kube-proxy", program("kube-proxy"), f"--config={proxy}")
 
     def add_devices(self, control_plane: ControlPlane, resource: str = "nvidia.com/gpu", count: int = 1) -> None:
-        """Offer made-up devices on NUMA node 0; return when the node has them to give."""
+        """Advertise simulated devices on NUMA node 0; return when they are allocatable."""
         self._spawn("device-plugin", program("device-plugin"), f"-resource={resource}", f"-count={count}")
 
         def offered() -> bool:
@@ -179,7 +179,7 @@ class Node:
         wait_for(f"{count} x {resource}", offered)
 
     def stop(self) -> None:
-        """End every container and process, and give the machine back as it was."""
+        """Stop all containers and processes, and undo the changes to the machine."""
         for process in reversed([p for p in self._processes if p.name not in ("containerd", "mounts")]):
             process.stop()
         if self._socket.exists():
@@ -210,7 +210,7 @@ class Node:
         return process
 
     def _entering(self) -> tuple[str, ...]:
-        """The words before a command that is to see this node's mounts."""
+        """Command prefix that enters this node's mount namespace."""
         return () if self._mounts is None else ("nsenter", f"--mount=/proc/{self._mounts.pid}/ns/mnt", "--")
 
     def _is_ready(self, control_plane: ControlPlane) -> bool:
@@ -230,12 +230,12 @@ def _run(*argv: str | Path, check: bool = True, timeout_s: float = COMMAND_TIMEO
 
 
 def _hierarchies() -> list[Path]:
-    """The roots of the machine's control groups: one a controller in version 1, one in all in version 2."""
+    """The roots of the machine's control groups: one per controller in version 1, a single one in version 2."""
     return [CGROUPS] if (CGROUPS / "cgroup.controllers").exists() else list(CGROUPS.iterdir())
 
 
 def _unmount_below(folder: Path) -> None:
-    """What containers had mounted stays mounted where they were killed, and the folder could not be removed."""
+    """Unmount the mounts that killed containers leave behind; they would prevent removing the folder."""
     mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for path in reversed(mounted):
         if Path(path).is_relative_to(folder):
@@ -248,4 +248,4 @@ def _remove_cgroups(top: Path) -> None:
             try:
                 Path(folder).rmdir()
             except OSError:
-                return  # a process is still ending in it; the next run takes the folder over
+                return  # a process in it is still ending; the next run reuses the folder

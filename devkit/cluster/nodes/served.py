@@ -1,4 +1,4 @@
-"""Services on a real node: from a sample to a chat through its Service, and to nothing left of it."""
+"""Services on a real node: from applying a sample, to a chat through its Service, to complete removal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def engine_pods(kube: Kube, name: str) -> list[Object]:
 
 
 def chat(installed: InstalledNode, client: str, service: str, tokens: int) -> list[Object]:
-    """The chunks of a streamed chat, asked for from another pod through the Service."""
+    """The chunks of a streamed chat, requested from another pod through the Service."""
     lines = installed.kubectl(
         "exec", client, "--", "python3", "-c", CHAT, address_of(installed, service), str(tokens), "1"
     )
@@ -53,7 +53,7 @@ def address_of(installed: InstalledNode, service: str) -> str:
 
 
 def client_pod(installed: InstalledNode, image: str) -> str:
-    """Start a pod in `default` that is not part of any service, with Python in it; its name."""
+    """Start a pod in `default` with Python that does not belong to a service; return its name."""
     container = {
         "name": "main",
         "image": image,
@@ -69,7 +69,7 @@ def client_pod(installed: InstalledNode, image: str) -> str:
 
 @contextmanager
 def served(installed: InstalledNode, service: Object, meanwhile: Callable[[], object] = lambda: None) -> Iterator[str]:
-    """The service applied and Ready, with what is to be seen in between; afterwards deleted, nothing left of it."""
+    """Apply the service, call `meanwhile` until it is Ready; afterwards delete it and wait until no object is left."""
     name = service["metadata"]["name"]
     installed.kube.apply("inferenceservices", service, NAMESPACE)
     try:

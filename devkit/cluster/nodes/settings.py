@@ -12,7 +12,7 @@ MEMORY_EVICTION_MIB = 100
 
 
 def containerd_config(folder: Path, sandbox_image: str) -> str:
-    """containerd's config.toml. It keeps everything in `folder`/containerd, next to the network's configuration."""
+    """containerd's config.toml. All its data is in `folder`/containerd, next to the network's configuration."""
     return f"""\
 version = 2
 root = "{folder}/containerd/root"
@@ -40,7 +40,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 
 
 def cni_config(folder: Path, number: int = 0, masquerade: bool = True) -> dict[str, object]:
-    """A bridge with the addresses 10.244.`number`.0/24, which leave the node as its own with `masquerade`."""
+    """A bridge with the addresses 10.244.`number`.0/24; with `masquerade`, packets leave with the node's address."""
     ipam = {
         "type": "host-local",
         "ranges": [[{"subnet": f"10.244.{number}.0/24"}]],
@@ -65,8 +65,8 @@ def cni_config(folder: Path, number: int = 0, masquerade: bool = True) -> dict[s
 def kubelet_config(
     control_plane: ControlPlane, folder: Path, server: tuple[Path, Path], address: str, managers: Mapping[str, object]
 ) -> dict[str, object]:
-    """A KubeletConfiguration with the static managers, but for what `managers` says of policies and reservations.
-    `server`: certificate and key. Every path is one of the kubelet's machine."""
+    """A KubeletConfiguration with the static managers; `managers` overrides policies and reservations. `server`:
+    certificate and key. All paths are on the kubelet's machine."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

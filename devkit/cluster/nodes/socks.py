@@ -1,5 +1,5 @@
-"""A SOCKS proxy (RFC 1928) that maps hosts of a cluster to this machine. Unlike an HTTP proxy, it gets the address that
-the client dials even if the Host header names another one."""
+"""A SOCKS proxy (RFC 1928) that maps a cluster's hosts to this machine. Unlike an HTTP proxy, it gets the address that
+the client dials even if the Host header names a different one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Find = Callable[[str, int], "tuple[str, int] | None"]
 
 
 class SocksProxy(ServerThread):
-    """Connects clients to where `find` says."""
+    """Connects clients to the address that `find` returns."""
 
     scheme = "socks5"
 
@@ -34,7 +34,7 @@ class SocksProxy(ServerThread):
 def _handler(find: Find) -> type[StreamRequestHandler]:
     class Handler(StreamRequestHandler):
         def handle(self) -> None:
-            with suppress(OSError):  # one of the two ends has left
+            with suppress(OSError):  # one end has disconnected
                 self._connect()
 
         def _connect(self) -> None:
@@ -57,7 +57,7 @@ def _handler(find: Find) -> type[StreamRequestHandler]:
 
 
 def _destination(stream: BufferedIOBase) -> tuple[str, int]:
-    """The host and port of a request to connect. Raises ConnectionError if the client leaves before its end."""
+    """The host and port of a connect request. Raises ConnectionError if the client disconnects early."""
     _version, _command, _reserved, kind = _read(stream, 4)
     if kind == 3:
         host = _read(stream, *_read(stream, 1)).decode("ascii")
@@ -69,12 +69,12 @@ def _destination(stream: BufferedIOBase) -> tuple[str, int]:
 def _read(stream: BufferedIOBase, size: int) -> bytes:
     found = stream.read(size)
     if len(found) < size:
-        raise ConnectionError(f"the client left after {len(found)} of {size} bytes")
+        raise ConnectionError(f"the client disconnected after {len(found)} of {size} bytes")
     return found
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the source ends, then end the target's input."""
+    """Copy until the source ends, then close the target's write side."""
     with suppress(OSError):
         while chunk := source.recv(CHUNK_BYTES):
             target.sendall(chunk)

@@ -1,4 +1,4 @@
-"""Clients that ask a Service without a pause, each in its own way, and what went wrong for them."""
+"""Clients that send requests to a Service continuously, each in its own way, and a record of their failures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TOKENS = 24
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a client asks."""
+    """How a client sends requests."""
 
     streams: bool
     keeps: bool
-    """Whether its connection is kept from one request to the next."""
+    """Whether it reuses its connection."""
     pause_s: float = 0.0
-    """Between two requests."""
+    """Pause between two requests."""
 
     @property
     def name(self) -> str:
@@ -39,16 +39,16 @@ KINDS = (
 
 @dataclass
 class Traffic:
-    """Counts of replies by kind of client; final once the clients have ended."""
+    """Counts of replies by kind of client; final when the clients have ended."""
 
     served: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    """Kind and what happened, of every request without a whole reply."""
+    """Kind of client and error, for every request without a complete reply."""
 
 
 @contextmanager
 def traffic(address: str) -> Iterator[Traffic]:
-    """A client of each kind asks for chat completions at `address`, again and again, until the end."""
+    """Run one client of each kind that repeatedly requests chat completions at `address` until the block ends."""
     found = Traffic()
     stop = threading.Event()
     threads = [threading.Thread(target=_ask, args=(address, kind, found, stop)) for kind in KINDS]

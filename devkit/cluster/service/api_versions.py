@@ -1,4 +1,4 @@
-"""The definitions as this release, the one before and the one after have them."""
+"""The custom resource definitions of this release, an earlier one and a later one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from devkit.cluster.service.operator import CRD, CRDS, ROOT
 from devkit.cluster.waiting import wait_for
 
 OLD, NEW = ".v1alpha1", ""
-"""Endings of the resources' names in `Kube`."""
+"""Suffixes of the resource names in `Kube`."""
 RELEASE_0_1 = ROOT / "tests/cluster/release-0.1" / CRD.name
 KINDS = ("inferenceservices", "modelcaches")
 
@@ -19,12 +19,12 @@ def of_this_release() -> list[Object]:
 
 
 def of_release_0_1() -> list[Object]:
-    """Without ModelCache, and without many fields of specs and statuses."""
+    """Definitions without ModelCache and without many fields of specs and statuses."""
     return list(documents(RELEASE_0_1))
 
 
 def of_the_release_before() -> list[Object]:
-    """Only v1alpha1."""
+    """Definitions with only v1alpha1."""
     found = of_this_release()
     for definition in found:
         spec = definition["spec"]
@@ -33,7 +33,7 @@ def of_the_release_before() -> list[Object]:
 
 
 def of_the_release_after() -> list[Object]:
-    """Stores v1beta1, and warns of v1alpha1."""
+    """Definitions that store v1beta1 and warn about v1alpha1."""
     found = of_this_release()
     for version in (version for definition in found for version in definition["spec"]["versions"]):
         version["storage"] = version["name"] == "v1beta1"
@@ -43,20 +43,20 @@ def of_the_release_after() -> list[Object]:
 
 
 def define(kube: Kube, definitions: Sequence[Object]) -> None:
-    """Apply the definitions; return once the API server serves what they say."""
+    """Apply the definitions; return when the API server serves them."""
     for definition in definitions:
         kube.apply("customresourcedefinitions", definition)
     wait_for("the versions to be served", lambda: all(_is_in_force(kube, definition) for definition in definitions))
 
 
 def stored_versions(kube: Kube) -> list[list[str]]:
-    """By kind: the versions in which objects may be stored."""
+    """For each kind: the versions in which objects may be stored."""
     names = [definition["metadata"]["name"] for definition in of_this_release()]
     return [kube.get("customresourcedefinitions", name)["status"]["storedVersions"] for name in names]
 
 
 def serves(kube: Kube, resource: str) -> bool:
-    """Whether the API server has the resource; it may still prepare its storage."""
+    """Whether the API server serves the resource; it may still be preparing its storage."""
     return kube.code_of(path_of(resource)) != 404
 
 

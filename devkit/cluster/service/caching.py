@@ -1,4 +1,4 @@
-"""ModelCaches for tests, and their Jobs, whose pods' kubelet is the test."""
+"""ModelCaches for tests, and their Jobs; the test acts as kubelet for the Jobs' pods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def model(name: str, size: str = "60Gi", **source: object) -> Object:
 
 
 def model_cache(name: str, *models: Object, nodes: dict[str, str] | None = None, **spec: object) -> Object:
-    """A cache on the nodes with these labels, with room for one model of the usual size."""
+    """A cache on nodes with these labels, with room for one model of the usual size."""
     return {
         "apiVersion": "serving.ballast.dev/v1beta1",
         "kind": "ModelCache",
@@ -33,7 +33,7 @@ def model_cache(name: str, *models: Object, nodes: dict[str, str] | None = None,
 
 
 def cached_source(cache: str, name: str) -> Object:
-    """The model of a service."""
+    """The `model` of a service that uses the cache."""
     return {"source": {"cache": {"name": cache, "model": name}}}
 
 
@@ -49,7 +49,7 @@ def cache_jobs(kube: Kube, namespace: str, model_name: str, place: str, *, remov
 
 
 def finish(kube: Kube, namespace: str, model_name: str, place: str, *, removes: bool = False) -> Object:
-    """Have the Job's pod succeed once it runs; returns the pod as it was."""
+    """Let the Job's pod succeed once it runs; return the pod before that."""
     pod = running_pod(kube, namespace, model_name, place, removes=removes)
     set_status(kube, pod, phase="Succeeded", state=terminated(0, "Pulled", "done"))
     return pod
@@ -79,13 +79,13 @@ def states(kube: Kube, namespace: str, name: str) -> dict[tuple[str, str], str]:
 
 
 def wait_cache(kube: Kube, namespace: str, name: str, status: str, reason: str) -> Object:
-    """The condition Ready, once it is this one for the newest spec."""
+    """The condition Ready, once it has this status and reason for the newest spec."""
 
     def there() -> Object:
         body = kube.get("modelcaches", name, namespace)
         found: Object = next(iter((body.get("status") or {}).get("conditions", [])), {})
         assert (found.get("status"), found.get("reason")) == (status, reason), found
-        assert found["observedGeneration"] == body["metadata"]["generation"], "of an older spec"
+        assert found["observedGeneration"] == body["metadata"]["generation"], "the condition is for an older spec"
         return found
 
     return wait_for(f"Ready={status} {reason} of ModelCache {name}", there)

@@ -1,4 +1,4 @@
-"""PersistentVolumeClaims that are bound, without storage behind them."""
+"""Bound PersistentVolumeClaims without storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Services lead anywhere, as kube-proxy would know it."""
+"""Services with ready endpoints, as kube-proxy sees them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ SERVICE_NAME = "kubernetes.io/service-name"
 
 
 def ready_services(kube: Kube, namespace: str, name: str | None = None, at: str | None = None) -> set[str]:
-    """Names of the namespace's Services that have a ready endpoint, or had at a resource version; only `name` is looked
-    for where it is given."""
+    """Names of the namespace's Services with a ready endpoint, now or at resource version `at`. With `name`, only this
+    Service is checked."""
     slices = kube.list("endpointslices", namespace, None if name is None else {SERVICE_NAME: name}, at=at)
     return {
         item["metadata"]["labels"][SERVICE_NAME]

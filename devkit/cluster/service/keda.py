@@ -1,4 +1,4 @@
-"""KEDA and its HTTP add-on as processes on this machine, each with the permissions of its own release."""
+"""KEDA and its HTTP add-on as processes on this machine, with the permissions of their own releases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def definitions() -> list[Object]:
 class Keda:
     """The operator, and the add-on's interceptor and external scaler.
 
-    `network` is a SOCKS proxy that reaches Services by name, and `INTERCEPTOR_ADDRESS`. The definitions are there.
+    `network` is a SOCKS proxy that reaches Services by name, and `INTERCEPTOR_ADDRESS`. The definitions must exist.
     """
 
     def __init__(self, cluster: Cluster, network: str) -> None:
@@ -57,7 +57,7 @@ class Keda:
         )
 
     def start(self) -> None:
-        """Return when the interceptor answers; the others retry until what they need is there."""
+        """Return when the interceptor answers; the other programs retry until their dependencies are available."""
         self._cluster.make_namespace(NAMESPACE)
         for file in sorted((built("keda") / "roles").glob("*.yaml")):
             for role in documents(file):
@@ -68,7 +68,7 @@ class Keda:
         wait_for("the interceptor", self._answers)
 
     def stop(self) -> None:
-        """Kill the programs once the objects that wait for KEDA's finalizers have gone."""
+        """Kill the programs after the objects with KEDA's finalizers are gone."""
         try:
             wait_for("KEDA's objects to go", lambda: not self._cluster.kube.list("scaledobjects"))
         finally:
@@ -83,7 +83,7 @@ class Keda:
         return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
     def check(self) -> None:
-        """Raise if one of the programs has ended."""
+        """Raise an error if one of the programs has exited."""
         for process in self._processes:
             process.check()
 
@@ -109,7 +109,7 @@ class Keda:
         self._cluster.kube.apply(f"{kind.lower()}s", binding)
 
     def _publish_interceptor(self) -> None:
-        """The Service by which the scaler finds interceptors, with the EndpointSlice that a cluster would make."""
+        """Create the Service by which the scaler finds interceptors, and its EndpointSlice, as a cluster would."""
         ports = [{"name": "http", "port": self.admin_port}]
         kube = self._cluster.kube
         kube.create("services", {"metadata": {"name": ADMIN}, "spec": {"clusterIP": "None", "ports": ports}}, NAMESPACE)

@@ -1,4 +1,4 @@
-"""One InferenceService in a namespace, as tests make, change and look at it."""
+"""One InferenceService in a namespace, with operations for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LABEL = "serving.ballast.dev/service"
 
 @dataclass(frozen=True)
 class LiveService:
-    """By name; `kube` acts as its user."""
+    """The service by name; `kube` acts as its user."""
 
     kube: Kube
     namespace: str
@@ -24,7 +24,7 @@ class LiveService:
         self.kube.create("inferenceservices", service(self.name, behaviour, **spec), self.namespace)
 
     def change(self, **spec: Any) -> None:
-        """Merge into the spec."""
+        """Merge these fields into the spec."""
         self.kube.merge("inferenceservices", self.name, {"spec": spec}, self.namespace)
 
     def delete(self) -> None:
@@ -37,7 +37,7 @@ class LiveService:
         return self.kube.list(resource, self.namespace, {LABEL: self.name})
 
     def is_converged(self) -> bool:
-        """Ready for its newest spec, with every child there and the pods that this spec asks for."""
+        """Whether it is Ready for its newest spec, with all children and the pods that this spec requires."""
         body = self.read()
         ready = {c["type"]: c for c in body.get("status", {}).get("conditions", [])}.get("Ready", {})
         assert ready.get("status") == "True", ready

@@ -1,4 +1,4 @@
-"""The operator as a process of its own, under the permissions of its installation and no more."""
+"""The operator as a process, with exactly the permissions of its installation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RBAC = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 
 
 def install(cluster: Cluster) -> None:
-    """The definitions, the account and its permissions; safe to repeat."""
+    """Install the definitions, the account and its permissions; safe to repeat."""
     cluster.install(*CRDS)
     for document in documents(INSTALLATION):
         if document["kind"] in {"Namespace", "ServiceAccount", *RBAC}:
@@ -38,11 +38,11 @@ def install(cluster: Cluster) -> None:
 
 
 class OperatorProcess(Process):
-    """`ballast-operator run`, from the repository's environment. `probe_proxy` leads to pods and Services that this
-    machine does not reach."""
+    """`ballast-operator run`, from the repository's environment. `probe_proxy` reaches pods and Services that this
+    machine cannot reach."""
 
     fork: ClassVar[Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Child] | None] = None
-    """Starts `python -m …` with its output to a log; pytest's configuration takes `prefork` for it."""
+    """Starts `python -m …` with its output in a log; the pytest configuration sets it to `prefork`."""
 
     def __init__(
         self,
@@ -78,23 +78,23 @@ class OperatorProcess(Process):
         return OperatorProcess.fork(self.argv, {**os.environ, **(self.env or {})}, log)
 
     def rotate_token(self) -> None:
-        """Give it another token; return when the API server refuses the one before, which takes it some seconds."""
+        """Give it a new token; return when the API server rejects the previous one, which takes some seconds."""
         token, secret = self._token, self._secret["metadata"]["name"]
         self._take_token()
         self._cluster.kube.delete("secrets", secret, self._account[1])
-        wait_for("the old token to be refused", lambda: not self._cluster.accepts(token))
+        wait_for("the old token to be rejected", lambda: not self._cluster.accepts(token))
 
     def wait_leading(self) -> None:
         wait_for(f"{self.name} to lead", lambda: self.metric("ballast_operator_leading") == 1.0)
 
     @property
     def health_address(self) -> str:
-        """Host and port of its health server, once that listens."""
+        """Host and port of its health server, once it listens."""
         return f"127.0.0.1:{self._port()}"
 
     def wait_looked(self) -> None:
-        """Return when it has begun and ended a look at everything."""
-        self._wait_look_end()  # this look may have begun before
+        """Return when it has begun and completed a full resync."""
+        self._wait_look_end()  # this resync may have begun earlier
         self._wait_look_end()
 
     def _wait_look_end(self) -> None:
@@ -102,11 +102,11 @@ class OperatorProcess(Process):
         wait_for("a look at everything", lambda: self.metric(LAST_LOOK) > before)
 
     def http(self, path: str) -> httpx.Response:
-        """A page of its health server, once that listens."""
+        """A page of its health server, once it listens."""
         return httpx.get(f"http://{self.health_address}{path}", timeout=60, trust_env=False, verify=False)
 
     def metric(self, sample: str) -> float:
-        """The value of one sample, such as `ballast_operator_leading`; 0 without it."""
+        """The value of one sample, such as `ballast_operator_leading`; 0 if it is missing."""
         for line in self.http("/metrics").text.splitlines():
             name, _, value = line.rpartition(" ")
             if name == sample:

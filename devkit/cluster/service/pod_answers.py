@@ -1,6 +1,6 @@
-"""Answers for made-up pods, which have addresses and no processes: an HTTP proxy that is every pod and Service.
+"""An HTTP proxy that answers for all simulated pods and Services: the pods have addresses but no processes.
 
-A Service answers as long as one of its endpoints is ready, as it would through kube-proxy.
+A Service answers while at least one of its endpoints is ready, as through kube-proxy.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ STATE: dict[str, Any] = {"state": "ready", "numbers": {"batch_slots": 4, "capaci
 
 
 class PodAnswers(ServerThread):
-    """Answers by `pages`, which may be changed at any time: path to status and body, None to hang up; a body that
-    is text is sent as it stands."""
+    """Answers with `pages`, which may change at any time: path → status and body. None closes the connection; a text
+    body is sent unchanged."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -47,11 +47,11 @@ class PodAnswers(ServerThread):
             "/debug/state": (200, copy.deepcopy(STATE)),
         }
         self.requested: list[str] = []
-        """URLs, in order."""
+        """Requested URLs, in order."""
         super().__init__(self._handler())
 
     def _is_reachable(self, host: str) -> bool:
-        """Every pod is, and a Service with a ready endpoint."""
+        """Whether it is a pod, or a Service with a ready endpoint."""
         if ipaddress.ip_address(host) not in ipaddress.ip_network(ControlPlane.service_cidr):
             return True
         try:
@@ -80,6 +80,6 @@ class PodAnswers(ServerThread):
                     self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Tests are quiet."""
+                """No log output during tests."""
 
         return Handler

@@ -1,4 +1,4 @@
-"""Pulls of a model for tests: the Job's pods are simulated, and the caller acts as their kubelet."""
+"""Model pulls for tests: the Job's pods are simulated, and the caller acts as their kubelet."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PULL = "serving.ballast.dev/pull"
 
 
 def make_claim(kube: Kube, namespace: str) -> None:
-    """A claim that is bound to a volume of its own. A pod that the scheduler sees before it knows of the volume may
-    wait for minutes until it is looked at again."""
+    """Create a claim and bind it to its own volume. If the scheduler sees a pod before it knows the volume, the pod may
+    wait minutes until the scheduler retries."""
     of_the_volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"]}
     volume = {
         "metadata": {"name": namespace},
@@ -45,7 +45,7 @@ def pulled(name: str, **source: object) -> Object:
 
 
 def pulling_pod(kube: Kube, namespace: str, other_than: str = "") -> Object:
-    """Waits until a pulling pod with a name other than `other_than` runs, and returns it."""
+    """Wait until a pull pod with a name other than `other_than` runs, and return it."""
 
     def there() -> Object:
         found = [pod for pod in kube.list("pods", namespace) if PULL in pod["metadata"].get("labels", {})]
@@ -59,7 +59,7 @@ def pulling_pod(kube: Kube, namespace: str, other_than: str = "") -> Object:
 
 
 def set_status(kube: Kube, pod: Object, *, phase: str = "Running", state: Object | None = None, **more: Any) -> None:
-    """Have the pod be in this phase, and its container in this state."""
+    """Set the pod's phase, and its container's state."""
     [container] = pod["status"]["containerStatuses"]
     statuses = [{**container, "state": state or container["state"], "ready": False, **more.pop("container", {})}]
     status = {"phase": phase, "containerStatuses": statuses, **more}
@@ -67,7 +67,7 @@ def set_status(kube: Kube, pod: Object, *, phase: str = "Running", state: Object
 
 
 def terminated(code: int, reason: str, message: str) -> Object:
-    """How a container ended that wrote a report."""
+    """State of a terminated container with a termination message."""
     at = "2026-01-01T00:00:00Z"
     text = json.dumps({"reason": reason, "message": message})
     return {"terminated": {"exitCode": code, "reason": "Error", "message": text, "startedAt": at, "finishedAt": at}}

@@ -1,4 +1,4 @@
-"""Every list of a spec whose items are objects; items set what is required and leave out what has a default."""
+"""Shortest valid items for every list of objects in a spec: only required fields, defaults omitted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """`python -m devkit.cluster.service.skewed`: the operator with a wall clock that is wrong by CLOCK_SKEW_S seconds, or
-by as many as the file says that CLOCK_SKEW_FILE names, read again each time."""
+by the number in the file CLOCK_SKEW_FILE, which is read again on each call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InferenceServices for tests, and what is waited for in them."""
+"""InferenceServices for tests, and functions that wait for their conditions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from devkit.cluster.nodes.made_up import BEHAVIOUR
 from devkit.cluster.waiting import wait_for
 
 CONVERGED_S = 180
-"""A limit, not a figure."""
+"""A time limit, not a measurement."""
 
 
 def service(name: str, behaviour: str = "run", **spec: object) -> Object:
-    """One CPU, the built-in model, on made-up nodes of this behaviour."""
+    """A service with one CPU and the built-in model, on simulated nodes with this behaviour."""
     return {
         "apiVersion": "serving.ballast.dev/v1beta1",
         "kind": "InferenceService",
@@ -33,18 +33,18 @@ def status_of(kube: Kube, namespace: str, name: str) -> Object:
 
 
 def condition(kube: Kube, namespace: str, name: str, kind: str) -> Object:
-    """Empty while there is none."""
+    """The condition; empty if there is none."""
     conditions = status_of(kube, namespace, name).get("conditions", [])
     return next((found for found in conditions if found["type"] == kind), {})
 
 
 def true_conditions(body: Object) -> set[str]:
-    """The types of the conditions of an object that are true."""
+    """Types of an object's conditions that are true."""
     return {found["type"] for found in body.get("status", {}).get("conditions", []) if found["status"] == "True"}
 
 
 def nothing() -> None:
-    """To be called where nothing is to be looked at."""
+    """Default for `meanwhile`: no check."""
 
 
 def wait_condition(
@@ -57,9 +57,9 @@ def wait_condition(
     timeout_s: float = CONVERGED_S,
     meanwhile: Callable[[], None] = nothing,
 ) -> Object:
-    """The condition, once it has this status, and this reason if one is given, for the newest spec.
+    """The condition, once it has this status (and `reason`, if given) for the newest spec.
 
-    `meanwhile` is called before each look; what it raises ends the wait.
+    `meanwhile` is called before each check; an exception from it ends the wait.
     """
 
     def there() -> Object:
@@ -67,7 +67,7 @@ def wait_condition(
         body = kube.get("inferenceservices", name, namespace)
         found = condition(kube, namespace, name, kind)
         assert (found.get("status"), reason or found.get("reason")) == (status, found.get("reason")), found
-        assert found["observedGeneration"] == body["metadata"]["generation"], "of an older spec"
+        assert found["observedGeneration"] == body["metadata"]["generation"], "the condition is for an older spec"
         return found
 
     return wait_for(f"{kind}={status} {reason} of {name}", there, timeout_s)

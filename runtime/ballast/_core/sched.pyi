@@ -406,9 +406,10 @@ class Scheduler(PybindObject):
     def take_transfers(self) -> list[Transfer]:
         """The transfers requested since the last call. Call it after each call of plan, commit, fetched and stored, and
         start the transfers before the next plan. Empty without tiers."""
-    def fetched(self, seq: int, num_blocks: int, *, is_damaged: bool = False) -> None:
+    def fetched(self, seq: int, num_blocks: int, *, is_damaged: bool = False, is_state_damaged: bool = False) -> None:
         """Report that all FETCH transfers of a sequence have ended and the first `num_blocks` of them succeeded; the
-        remaining tokens are computed. `is_damaged`: the next block is damaged, and is never served again. A sequence
+        remaining tokens are computed. `is_damaged`: the next block is damaged, and is never served again.
+        `is_state_damaged`: the next block is the last one, and only the recurrent state after it is damaged. A sequence
         that was aborted in the meantime ends now.
 
         Raises ValueError if the sequence fetches nothing, or fewer blocks."""

@@ -165,17 +165,17 @@ class TierMover:
         self.begin()
 
     def _end(self, seq: int, fetch: _Fetch) -> None:
-        num_blocks, is_damaged = 0, False
+        num_blocks, is_damaged, is_state_damaged = 0, False, False
         for tier, requested in fetch.expected:
             arrived = fetch.arrived[tier]
             num_blocks += arrived.num_blocks
             self._fetched_bytes[tier] += arrived.num_blocks * self._tiers[tier].block_bytes
             self._fetched_bytes[tier] += fetch.state_bytes[tier] if arrived.num_blocks == requested else 0
-            is_damaged = arrived.is_damaged
+            is_damaged, is_state_damaged = arrived.is_damaged, arrived.is_state_damaged
             if arrived.num_blocks < requested:
                 break
         self._waited_s += self._clock() - fetch.began
-        self._scheduler.fetched(seq, num_blocks, is_damaged=is_damaged)
+        self._scheduler.fetched(seq, num_blocks, is_damaged=is_damaged, is_state_damaged=is_state_damaged)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a transfer completes."""

@@ -19,6 +19,8 @@ class RopeTable:
     cos: NDArray[np.float32]  # [positions, rope_dim / 2]
     sin: NDArray[np.float32]  # [positions, rope_dim / 2]
     query_scale: NDArray[np.float32] | None = None  # [positions] factor of a position's queries; None: 1
+    rotates: bool = True
+    """If false, all positions have the first row, which rotates nothing."""
 
 
 def build_rope_table(rope: RopeSpec, num_positions: int, factors: NDArray[np.float32] | None = None) -> RopeTable:
@@ -35,6 +37,11 @@ def build_rope_table(rope: RopeSpec, num_positions: int, factors: NDArray[np.flo
         sin=np.ascontiguousarray(np.sin(angles) * factor, dtype=np.float32),
         query_scale=None if rope.query_scale is None else _query_scales(rope.query_scale, num_positions),
     )
+
+
+def unrotated(dim: int) -> RopeTable:
+    """The table of `dim` entries that positions do not rotate."""
+    return RopeTable(np.ones((1, dim // 2), np.float32), np.zeros((1, dim // 2), np.float32), rotates=False)
 
 
 def _query_scales(scale: QueryScale, num_positions: int) -> NDArray[np.float32]:

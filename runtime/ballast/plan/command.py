@@ -32,7 +32,7 @@ from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
-from ballast.plan.kv_tiers import KvTierSizes, auto_host_bytes, requested_tiers
+from ballast.plan.kv_tiers import auto_host_bytes, requested_tiers
 from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
@@ -88,8 +88,6 @@ def _plan_with_cache(
         raise ConfigError("device", config.machine.device, f"{gguf.path}: {too_much}, with device=cpu")
     if numbers.isa == "reference":
         raise _needs_packing(config.machine.device)
-    if spec.state_numbers:
-        numbers = replace(numbers, tiers=_no_tiers(numbers.tiers))
     devices = _device_memories(config.machine, described)
     expert_options = _gpu_expert_options(config.machine, gguf, spec)
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
@@ -129,14 +127,6 @@ def _streaming_if_cache_may_shrink(plans: Sequence[MemoryPlan], sizes: CacheSize
 def _streaming_cache(plan: MemoryPlan) -> int:
     """The largest cache_lens with which the plan streams experts; 0 if it streams none."""
     return 0 if plan.gpus is None or plan.gpus.streaming is None else plan.gpus.max_cache_lens
-
-
-def _no_tiers(tiers: KvTierSizes) -> KvTierSizes:
-    """No tiers: on a GPU, they cannot keep recurrent state. A tier that is requested is rejected."""
-    for name, value in (("kv_disk_dir", tiers.disk_dir), ("kv_host_bytes", tiers.host_bytes)):
-        if value:
-            raise ConfigError(name, value, "keeps no recurrent state of a GPU, which this model has; leave it out")
-    return KvTierSizes(0, None)
 
 
 def _with_host_tier(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan) -> MemoryPlan:

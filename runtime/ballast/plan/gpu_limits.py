@@ -5,34 +5,27 @@ from __future__ import annotations
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.recurrent.sizes import why_not_supported
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
-from ballast.model.layers.delta_net import DeltaNetSpec
-from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.spec import ModelSpec
 
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
-    if any(isinstance(mixer, KimiDeltaSpec) for mixer in spec.mixers):
-        return "recurrent state (Kimi Delta Attention) is not computed on a GPU yet; the CPU supports it"
-    recurrent = [mixer for mixer in spec.mixers if isinstance(mixer, DeltaNetSpec)]
+    recurrent = [mixer for mixer in spec.mixers if isinstance(mixer, RecurrentMixer)]
     problems = [problem for problem in map(why_not_supported, recurrent) if problem is not None]
     if problems:
         return f"{problems[0]}; the CPU supports it"
-    if recurrent:
-        return "no GPU has been tested with recurrent state (Gated DeltaNet); the CPU serves it"
+    if any(isinstance(mixer, KimiDeltaSpec) for mixer in recurrent):
+        return "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
     mixers = device_mixers(spec)
     if mixers is None:
         return (
-            "its layers have different kinds of latent attention, or latent attention with other layers, and a GPU "
+            "its layers have different kinds of latent attention, or latent attention with other attention, and a GPU "
             "supports one kind of latent attention alone; the CPU supports all"
         )
-    mixer = next(mixer for mixer in mixers if not isinstance(mixer, DeltaNetSpec))
-    if any(isinstance(each, GroupedSpec) and GATE in each.options and each.gate == "softplus" for each in mixers):
-        return "no GPU has been tested with its softplus gates; the CPU serves it"
-    if isinstance(mixer, LatentSpec) and mixer.rope.query_scale is not None:
-        return "no GPU has been tested with queries scaled by position; the CPU serves it"
+    mixer = next(mixer for mixer in mixers if not isinstance(mixer, RecurrentMixer))
     if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MAX_CHOSEN:
         return None
     return (

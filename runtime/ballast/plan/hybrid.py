@@ -4,7 +4,7 @@ is loaded."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ballast.host.machine import Memory
@@ -28,7 +28,7 @@ from ballast.plan.device import (
 from ballast.plan.device_layers import DeviceLayers
 from ballast.plan.gpu_experts import GpuExpertOptions, GpuExpertPlan, estimated_share, plan_gpu_experts
 from ballast.plan.kv_tiers import host_rows
-from ballast.plan.memory import DeviceMemory, DevicePlan, GpuPlan, MemoryPlan, Numbers
+from ballast.plan.memory import FLOAT_BYTES, DeviceMemory, DevicePlan, GpuPlan, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
 from ballast.plan.streaming import estimate
 from ballast.weights.gguf import GgufModel
@@ -83,7 +83,7 @@ def make_hybrid_plan(
             f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {names}",
             numbers.step_option,
         ),
-        *host_rows(numbers.tiers, numbers.block_tokens * kv_row_bytes(spec), numbers.block_tokens),
+        *_tier_rows(spec, numbers),
         MemoryRow("program", HOST_PROGRAM_BYTES, "Python, torch, CUDA's libraries, vocabulary; an estimate"),
     )
     return MemoryPlan(
@@ -97,6 +97,12 @@ def make_hybrid_plan(
         numbers=numbers,
         gpus=gpus,
     )
+
+
+def _tier_rows(spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
+    """Host memory of the tiers of the GPUs' cache."""
+    block_bytes, state_bytes = numbers.block_tokens * kv_row_bytes(spec), spec.state_numbers * FLOAT_BYTES
+    return host_rows(numbers.tiers, block_bytes, numbers.block_tokens, state_bytes)
 
 
 def _gpu_plan(

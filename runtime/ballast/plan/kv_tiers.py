@@ -45,12 +45,13 @@ def auto_host_bytes(spare_bytes: int) -> int:
 def host_rows(tiers: KvTierSizes, block_bytes: int, block_tokens: int, state_bytes: int = 0) -> Iterator[MemoryRow]:
     """Rows of host memory, for a cache with blocks of `block_bytes` and recurrent states of `state_bytes`."""
     if tiers.host_bytes:
-        for_states = num_states_in(tiers.host_bytes, state_bytes) * state_bytes
-        num_tokens = (tiers.host_bytes - for_states) // block_bytes * block_tokens
+        num_states = num_states_in(tiers.host_bytes, state_bytes)
+        num_tokens = (tiers.host_bytes - num_states * state_bytes) // block_bytes * block_tokens
+        states = f" and {num_states} recurrent states" if state_bytes else ""
         yield MemoryRow(
             "KV cache in RAM",
             tiers.host_bytes,
-            f"{num_tokens} tokens evicted from the GPU, pinned",
+            f"{num_tokens} tokens{states} evicted from the GPU, pinned",
             "kv_host_bytes",
         )
     if tiers.disk_dir is not None:
@@ -63,5 +64,5 @@ def host_rows(tiers: KvTierSizes, block_bytes: int, block_tokens: int, state_byt
 
 def device_rows(tiers: KvTierSizes, block_bytes: int) -> Iterator[MemoryRow]:
     """Rows of a GPU's memory."""
-    if tiers != NO_TIERS:
+    if tiers != NO_TIERS and block_bytes:
         yield MemoryRow("KV on its way", COPIED_AT_ONCE * block_bytes, f"buffer for {COPIED_AT_ONCE} blocks")

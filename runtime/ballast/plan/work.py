@@ -8,8 +8,9 @@ from ballast.model.hybrid.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
-from ballast.model.layers.layer import AttentionMixer
+from ballast.model.layers.layer import AttentionMixer, RecurrentMixer
 from ballast.model.spec import ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
@@ -32,7 +33,7 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
     """A step of `num_tokens` tokens of any number of requests, including experts and logits."""
     widest = max(
         *(_attention_bytes(spec, mixer, num_tokens) for mixer in spec.attentions),
-        *(_delta_net_bytes(spec, mixer, num_tokens) for mixer in spec.mixers if isinstance(mixer, DeltaNetSpec)),
+        *(_recurrent_bytes(spec, mixer, num_tokens) for mixer in spec.mixers if isinstance(mixer, RecurrentMixer)),
         _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)),
         _expert_bytes(spec, num_tokens),
     )
@@ -54,7 +55,11 @@ def _is_choice_shared(spec: ModelSpec) -> bool:
 
 def num_slices(spec: ModelSpec, num_tokens: int) -> int:
     """Most planned slices of a step; in latent attention, those computed in the latent space."""
-    return max(_num_slices(slice_sizes_of(mixer), num_tokens) for mixer in spec.attentions)
+    return max(_num_slices(_slice_sizes(spec, mixer), num_tokens) for mixer in spec.attentions)
+
+
+def _slice_sizes(spec: ModelSpec, mixer: AttentionMixer) -> SliceSizes:
+    return slice_sizes_of(mixer, has_states=spec.state_numbers > 0)
 
 
 def _num_slices(sizes: SliceSizes, num_tokens: int) -> int:
@@ -64,7 +69,7 @@ def _num_slices(sizes: SliceSizes, num_tokens: int) -> int:
 
 
 def _attention_bytes(spec: ModelSpec, mixer: AttentionMixer, num_tokens: int) -> int:
-    sizes = slice_sizes_of(mixer)
+    sizes = _slice_sizes(spec, mixer)
     in_slices = min(num_tokens, sizes.tokens)
     if isinstance(mixer, GroupedSpec):
         return _grouped_bytes(spec, mixer, in_slices)
@@ -96,16 +101,35 @@ def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> in
     return num_tokens * (floats * FLOAT_BYTES + halves * _HALF_BYTES + terms)
 
 
+def _recurrent_bytes(spec: ModelSpec, mixer: RecurrentMixer, num_tokens: int) -> int:
+    """A recurrent layer in slices like those of the model's attention."""
+    slices = [_slice_sizes(spec, attention) for attention in spec.attentions]
+    in_slices = min(num_tokens, *(own.tokens for own in slices))
+    if all(own.long_from is not None and num_tokens >= own.long_from for own in slices):
+        in_slices = min(num_tokens, *(own.long_tokens for own in slices))
+    if isinstance(mixer, KimiDeltaSpec):
+        return _kimi_delta_bytes(spec, mixer, in_slices)
+    return _delta_net_bytes(spec, mixer, in_slices)
+
+
+def _kimi_delta_bytes(spec: ModelSpec, mixer: KimiDeltaSpec, num_tokens: int) -> int:
+    """Kimi Delta Attention: queries, keys and values after the convolution, and as many products before it, or decays
+    with their products and what heads give; two rows of each chunk's matrices, betas with their products, products of
+    low rank, and the decays of chunks, which may have one token; before these the terms of the products' input, after
+    them those of the output."""
+    floats = 7 * mixer.width + (2 * CHUNK_TOKENS + 2) * mixer.num_heads + 2 * mixer.head_dim
+    return num_tokens * (floats * FLOAT_BYTES + max(spec.hidden, mixer.width) * _TERM_BYTES)
+
+
 def _delta_net_bytes(spec: ModelSpec, mixer: DeltaNetSpec, num_tokens: int) -> int:
-    """Gated DeltaNet in slices like those of the model's attention: the products, those that pass the convolution once
-    more, two rows of each chunk's matrices, decays and betas with their products, and what heads give; before these the
-    terms of the products' input, after them those of the output."""
-    in_slices = min(num_tokens, *(slice_sizes_of(attention).tokens for attention in spec.attentions))
+    """Gated DeltaNet: the products, those that pass the convolution once more, two rows of each chunk's matrices,
+    decays and betas with their products, and what heads give; before these the terms of the products' input, after
+    them those of the output."""
     products = mixer.channels + mixer.value_width
     floats = products + mixer.channels + mixer.value_width + (2 * CHUNK_TOKENS + 4) * mixer.num_heads
     if mixer.is_grouped:  # products are copied
         floats += products
-    return in_slices * (floats * FLOAT_BYTES + max(spec.hidden, mixer.value_width) * _TERM_BYTES)
+    return num_tokens * (floats * FLOAT_BYTES + max(spec.hidden, mixer.value_width) * _TERM_BYTES)
 
 
 def _latent_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""A coding agent does the task of `devkit.servers.agent_script` against a server."""
+"""A coding agent performs the task of `devkit.servers.agent_script` with a server."""
 
 import itertools
 import os
@@ -25,33 +25,33 @@ TURNS = 4
 
 @dataclass(frozen=True)
 class Agent:
-    """How an agent is run, each function given the server's URL and the agent's home."""
+    """How to run an agent. Each function gets the server's URL and the agent's home."""
 
     program: Path
     path: str
-    """Of the API that it speaks."""
+    """Path of the API that it uses."""
     begin: Sequence[str]
     """The arguments before the task, in a new conversation."""
     go_on: Sequence[str]
-    """The same in the one before."""
+    """The same, to continue the previous conversation."""
     environment: Callable[[str, Path], Mapping[str, str]]
     configure: Callable[[str, Path], None] = lambda url, home: None
     """Writes its configuration."""
     ignored: frozenset[str] = frozenset()
-    """The fields of its turns that the server does not know."""
+    """Fields of its requests that the server does not know."""
 
 
 def program(folder: Path, *patterns: str) -> Path:
-    """The program among an agent's packages. Raises AssertionError where none is for this machine."""
+    """The executable in an agent's packages. Raises AssertionError if there is none for this machine."""
     found = [path for pattern in patterns for path in sorted(folder.glob(f"node_modules/{pattern}"))]
     machine = os.uname().machine
-    assert found, f"{folder.name}: npm has no program of it for {machine}; leave it out by naming the others"
+    assert found, f"{folder.name}: its npm package has no program for {machine}; run only the other clients, by name"
     return found[0]
 
 
 def check(agent: Agent, template: str, num_tasks: int = 2) -> str:
-    """Lets the agent do `tasks` tasks in one conversation with a model of that template. Returns a description of what
-    was seen."""
+    """Let the agent do `num_tasks` tasks in one conversation with a model of that template. Returns a description of
+    the requests."""
     with tempfile.TemporaryDirectory(prefix="agent-") as directory, _server(template, Path(directory)) as server:
         home = Path(directory) / "home"
         home.mkdir()
@@ -97,7 +97,7 @@ def _do_task(agent: Agent, arguments: Sequence[str], url: str, home: Path, work:
 
 
 def _assert_served(agent, requests, num_tasks):
-    """That every request was answered, and those of the tasks one after the other, each going on from the last."""
+    """Assert that every request was answered, and that the requests of each task extend the previous ones."""
     failed = [request for request in requests if request["status"] != 200 or request["outcome"] != "ok"]
     assert not failed, failed
     turns = [request for request in requests if request["path"] == agent.path and request["prompt_tokens"] > 10_000]

@@ -1,4 +1,4 @@
-"""Claude Code, by Anthropic's Messages API."""
+"""Claude Code, with Anthropic's Messages API."""
 
 import shlex
 

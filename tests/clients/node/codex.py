@@ -1,4 +1,4 @@
-"""Codex CLI, by the Responses API."""
+"""Codex CLI, with the Responses API."""
 
 import dataclasses
 
@@ -14,7 +14,8 @@ def configure(url, home):
 
 
 def configure_with_model(url, home):
-    """With what it may know of a model; else it has no `apply_patch`, whose argument is a free text."""
+    """Add the settings that it knows for a model; otherwise it has no `apply_patch` tool, whose argument is free
+    text."""
     (home / "models.json").write_text(howto.block("Codex", "json", url))
     named = f'model_catalog_json = "{home}/models.json"\n'
     (home / "config.toml").write_text(named + howto.block("Codex", "toml", url))

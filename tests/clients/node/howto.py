@@ -1,4 +1,4 @@
-"""What docs/clients/coding-agents.md tells users to write, so that it is that which is tried."""
+"""The instructions in docs/clients/coding-agents.md, so that the tests use exactly what users read."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ URL = "http://127.0.0.1:10002"
 
 
 def block(agent, language, url):
-    """The first block in that language of an agent's chapter, for a server at `url`."""
+    """The first block in that language in an agent's chapter, for a server at `url`."""
     chapter = PAGE.read_text().split(f"\n## {agent}\n")[1].split("\n## ")[0]
     found = re.search(rf"^```{language}\n(.*?)^```$", chapter, re.DOTALL | re.MULTILINE)
     assert found is not None, f"{PAGE}: the chapter {agent} has no block of {language or 'commands'}"

@@ -14,10 +14,10 @@ TIMEOUT_S = 120
 
 
 def check(folder: Path, script: str, ignored: Collection[str] = ()) -> None:
-    """Run `script` with the packages of `folder`. Its arguments are the URLs of a server with the built-in model, which
-    a grammar can force but which cannot act, and of one whose model follows a script. No fields but `ignored` may be
-    ignored."""
-    copy = folder / script  # packages are looked up next to the file
+    """Run `script` with the packages of `folder`. Its arguments are the URLs of two servers: one with the built-in
+    model, which follows grammars but does not act as an agent, and one whose model follows a script. The server may
+    ignore only the fields in `ignored`."""
+    copy = folder / script  # packages are resolved relative to the file
     shutil.copyfile(HERE / script, copy)
     with (
         ServerProcess(*TEMPLATE, "--max_batch_size", "8") as built_in,

@@ -7,4 +7,4 @@ TRIED = "streams, runners of tools, structured output, thinking, errors"
 
 
 def check(folder):
-    libraries.check(folder, "node_sdks.mjs", ignored={"thread"})  # the runner of tools asks for one to be kept
+    libraries.check(folder, "node_sdks.mjs", ignored={"thread"})  # the tool runner sends it to keep a thread

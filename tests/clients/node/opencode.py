@@ -1,4 +1,4 @@
-"""opencode, by the Chat Completions API."""
+"""opencode, with the Chat Completions API."""
 
 import agent
 import howto

@@ -1,4 +1,4 @@
-"""KEDA's own definitions, which make test has in short, accept the samples."""
+"""KEDA's own definitions accept the samples; `make test` uses shortened definitions."""
 
 from __future__ import annotations
 

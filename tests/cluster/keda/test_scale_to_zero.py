@@ -1,4 +1,4 @@
-"""A request wakes a service through KEDA and its HTTP add-on, which run here as in a cluster. Pods are made up; their
+"""A request wakes a service through KEDA and its HTTP add-on, which run here as in a cluster. Pods are simulated; their
 engines are real."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("operator")
 
 @pytest.fixture(scope="module")
 def answers(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    """Engines in place of answers that are made up."""
+    """Real engines instead of simulated responses."""
     folders = {PACKED_DIRECTORY: tmp_path_factory.mktemp("packed")}
     engines = Engines(cluster.kube, folders, hosts=(INTERCEPTOR_ADDRESS,))
     engines.start()
@@ -59,9 +59,9 @@ def scaling(cluster: Cluster, answers: Engines) -> Iterator[Keda]:
 def apply_sample(
     cluster: Cluster, namespace: str, scaling: Keda, route: Object | None = None, service: Object | None = None
 ) -> None:
-    """The sample with short times, the addresses of this machine, and these fields of its route and service. It is at
-    zero when this returns. Each namespace has a host of its own: of two routes for a host, the interceptor uses the
-    older one, and the namespace of the test before may not have gone yet."""
+    """Apply the sample with short times, this machine's addresses, and these fields of its route and service. Returns
+    when it is scaled to zero. Each namespace uses its own host name: if two routes have the same host, the interceptor
+    uses the older one, and the previous test's namespace may still exist."""
     sample = copy.deepcopy(SAMPLE)
     on_node = {"numa": {"enforcement": "Off"}, "scheduling": {"nodeSelector": {BEHAVIOUR: "loading"}}}
     sample["InferenceService"]["spec"].update(replicas=0, **on_node, **(service or {}))

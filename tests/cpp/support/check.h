@@ -1,4 +1,4 @@
-// The framework of the C++ tests. GoogleTest is in no Python package, and the tests use no other downloads
+// The framework of the C++ tests. No Python package provides GoogleTest, and the tests use no other downloads
 // (decision 2 in docs/decisions).
 //
 //   TEST(name_as_a_sentence) { EXPECT(condition); EXPECT_EQ(a, b); EXPECT_THROWS(expression, exception); }

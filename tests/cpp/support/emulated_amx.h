@@ -4,7 +4,7 @@
 
 namespace ballast {
 
-// The AMX kernels on emulated tiles; they need AVX-512 with VNNI.
+// The AMX kernels on emulated tiles; they require AVX-512 with VNNI.
 const Kernels* emulated_amx_kernels();
 
 // Throws InvariantError. Defined in test_amx.cpp, which is compiled for every CPU.

@@ -1,5 +1,5 @@
-// Tiles in plain C++ under the names of cpu/amx/chip_tiles.h, so that its algorithms are tested on chips
-// without AMX and under sanitizers. Reads and writes outside a configured shape end the test.
+// Tiles in plain C++ with the interface of cpu/amx/chip_tiles.h, so that the algorithms can be tested on CPUs
+// without AMX and with sanitizers. Accesses outside a configured shape end the test.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,7 @@ void set_element(Tile& tile, int row, int index, T value) {
   std::memcpy(tile.bytes[row] + index * int{sizeof(T)}, &value, sizeof(T));
 }
 
-// The shapes that the chip demands of a product.
+// The shapes that the CPU requires for a product.
 template <int kSums, int kA, int kB>
 void check_shapes() {
   CHECK_TILE(rows_of(kSums) == rows_of(kA) && row_bytes_of(kSums) == row_bytes_of(kB) &&

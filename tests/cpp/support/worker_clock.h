@@ -38,7 +38,7 @@ class WorkerClock {
     return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
   }
 
-  // Whether it has used any after `before`; waits for that.
+  // Waits until it has used CPU time after `before`; returns false on a timeout.
   bool has_moved_on(double before) const {
     while (microseconds() == before && std::chrono::steady_clock::now() < limit_) std::this_thread::yield();
     return microseconds() > before;
@@ -55,8 +55,8 @@ class WorkerClock {
     return 0;
   }
 
-  // Waits until the worker sleeps: its clock has stood still for 20 ms, in which a spinning thread would have
-  // had its turn. What the clock says then.
+  // Waits until the worker sleeps: its clock has not changed for 20 ms, in which a spinning thread would have
+  // been scheduled. Returns the clock's value.
   double once_asleep() const {
     double now = microseconds();
     for (double last = -1.0; last != now && std::chrono::steady_clock::now() < limit_;) {

@@ -1,6 +1,6 @@
-"""An image with CUDA's libraries on a real node that has no GPU, as a namespace runs it that enforces `restricted`.
+"""An image with CUDA's libraries on a real node without a GPU, in a namespace that enforces `restricted`.
 
-The node reaches no other machine, so all compilation here uses only the image.
+The node reaches no other machine, so all compilation uses only files of the image.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KERNELS = "kernels"
 GIGABYTE = 10**9
 MAX_BYTES = {"runtime": 5.7 * GIGABYTE, "cuda": 6.3 * GIGABYTE}
 COMPILING_S = 900
-WITH_FLASHINFER = pytest.mark.skipif(VARIANT != "cuda", reason="this image holds no flashinfer")
+WITH_FLASHINFER = pytest.mark.skipif(VARIANT != "cuda", reason="this image does not contain flashinfer")
 
 FLASHINFER_KERNELS = """
 import os, subprocess, sys, time
@@ -51,12 +51,12 @@ for backend in ("fa2", "fa3"):
     print(f"{backend} is there after {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     print(backend, made.jit_library_path.stat().st_mtime_ns, flush=True)
 """
-"""Compiles what `BatchMLAPagedAttentionWrapper.plan` would ask for on a Hopper GPU, and prints when that was."""
+"""Compiles the kernels for `BatchMLAPagedAttentionWrapper.plan` on a Hopper GPU, and prints their times."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def restricted(installed: InstalledNode) -> None:
-    """A namespace whose pods the API server admits only if they are restricted."""
+    """A namespace that admits only restricted pods."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     installed.kube.create("namespaces", {"metadata": {"name": RESTRICTED, "labels": labels}})
 
@@ -100,8 +100,8 @@ def test_cuda_by_name_ends_by_name(installed: InstalledNode) -> None:
     assert "finds no CUDA device here" in last
 
 
-def test_auto_falls_back_to_the_cpu_says_so_and_chats(installed: InstalledNode, client_pod: str, kube: Kube) -> None:
-    """The pod has a device of the node's plugin, by name only."""
+def test_auto_falls_back_to_the_cpu_reports_it_and_chats(installed: InstalledNode, client_pod: str, kube: Kube) -> None:
+    """The pod has a simulated device from the node's plugin."""
     with served(installed, sample("tiny-gpu")) as name:
         chunks = chat(installed, client_pod, name, tokens=20)
         message = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
@@ -139,12 +139,12 @@ def test_flashinfer_kernels_are_compiled_with_the_images_tools_and_cached(
 
 
 def made(message: str) -> list[str]:
-    """Lines of FLASHINFER_KERNELS that name a library and when it was written."""
+    """Lines of FLASHINFER_KERNELS with a library and its modification time."""
     return [line for line in message.splitlines() if line.split()[-1].isdecimal()]
 
 
 def run(installed: InstalledNode, name: str, command: list[str], *, keeps_kernels: bool = False) -> tuple[int, str]:
-    """The exit code of a restricted pod with this command, and what it said."""
+    """Exit code and output of a restricted pod with this command."""
     container: Object = {
         "name": "main",
         "image": RUNTIME_IMAGE,

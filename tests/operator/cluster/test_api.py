@@ -1,4 +1,4 @@
-"""Requests while credentials are refused and replaced, against a real HTTP server."""
+"""Requests while credentials are rejected and replaced, against a real HTTP server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_rejected_request_does_not_affect_concurrent_requests(credentials: Pat
                 return web.json_response(REFUSAL, status=401)
             if arrived == 6:
                 others.set()
-            if arrived == 7:  # the first one's second attempt: by now its old connection has been given up
+            if arrived == 7:  # the first request's second attempt: its old connection has been closed
                 return web.json_response(EMPTY)
             await refused.wait()
             await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The way back to an earlier spec."""
+"""Rollback to an earlier spec."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from ballast_operator.names import ANNOTATION_SPEC_HASH, Ref
 
 
 class Api:
-    """A service with one earlier revision. `changes`: whether the API server finds its spec different."""
+    """A service with one earlier revision. `changes`: whether the API server considers its spec different."""
 
     def __init__(self, changes):
         self.changes = changes

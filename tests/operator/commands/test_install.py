@@ -1,4 +1,4 @@
-"""The manifest that installs the operator: made from the table by which the doctor checks permissions."""
+"""The install manifest, generated from the table that the doctor uses to check permissions."""
 
 import re
 from pathlib import Path

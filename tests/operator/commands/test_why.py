@@ -1,4 +1,4 @@
-"""One screen that says why a service is not ready."""
+"""One screen that explains why a service is not ready."""
 
 import asyncio
 from datetime import timedelta
@@ -60,7 +60,7 @@ def test_it_begins_with_the_reason_and_the_page_that_explains_it():
     assert "OPERATOR" not in lines
 
 
-def test_one_line_says_that_a_service_is_scaled_to_zero():
+def test_one_line_reports_that_a_service_is_scaled_to_zero():
     lines = screen(seen(condition("Ready", "False", "ScaledToZero", "replicas is 0")))
     assert lines == ["ns/s: scaled to zero; it starts when spec.replicas is raised, by hand or by an autoscaler"]
 

@@ -1,4 +1,4 @@
-"""One pass of the control loop where single answers of the API server fail, or the world changed between passes."""
+"""One pass of the control loop when single API calls fail, or when the cluster has changed between passes."""
 
 import asyncio
 
@@ -132,7 +132,7 @@ def serving():
     step = reconciler(api, prober)
     for _ in range(2):
         run(step)
-    assert prober.through_service == ["10.96.0.1"], "once, while nothing changes"
+    assert prober.through_service == ["10.96.0.1"], "probed once while nothing changes"
     assert api.conditions["EndpointReady"] == ("True", "Reachable")
     return api, prober, step
 
@@ -218,7 +218,7 @@ def test_unreadable_capacity_blocks_no_pod(reported, kind):
 
 
 def test_a_service_that_is_being_deleted_is_not_written():
-    """Under foreground deletion it is still there while its children go: a pod made now would never be wanted."""
+    """During foreground deletion the service still exists while its children go: a new pod would be useless."""
     api = FakeApi(custom_resource())
     step = reconciler(api)
     run(step)

@@ -30,7 +30,7 @@ def api_with(*models, finalizers=(FINALIZER_CACHE,), nodes=(NODE,), failures=Non
 
 
 def with_model(api, name, place="n1", **status):
-    """The Job that pulled it."""
+    """Add the Job that pulled the model."""
     cache = model_cache(*api.objects["ModelCache", "models"]["spec"]["models"])
     job = live(build_cache_pull(cache, cache.model(name), place, OPTIONS), status=status or COMPLETE)
     api.put(job)

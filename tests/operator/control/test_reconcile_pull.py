@@ -26,7 +26,7 @@ def run(api, prober=None):
 
 
 def with_job(api, *, done=False, container=None, image=None):
-    """The Job that the first pass made, with a pod."""
+    """Add the Job that the first pass created, with a pod."""
     run(api)
     [job] = api.written("create", "Job")
     conditions = [{"type": "Complete", "status": "True"}] if done else []
@@ -43,7 +43,7 @@ def with_job(api, *, done=False, container=None, image=None):
 
 def test_the_job_and_its_policy_are_created_first_and_pods_after_it_completes():
     api = api_with()
-    assert run(api) == 1, "it may be done soon"
+    assert run(api) == 1, "the pull may complete soon"
     assert [(verb, kind) for verb, kind, _ in api.writes if kind in ("Job", "NetworkPolicy", "Pod")] == [
         ("apply", "NetworkPolicy"),
         ("create", "Job"),
@@ -86,9 +86,11 @@ def test_a_completed_pull_starts_the_pods():
     run(api)
     assert api.conditions["ModelPulled"] == ("True", "Pulled")
     assert len(api.written("create", "Pod")) == 1
-    assert [pod["metadata"]["name"] for pod in api.written("delete", "Pod")] == ["pull-pod"], "it would hold the claim"
+    assert [pod["metadata"]["name"] for pod in api.written("delete", "Pod")] == ["pull-pod"], (
+        "the pod would block the claim"
+    )
     _, handed_over = api.written("merge", "Job")
-    assert [owner["uid"] for owner in handed_over["metadata"]["ownerReferences"]] == ["c"], "the record is the claim's"
+    assert [owner["uid"] for owner in handed_over["metadata"]["ownerReferences"]] == ["c"], "the claim owns the Job"
 
 
 def test_a_claim_that_is_being_deleted_does_not_wait_for_its_pull():

@@ -1,4 +1,4 @@
-"""Passes over a service whose pod serves an earlier spec: it is stopped only by what was read just now."""
+"""Passes over a service whose pod serves an earlier spec: the pod is stopped only based on fresh reads."""
 
 import asyncio
 

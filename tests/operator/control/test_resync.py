@@ -1,4 +1,4 @@
-"""The full look at all services and their objects."""
+"""The resync of all services and their objects."""
 
 import asyncio
 

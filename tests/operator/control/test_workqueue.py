@@ -1,4 +1,4 @@
-"""The queue: one worker a key, repeated keys collapse, failures are retried later and later."""
+"""The queue: one worker per key, repeated keys collapse, failures are retried with increasing delays."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,7 @@ from ballast_operator.control.workqueue import MAX_BACKOFF_S, MAX_HOLD_OFF_S, Wo
 
 
 class FakeTime:
-    """A clock that only jumps to the next timer: hours of back-off pass immediately, in order."""
+    """A clock that jumps to the next timer: hours of back-off pass immediately, in order."""
 
     def __init__(self, loop):
         self.now = loop.time()

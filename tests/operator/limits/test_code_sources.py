@@ -1,4 +1,4 @@
-"""Values that could load code into a container are refused, always or where images are listed."""
+"""Values that could load code into a container are rejected: always, or if images are listed."""
 
 import pytest
 from builders import service

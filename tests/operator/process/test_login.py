@@ -1,4 +1,4 @@
-"""How the watches come by credentials, and how long they wait for them."""
+"""How watches get credentials, and how long they wait for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of passes: what a collector gets, and that nothing waits for one."""
+"""Spans of passes: what a collector receives, and that no code waits for it."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ def collector():
 
 async def test_a_pass_is_a_span_with_its_requests_and_the_last_spans_are_sent_at_exit(collector):
     async with sending(f"{collector.url}/") as traces:
-        traces.requested()  # of no pass
+        traces.requested()  # outside a pass
         with traces.span("reconcile", {"ballast.service": "chat"}):
             traces.requested()
             await asyncio.gather(asyncio.to_thread(traces.requested), one_request(traces))

@@ -1,4 +1,4 @@
-"""The watches begin again whenever they end."""
+"""The watches restart whenever they end."""
 
 import asyncio
 import queue

@@ -1,4 +1,4 @@
-"""Variables, volumes and sidecars that a spec gives to its pods, and which of them are refused."""
+"""Variables, volumes and sidecars that a spec adds to its pods, and which of them are rejected."""
 
 import pytest
 from builders import pod, seen, service
@@ -14,7 +14,7 @@ WORK = {"name": "work", "emptyDir": {"sizeLimit": "1Gi"}}
 
 
 def built(**spec):
-    """The spec of the pod that is made for the service."""
+    """The pod spec that is created for the service."""
     return build_pod(service(**spec), ChildOptions(), Attempt(0))["spec"]
 
 

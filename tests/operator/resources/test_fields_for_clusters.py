@@ -1,4 +1,4 @@
-"""What clusters with rules of their own ask of a pod and of a Service: users, devices, probes, load balancers."""
+"""Fields for clusters with special requirements for pods and Services: users, devices, probes, load balancers."""
 
 import pytest
 from builders import service
@@ -97,7 +97,7 @@ def admin_peers(options, **endpoint):
     requested = service(endpoint={"networkPolicy": {}, **endpoint})
     (policy,) = [it for it in desired_children(requested, options) if it["kind"] == "NetworkPolicy"]
     (rule,) = [it for it in policy["spec"]["ingress"] if it["ports"][0]["port"] == "admin"]
-    return rule["from"][:-1]  # the operator is the last
+    return rule["from"][:-1]  # the operator is last
 
 
 def test_scrapers_are_those_of_the_operators_options():

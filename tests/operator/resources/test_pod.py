@@ -1,4 +1,4 @@
-"""The names of pods, and the images and folders that their specs choose; all of a pod is in tests/operator/golden."""
+"""Names, images and folders of pods; tests/operator/golden contains complete pods."""
 
 import pytest
 from builders import service

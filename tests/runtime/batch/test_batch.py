@@ -1,4 +1,4 @@
-"""`ballast batch` gives the same answers as the server, resumes where it was stopped, and loses no reply."""
+"""`ballast batch` produces the same replies as the server, resumes after interruption, and loses no reply."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """The command sets up the logging of its process, which is the tests' own here."""
+    """Restore logging: the command configures it for its process, which is the test process here."""
     root, own = logging.getLogger(), logging.getLogger("ballast")
     handlers, levels = root.handlers[:], (root.level, own.level)
     yield
@@ -45,7 +45,7 @@ def request(name: str, url: str = TEXT, **body: Any) -> dict[str, Any]:
 
 
 def message(name: str, **body: Any) -> dict[str, Any]:
-    """A request of Anthropic's API."""
+    """A request for Anthropic's API."""
     text = [{"role": "user", "content": "What is 1 + 1?"}]
     fields = {"model": "m", "max_tokens": 16, "messages": text, **body}
     return {"custom_id": name, "method": "POST", "url": "/v1/messages", "body": fields}
@@ -61,7 +61,7 @@ def batch(folder: Path, *lines: Any) -> int:
 def replies(folder: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     found = {line["custom_id"]: line for line in lines}
-    assert len(found) == len({line["id"] for line in lines}) == len(lines), "one line a request"
+    assert len(found) == len({line["id"] for line in lines}) == len(lines), "one line per request"
     return found
 
 
@@ -120,7 +120,7 @@ def test_it_resumes_after_the_last_complete_line(tmp_path: Path) -> None:
     assert again.startswith(kept)
     assert replies(tmp_path).keys() == {line["custom_id"] for line in lines}
     assert batch(tmp_path) == 0
-    assert (tmp_path / "out.jsonl").read_bytes() == again, "nothing is asked twice"
+    assert (tmp_path / "out.jsonl").read_bytes() == again, "no request is repeated"
 
 
 def test_a_signal_leaves_complete_lines_and_a_hint_to_resume(

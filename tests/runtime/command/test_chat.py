@@ -1,4 +1,4 @@
-"""`ballast chat` at a terminal: a real process on a pseudo-terminal, a real server on the built-in model."""
+"""`ballast chat` in a terminal: a real process on a pseudo-terminal, a real server with the built-in model."""
 
 import contextlib
 import json
@@ -25,11 +25,11 @@ from devkit.servers.process import FAKE, ServerProcess
 WAIT_S = 60
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 PASTING_OFF = "\x1b[?2004l\r"
-"""Readline's output after it has read a line: it disables bracketed paste."""
+"""Readline writes this after it has read a line: it disables bracketed paste."""
 
 
 class Terminal:
-    """`ballast chat` on a pseudo-terminal; a context manager that ends it."""
+    """`ballast chat` on a pseudo-terminal; a context manager that stops it."""
 
     def __init__(self, *options, environment=None, ignores_ctrl_c=False):
         before = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh") if ignores_ctrl_c else ()
@@ -55,7 +55,8 @@ class Terminal:
         os.write(self._keys, text.encode())
 
     def press_ctrl_c(self):
-        # The terminal's driver would send this to the foreground group, which a session without a terminal has not.
+        # The terminal's driver would send this to the foreground process group, which does not exist without a
+        # terminal.
         os.kill(self._process.pid, signal.SIGINT)
 
     def press_ctrl_c_until(self, pattern):
@@ -189,7 +190,7 @@ def test_ctrl_c_cancels_the_reply_and_the_chat_continues(ignored):
 
 
 class SwallowingEndpoint:
-    """Ctrl-C comes while C code runs, which swallows the exception."""
+    """Ctrl-C arrives in code that suppresses KeyboardInterrupt, like some C code."""
 
     def reply(self, *_):
         yield ReplyPiece("one")

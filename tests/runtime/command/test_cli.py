@@ -1,4 +1,4 @@
-"""The command line as a shell sees it: spellings, exit codes, the last line on standard error."""
+"""The command line as seen by a shell: spellings, exit codes, the last line of standard error."""
 
 import json
 import os
@@ -130,7 +130,7 @@ def test_misspelt_variables_cause_a_warning_but_kubernetes_service_variables_do_
         "BALLAST_PORT_10002_TCP": "tcp://10.43.0.7:10002",
     }
     ended = ballast("serve", "--log_format", "json", BALLAST_POTR="secret", BALLAST_CACHE_LENS="1", **links)
-    assert ended.returncode == 2, "for another reason, which is said as well"
+    assert ended.returncode == 2, "another error, which is also reported"
     warning, reason = ended.stderr.splitlines()
     shown = json.loads(warning)
     assert (shown["level"], shown["event"], shown["variable"]) == ("warning", "environment", "BALLAST_POTR")
@@ -187,7 +187,7 @@ OUTPUTS = {
     ],
 )
 def test_an_output_error_is_reported_in_one_sentence(arguments, output):
-    """Commands write in their own ways, and what happens to an error does not depend on the command."""
+    """Commands write in different ways, but the handling of an output error does not depend on the command."""
     opened, redirection, reason = OUTPUTS[output]
     descriptor = opened()
     try:

@@ -42,7 +42,7 @@ def test_every_token_counts_its_experts_in_every_layer(tmp_path: Path, capsys: p
     plan = ["plan", "--json", "--device", "cuda", "--vram_limit", "2GiB", "--gpu_experts", "1", *OPTIONS]
     assert cli.main([*plan, "--expert_profile", str(tmp_path / "found.json")]) == 0
     counts = json.loads(capsys.readouterr().out)["device"]["resident_experts"]
-    assert counts.index(1) == found.uses.max(1).argmax(), "the expert used most of all"
+    assert counts.index(1) == found.uses.max(1).argmax(), "the most used expert"
 
     assert profile(tmp_path, ids) == 0
     assert read_profile(tmp_path / "found.json", gguf, spec.name, *shape).num_tokens == 5

@@ -1,4 +1,4 @@
-"""Options: one table, three places to set them, and errors that say what is allowed."""
+"""Options: one table, three sources, and errors that list the allowed values."""
 
 import dataclasses
 
@@ -183,7 +183,7 @@ SCALARS = (
     *("off", "on", "no", "yes", "n", "y", "No", "TRUE", "1.10", "0123", "0o17", "0x1F", "22:22", "1_000", "1e3", "1.0"),
     *(".inf", ".NaN", "2024-01-01", "2024-01-01 10:00:00", "+5", "=", "1:30:00", "0b101", "-1", "007"),
 )
-"""Plain texts that YAML 1.1 takes for truth values, numbers or dates, and that people mean as they are written."""
+"""Plain texts that YAML 1.1 parses as booleans, numbers or dates, but that users mean literally."""
 
 
 @pytest.mark.parametrize("scalar", SCALARS)
@@ -206,7 +206,7 @@ def test_values_are_parsed_equally_in_files_environment_and_command_line(tmp_pat
                 outcomes.append(read_config(source))
             except ConfigError as error:
                 outcomes.append(str(error))
-        as_text = [repr(outcome) for outcome in outcomes]  # a value may be no number, which equals nothing
+        as_text = [repr(outcome) for outcome in outcomes]  # a value may be NaN, which equals nothing
         if all(isinstance(outcome, Config) for outcome in outcomes):
             assert len(set(as_text)) == 1, (opt.name, outcomes)
         else:

@@ -1,4 +1,4 @@
-"""Untrusted JSON of a known shape gives its values, or an error that names the field."""
+"""Untrusted JSON with a known structure: its values, or an error that names the field."""
 
 from __future__ import annotations
 

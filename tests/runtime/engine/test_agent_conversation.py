@@ -1,5 +1,5 @@
-"""An agent's conversation with a model that has recurrent state: each turn continues at a snapshot, though the template
-writes earlier turns differently from how they were generated."""
+"""An agent's conversation with a model that has recurrent state. Each turn continues from a snapshot, although the
+template renders earlier turns differently from how they were generated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Agent:
         return EngineCore(self.runner, with_changes(scheduler_config(self.settings), prefix_cache=prefix_cache))
 
     def request(self, messages: list[dict[str, Any]]) -> Request:
-        # The prompt ends with an empty reasoning, which later prompts do not repeat.
+        # The prompt ends with empty reasoning, which later prompts omit.
         fields = {"messages": messages, "tools": [TOOL], "max_tokens": 24, "enable_thinking": False}
         body = ChatCompletionRequest.model_validate(fields)
         (request,) = self.builder.chat(body).requests("agent")
@@ -70,8 +70,8 @@ def words(rng: random.Random, count: int) -> str:
 
 
 def converse(agent: Agent, core: EngineCore) -> list[tuple[Request, tuple[int, ...], int]]:
-    """Of each turn, the request, the ids of the reply and the number of cached tokens. The reply comes back as content,
-    with reasoning and a call beside it, as if it had been parsed."""
+    """For each turn: the request, the ids of the reply and the number of cached tokens. The reply is sent back as
+    content, with reasoning and a call, like a parsed reply."""
     rng = random.Random(3)
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": words(rng, 250)},
@@ -106,7 +106,7 @@ def test_turns_continue_where_the_template_repeats_the_prompt(agent: Agent) -> N
     num_prompt = sum(len(request.prompt_ids) for request, _, _ in later)
     num_computed = num_prompt - sum(cached for _, _, cached in later)
     assert len(turns[-1][0].prompt_ids) > 2_000
-    assert num_computed <= 0.15 * num_prompt, f"{num_computed} of {num_prompt} tokens were computed again"
+    assert num_computed <= 0.15 * num_prompt, f"{num_computed} of {num_prompt} tokens were recomputed"
     assert core.stats().prefix_cut_tokens < 0.02 * num_prompt
     assert all(request.snapshots_at and request.snapshot_before for request, _, _ in turns)
 

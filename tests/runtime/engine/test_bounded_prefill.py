@@ -1,4 +1,4 @@
-"""A runner that finds long prefill steps not worthwhile bounds these steps only."""
+"""A runner that measures no benefit from long prefill steps bounds only these steps."""
 
 from __future__ import annotations
 

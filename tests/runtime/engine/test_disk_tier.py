@@ -1,5 +1,5 @@
-"""Conversations that are restored from disk give the same tokens as without, also after a restart or with damaged
-files."""
+"""Conversations that are restored from disk produce the same tokens as without a disk tier, also after a restart or
+with damaged files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from devkit.tiers import tiers_of, until_written
 
 BLOCK_TOKENS = 16
 CACHE_TOKENS = 320
-"""Of two conversations at their end."""
+"""Fits two complete conversations."""
 SMALL = EngineSettings(
     cache_lens=CACHE_TOKENS,
     max_batch_size=4,
@@ -54,7 +54,7 @@ DISK_BYTES = 32 << 20
 MakeCore = Callable[..., EngineCore]
 
 
-@pytest.fixture(scope="module", params=["qwen3", "glm5"])  # of glm5, some layers keep more than others
+@pytest.fixture(scope="module", params=["qwen3", "glm5"])  # in glm5, some layers store more data per token than others
 def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MakeCore:
     model = write_tiny_model(tmp_path_factory.mktemp("tiny"), arch=request.param, mla="split", quant="q4_k")
     gguf = open_gguf(model.gguf)
@@ -88,7 +88,7 @@ class Talk:
         self._sent = [self._tokens(60) for _ in range(count)]
 
     def turn(self, core: EngineCore, *, together: bool = False) -> list[Generated]:
-        """Repeats each of them, one after another or concurrently."""
+        """Run one turn of each conversation, one after another or concurrently."""
         requests = [self._request(sent) for sent in self._sent]
         replies = served(core, requests) if together else [served(core, [each])[0] for each in requests]
         for sent, reply in zip(self._sent, replies, strict=True):
@@ -118,7 +118,7 @@ def talk(core: EngineCore, num_turns: int = 4, **how: bool) -> list[Generated]:
 
 @pytest.fixture(scope="module")
 def plain(make_core: MakeCore) -> list[Generated]:
-    """Without a tier."""
+    """Replies without a tier."""
     return talk(make_core(None))
 
 
@@ -151,7 +151,7 @@ def test_another_process_continues_with_the_stored_blocks(
     later = [reply for _ in range(2) for reply in several.turn(second)]
     second.close()
     assert texts([*replies, *later]) == texts(plain)
-    # Of every conversation all full blocks of the prompt before, and of the reply but its last token.
+    # For every conversation: all full blocks of the previous prompt and of the reply except its last token.
     assert all(reply.cached_tokens >= 80 for reply in later)
 
 
@@ -184,7 +184,7 @@ def test_preempted_requests_are_restored_from_disk(
     alone = [generate(make_core(None), [request])[0] for request in requests]
     core = make_core(tmp_path)
     step = core.step
-    monkeypatch.setattr(core, "step", lambda: (until_written(core), step())[1])  # so small a model outruns a disk
+    monkeypatch.setattr(core, "step", lambda: (until_written(core), step())[1])  # a small model is faster than the disk
     assert texts(generate(core, requests)) == texts(alone)
     assert core.stats().preemptions > 0
     assert fetched_tokens(core) > 0
@@ -192,14 +192,14 @@ def test_preempted_requests_are_restored_from_disk(
 
 
 def started(core: EngineCore, seq: int, sent: Sequence[int]) -> None:
-    """Adds a request of which blocks come from disk, and waits until they are on their way."""
+    """Add a request with blocks on disk, and wait until their fetch has started."""
     core.add(seq, Request("test", tuple(sent), SamplingParams(max_tokens=4, temperature=0.0)), 0)
     assert core.step() is BUSY
     assert {line[1] for line in core.describe(10)} == {"fetching"}
 
 
 def evicting(make_core: MakeCore, folder: Path, costs: Sequence[Cost] = ()) -> tuple[EngineCore, list[int]]:
-    """A core whose cache has given up a prompt that the disk has, and the prompt."""
+    """A core whose cache has evicted a prompt that is on disk, and the prompt."""
     core = make_core(folder, costs)
     prompt = list(range(100))
     served(core, [Request("test", tuple(prompt), SamplingParams(max_tokens=4, temperature=0.0))])
@@ -224,7 +224,7 @@ def test_a_request_aborted_during_its_fetch_leaves_nothing_behind(
     assert core.stats().used_tokens == 0
     goes_on.set()
     assert generate(core, [Request("test", tuple(prompt), SamplingParams(max_tokens=4, temperature=0.0))])
-    assert fetched_tokens(core) == 96, "what it left comes back for the next"
+    assert fetched_tokens(core) == 96, "the blocks stored by the first request are fetched for the next"
     core.check()
     core.close()
 
@@ -344,11 +344,11 @@ def test_a_disk_that_is_slower_than_computing_is_not_used(
     first.close()
     read = BlockFile.read
     monkeypatch.setattr(BlockFile, "read", lambda *given: (time.sleep(0.05), read(*given))[1])
-    costs = [(1, 1e-5), (64, 64e-5)]  # far less than the disk takes
+    costs = [(1, 1e-5), (64, 64e-5)]  # far less than the disk needs
     second = make_core(tmp_path, costs, cache_lens=1024)
     again = [served(second, [request])[0] for request in requests]
     assert texts(again) == texts(replies)
-    assert 0 < again[0].cached_tokens < 400, "given up on the way"
+    assert 0 < again[0].cached_tokens < 400, "the fetch must be cancelled partway"
     assert again[1].cached_tokens == 0, "not asked"
     second.close()
 
@@ -356,7 +356,7 @@ def test_a_disk_that_is_slower_than_computing_is_not_used(
 def test_fetches_of_other_requests_delay_no_request(
     make_core: MakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 1.3 s per token at first; each step that runs lowers it by 5 % at most.
+    # 1.3 s per token at first; each step lowers it by at most 5 %.
     core, prompt = evicting(make_core, tmp_path, [(1, 1.3), (64, 83.2)])
     monkeypatch.setattr(disk_tier, "READ_AT_ONCE", 1)
     may_read = threading.Semaphore(0)
@@ -369,7 +369,7 @@ def test_fetches_of_other_requests_delay_no_request(
         core._scheduler.measured(0, 10.0)
         return core._scheduler.is_worth_fetching(101)
 
-    assert not is_faster(), "six blocks of the first, then six of its own"
+    assert not is_faster(), "six blocks of the first request, then six of its own"
     may_read.release(5)
     until = time.monotonic() + 30
     while not is_faster():
@@ -419,7 +419,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def stored(make_core: MakeCore, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A folder that holds a conversation, and its number of tokens."""
+    """A folder with a stored conversation, and its number of tokens."""
     folder = tmp_path_factory.mktemp("stored")
     core = make_core(folder)
     talk(core)
@@ -445,7 +445,7 @@ def test_any_damage_on_disk_costs_time_but_changes_no_token(
     second = make_core(tmp_path)
     num_restored = second.stats().tiers[0].cached_tokens
     assert texts(talk(second)) == texts(plain)
-    assert num_restored < num_stored or "is recomputed instead" in caplog.text, "nothing was found to be wrong"
+    assert num_restored < num_stored or "is recomputed instead" in caplog.text, "the damage was not detected"
     second.check()
     second.close()
 
@@ -475,7 +475,7 @@ def test_blocks_of_another_layout_or_machine_are_not_used(
     second = make_core(tmp_path, **other)
     assert second.stats().tiers[0].cached_tokens == 0
     second.close()
-    assert len(list(tmp_path.iterdir())) == 1, "what the other has left is removed"
+    assert len(list(tmp_path.iterdir())) == 1, "files of the other process are removed"
 
 
 def test_a_folder_in_use_by_another_process_is_not_touched(

@@ -179,7 +179,7 @@ async def test_a_runners_limit_on_prefill_tokens_shortens_steps():
 
 
 class Wrapped(Runner):
-    """Computes what another runner does."""
+    """Delegates to another runner."""
 
     model: Runner
 
@@ -324,7 +324,7 @@ async def test_ended_requests_are_measured_without_idle_time(monkeypatch):
         pace.allow()
         await collect(ends)
         await until(lambda: not engine.has_work)
-        assert sum(num_ended for _, num_ended in reported) == 2, "who has only waited has not left the batch"
+        assert sum(num_ended for _, num_ended in reported) == 2, "a request that only waited was never in the batch"
         assert sum(run_s for run_s, _ in reported) > 0
         reported.clear()
         await collect(engine.submit(make_request([1], 1)))
@@ -428,12 +428,12 @@ async def test_the_invariants_are_checked_whenever_the_engine_goes_idle(monkeypa
 async def test_a_hang_is_measured_only_while_there_is_work_and_from_its_start():
     pace = Paced()
     async with running_engine(wrap=pace.around) as engine:
-        engine._publisher.last_progress -= 100  # as if it had been idle for long
+        engine._publisher.last_progress -= 100  # as if it had been idle for a long time
         assert engine.snapshot().silence_s == 0.0
         engine.submit(make_request([1], 50))
         assert engine.snapshot().silence_s < 50
         pace.allow(2)
-        await until(lambda: pace.num_begun == 4)  # the warm-up, two that were allowed, one that waits
+        await until(lambda: pace.num_begun == 4)  # the warm-up, two allowed steps, one that waits
         engine._publisher.last_progress -= 100
         assert engine.snapshot().silence_s > 50
         pace.allow()
@@ -446,9 +446,9 @@ async def test_a_process_pause_is_not_a_hang_but_a_hang_after_it_is():
         engine._publisher.clock = AwakeClock(LONGEST_LOOK_S, lambda: system_s[0])
         engine.submit(make_request([1], 50))
         await until(lambda: pace.num_begun == 2)
-        system_s[0] += 3600  # SIGSTOP, or a machine that was suspended
+        system_s[0] += 3600  # SIGSTOP, or a suspended machine
         assert engine.snapshot().silence_s <= LONGEST_LOOK_S
-        for _ in range(40):  # the process runs again, and is looked at
+        for _ in range(40):  # the process runs again and is checked
             system_s[0] += 1
             engine.snapshot()
         assert engine.snapshot().silence_s >= 40
@@ -567,7 +567,7 @@ async def test_requests_submitted_together_share_a_stream_and_the_prompt():
                 reasons.append(output.index)
         assert tokens == [list(expected_text(prompt, count)) for count in (3, 20, 7)]
         assert reasons == [0, 2, 1]
-        assert engine.snapshot().prefix_hit_tokens == 2 * 32, "two full blocks of 16 for each of the two that follow"
+        assert engine.snapshot().prefix_hit_tokens == 2 * 32, "two full blocks of 16 for each of the two later requests"
 
 
 async def test_one_of_several_requests_can_be_aborted():

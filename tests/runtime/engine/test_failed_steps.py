@@ -1,4 +1,4 @@
-"""After a failed step, its blocks are not served to other requests, and nothing is held."""
+"""After a failed step, its blocks are not shared with other requests, and nothing is held."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROMPT = tuple(range(100))
 
 
 class Spoilt(Runner):
-    """The fake model, whose logits after any of the tokens in `bad` are NaN."""
+    """The fake model, with NaN logits after any of the tokens in `bad`."""
 
     def __init__(self, model: FakeModel) -> None:
         self._model = model
@@ -37,7 +37,7 @@ class Spoilt(Runner):
 
 
 class GivesUp:
-    """A grammar that allows everything for a while, and then fails."""
+    """A grammar that allows all tokens for a while, and then fails."""
 
     def __init__(self, after: int) -> None:
         self._left = after
@@ -74,7 +74,7 @@ def make_request(prompt: tuple[int, ...] = PROMPT, max_tokens: int = 4, **sampli
 
 
 def fail(core: EngineCore, request: Request, seq: int = 1) -> Exception:
-    """Run it until it fails; returns why."""
+    """Run the request until it fails; return the exception."""
     core.add(seq, request, 0)
     while True:
         result = core.step()
@@ -110,7 +110,7 @@ def test_blocks_of_a_reply_that_fails_midway_are_not_shared():
 
 
 def test_a_prefix_that_led_to_nans_is_recomputed_and_cached_again():
-    """It may be what is wrong, so it must not fail its readers for as long as it stays in the cache."""
+    """The prefix may be the cause, so it must not fail every later request that finds it in the cache."""
     core, model = make_core()
     generate(core, [make_request()], first_seq=1)
     model.bad = {150}
@@ -152,7 +152,7 @@ def test_a_failed_grammar_publishes_nothing_and_keeps_published_blocks():
 
 
 def test_a_failure_caused_by_the_request_keeps_a_shared_prefix_cached():
-    """Its bias, not the model, made the numbers infinite."""
+    """The request's bias, not the model, made the numbers infinite."""
     core, _ = make_core()
     generate(core, [make_request()], first_seq=1)
     fail(core, make_request(logit_bias=dict.fromkeys(range(VOCABULARY), -math.inf)), seq=2)

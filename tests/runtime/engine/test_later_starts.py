@@ -1,4 +1,4 @@
-"""A later start of a model measures nothing again, and each start reports where its seconds went."""
+"""A later start of a model repeats no measurement, and each start reports how long its stages took."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def started(file: Path, settings: EngineSettings, caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
-    """The log line of a start, which the engine's numbers agree with."""
+    """The log line of a start; the engine's numbers must match it."""
     caplog.clear()
     caplog.set_level(logging.INFO)
     gguf = open_gguf(file)

@@ -1,4 +1,4 @@
-"""What the latest requests tell about those to come."""
+"""Predictions for future requests from the latest ones."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_expected_reply_lengths_follow_replies_that_stopped():
     lengths = ReplyLengths()
     assert lengths.mean_tokens is None
     lengths.note(500, stopped=False)
-    assert lengths.mean_tokens is None, "while most end by max_tokens, max_tokens says how long they are"
+    assert lengths.mean_tokens is None, "while most replies end at max_tokens, max_tokens predicts their length"
     for _ in range(10):
         lengths.note(30, stopped=True)
     assert lengths.mean_tokens == pytest.approx(30)

@@ -1,4 +1,4 @@
-"""Log probabilities: values against a plain softmax, and prompts scored as if they had been generated, in any batch."""
+"""Log probabilities: equal to a plain softmax, and prompts are scored as if generated, in any batch."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_prompt_is_scored_as_if_it_had_been_generated(make_core: Callable[...,
     longer = [prompt + [each.token_id for each in tokens] for prompt, tokens in zip(PROMPTS, generated, strict=True)]
     scored = run(core, [request(prompt, 1, score=True) for prompt in longer])
     for prompt, (scores, _), tokens in zip(PROMPTS, scored, generated, strict=True):
-        assert len(scores) == len(prompt) + 12 - 1, "every token but the first has a score, cached or not"
+        assert len(scores) == len(prompt) + 12 - 1, "every token except the first has a score, cached or not"
         assert scores[-12:] == tokens, "bit for bit"
 
 

@@ -1,4 +1,5 @@
-"""Grammars in the engine: masks come in time, failures affect only their request, and text depends on nothing else."""
+"""Grammars in the engine: masks arrive in time, failures affect only their request, and text depends on nothing
+else."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ BLOCK_TOKENS = 16
 
 @dataclass
 class Countdown:
-    """A grammar in which each token is lower than the last, and which ends after a token below 10."""
+    """A grammar in which each token is lower than the previous one, and which ends after a token below 10."""
 
     fails_below: int = -1
     threads: set[str] = field(default_factory=set)
@@ -104,7 +105,7 @@ def test_masks_are_computed_on_other_threads():
     assert all(name.startswith("ballast-masks") for name in grammar.threads)
 
 
-def test_a_grammar_that_gives_up_ends_only_its_own_request():
+def test_a_failing_grammar_ends_only_its_own_request():
     core = make_core()
     core.add(1, make_request(2, Countdown(fails_below=50)), seed=1)
     core.add(2, make_request(2, Countdown()), seed=1)
@@ -148,7 +149,7 @@ def blocked() -> Iterator[list[Blocked]]:
 def test_masks_that_never_arrive_fail_only_their_requests(blocked: list[Blocked]):
     worker = MaskWorker(limit_s=0.05)
     innocent = {seq: sequence_of(CountdownState(Countdown())) for seq in (3, 4, 5)}
-    for _ in range(2):  # what is late in one step does not delay the next one either
+    for _ in range(2):  # a late mask does not delay the next step either
         worker.begin({1: sequence_of(blocked.pop()), **innocent})
         with pytest.raises(RequestError, match=r"longer than 0\.05 s") as refusal:
             worker.take(1)
@@ -161,7 +162,7 @@ def test_a_step_waits_for_all_its_masks_together_no_longer_than_the_limit(blocke
     worker.begin(dict(enumerate(map(sequence_of, blocked))))
     with pytest.raises(RequestError):
         worker.take(0)
-    releases = threading.Timer(0.15, blocked[1].released.set)  # by then it has been given up
+    releases = threading.Timer(0.15, blocked[1].released.set)  # by then the engine has stopped waiting for it
     releases.start()
     with pytest.raises(RequestError):
         worker.take(1)
@@ -197,7 +198,7 @@ def test_if_too_many_masks_hang_further_ones_are_rejected_immediately(blocked: l
 
 
 class Panic(BaseException):
-    """What a panic in Rust becomes: no Exception."""
+    """A panic in Rust raises this type, which is not an Exception."""
 
 
 @pytest.mark.parametrize("failing", ["allowed", "accept"])
@@ -229,7 +230,7 @@ def test_threads_end_with_their_worker():
     assert all(worker.take(seq) is not None for seq in sequences)
     threads = worker.threads
     assert threads
-    assert all(thread.daemon for thread in threads), "one that hangs must not keep the process from ending"
+    assert all(thread.daemon for thread in threads), "a hanging thread must not prevent the process from ending"
     del worker
     gc.collect()
     for thread in threads:

@@ -1,5 +1,4 @@
-"""The steps that are measured at start read as many experts as those of real requests: what a step costs is mostly
-that."""
+"""The steps measured at start read as many experts as real requests do: these reads dominate the cost of a step."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ SETTINGS = EngineSettings(
 )
 SHAPE = replace(PRESETS["v3"], num_experts=128, num_experts_used=4, expert_dim=32, num_groups=1, num_groups_used=1)
 EMBEDDING_GAIN = 0.02
-"""Small embeddings: what tokens attend to decides which experts they choose."""
+"""Small embeddings make the choice of experts depend on attention."""
 
 
 @pytest.fixture(scope="module")

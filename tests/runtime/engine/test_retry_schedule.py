@@ -1,4 +1,4 @@
-"""Retry-After of refused clients: one after another, as fast as requests end. Time is simulated."""
+"""Retry-After for rejected clients: one after another, as fast as requests end. Time is simulated."""
 
 import heapq
 import itertools
@@ -12,7 +12,7 @@ from ballast.engine.admission.retry_schedule import FIRST_GUESS_S, MAX_RETRY_AFT
 
 BATCH, QUEUE = 4, 8
 TRAVEL_S = 0.01
-"""From the end of a wait until the request is there again."""
+"""Delay between the end of a client's wait and the arrival of its retry."""
 
 
 def measured(duration_s, slots=BATCH):
@@ -23,7 +23,7 @@ def measured(duration_s, slots=BATCH):
 
 
 def test_a_slot_is_free_as_soon_as_one_request_has_ended():
-    """The queue's length does not matter: who is refused waits for a place in it, not for its end."""
+    """The queue's length does not matter: a rejected client waits for a slot in the queue, not for its end."""
     wait_s = measured(20.0).refuse(now=0.0)
     assert 0.6 * 20.0 / BATCH < wait_s < 20.0 / BATCH
 
@@ -32,7 +32,7 @@ def test_each_rejected_client_gets_its_own_retry_slot():
     schedule = measured(20.0)
     waits = [schedule.refuse(now=100.0) for _ in range(5)]
     assert waits == pytest.approx([n * waits[0] for n in range(1, 6)])
-    assert schedule.refuse(now=100.0 + waits[-1]) == pytest.approx(waits[0]), "the places before have passed"
+    assert schedule.refuse(now=100.0 + waits[-1]) == pytest.approx(waits[0]), "earlier slots have passed"
     assert measured(20.0).refuse(now=0.0, num_slots=3) == pytest.approx(waits[2])
 
 
@@ -83,7 +83,7 @@ class Server:
         self.idle_s = 0.0
 
     def answer(self, num_clients):
-        """Seconds until all are answered; they first come within a tenth of a second."""
+        """Seconds until all clients have a reply; their first requests arrive within a tenth of a second."""
         arrivals = [0.1 * n / num_clients for n in range(num_clients)]
         waiting = 0
         while arrivals or self._ends:

@@ -1,4 +1,4 @@
-"""Sampling: the tokens that each parameter keeps, and that a token depends on its own request alone."""
+"""Sampling: each parameter keeps the right tokens, and a token depends only on its own request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from devkit.compiled_sampler import CompiledSampler
 
 VOCABULARY = 50
 BLOCK = 512
-"""Logits whose weights are summed up together."""
+"""Number of logits whose weights are summed together."""
 
 
 def sampler(prompt: tuple[int, ...] = (), seed: int = 1, **params: object) -> CompiledSampler:
@@ -25,7 +25,7 @@ def logits_of(probabilities: dict[int, float]) -> np.ndarray:
 
 
 def draw(logits: np.ndarray, count: int = 4000, **params: object) -> dict[int, float]:
-    """Share of each token over `count` seeds."""
+    """Fraction of each token over `count` seeds."""
     tokens = [sampler(seed=seed, **params).next_token(logits) for seed in range(count)]
     return {token: tokens.count(token) / count for token in set(tokens)}
 

@@ -1,4 +1,5 @@
-"""Sampled frequencies against an independent implementation of each parameter. Seeds are fixed, so results are too."""
+"""Sampled frequencies against an independent implementation of each parameter. Fixed seeds make results
+reproducible."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PROMPT = (4, 20, 21)
 
 
 def expected(logits: np.ndarray, params: SamplingParams, allowed: np.ndarray | None) -> np.ndarray:
-    """The distribution over tokens, computed as the parameters' documentation defines it."""
+    """The distribution over tokens according to the parameters' documentation."""
     adjusted = {token: float(logit) for token, logit in enumerate(logits)}
     for token in {*PROMPT, *HISTORY}:
         value = adjusted[token]
@@ -97,15 +98,15 @@ def test_token_frequencies_match_the_parameters(case: str):
             assert sampler.next_token(forced) == token
         counts[sampler.next_token(logits, allowed)] += 1
     shares = expected(logits, params, allowed)
-    assert counts[shares == 0].sum() == 0, "a token came that the parameters exclude"
-    # Pearson's statistic over the tokens that come often enough; the rest are one.
+    assert counts[shares == 0].sum() == 0, "a token excluded by the parameters was sampled"
+    # Pearson's statistic over the frequent tokens; the others are combined into one bin.
     often = shares * DRAWS >= 5
     seen = np.append(counts[often], counts[~often].sum())
     expected_draws = np.append(shares[often], shares[~often].sum()) * DRAWS
     seen, expected_draws = seen[expected_draws > 0], expected_draws[expected_draws > 0]
     degrees = max(1, len(expected_draws) - 1)
     statistic = float(np.sum((seen - expected_draws) ** 2 / expected_draws))
-    # Wilson and Hilferty's approximation of the quantile that chance passes once in a million.
+    # Wilson and Hilferty's approximation of the quantile with a false positive rate of one in a million.
     limit = degrees * (1 - 2 / (9 * degrees) + 4.75 * np.sqrt(2 / (9 * degrees))) ** 3
     assert statistic < limit, f"chi-square {statistic:.1f} with {degrees} degrees of freedom, at most {limit:.1f}"
 

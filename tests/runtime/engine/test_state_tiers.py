@@ -1,5 +1,5 @@
-"""Recurrent states come back from host memory and from disk with the blocks of their tokens, also in another process,
-and the text is the same as without."""
+"""Recurrent states are restored from host memory and disk together with the blocks of their tokens, also in another
+process, and the text is the same as without tiers."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
 
 
 def rest(core: EngineCore) -> None:
-    """Nothing runs for a while, so that the states of all conversations are stored."""
+    """Idle for a while, so that the states of all conversations are stored."""
     core.rest()
     while core.step() is not IDLE:
         until_written(core)
 
 
 class Talk:
-    """Conversations of several turns. Each turn repeats the text so far, and the cache holds two of the four."""
+    """Conversations of several turns. Each turn repeats the text so far. The cache holds two of the four."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(3)
@@ -104,7 +104,7 @@ def plain(make_core: MakeCore) -> list[Generated]:
     return [reply for _ in range(3) for reply in talk.turn(core, rests=False)]
 
 
-def test_states_at_rest_come_back_from_disk(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
+def test_states_at_rest_are_restored_from_disk(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
     core, talk = make_core(tmp_path), Talk()
     replies = [reply for _ in range(3) for reply in talk.turn(core)]
     assert texts(replies) == texts(plain)
@@ -113,7 +113,7 @@ def test_states_at_rest_come_back_from_disk(make_core: MakeCore, plain: list[Gen
     (numbers,) = core.tier_numbers(core.stats())
     (tier,) = tiers_of(core)
     num_fetches = (numbers.fetched_bytes - numbers.hit_tokens // BLOCK_TOKENS * tier.block_bytes) / tier.state_bytes
-    assert num_fetches == round(num_fetches) > 0, "each fetch brings a state"
+    assert num_fetches == round(num_fetches) > 0, "each fetch includes a state"
     core.close()
 
 
@@ -137,7 +137,7 @@ def test_another_process_continues_from_the_stored_states(
 ) -> None:
     talk, first = Talk(), make_core(tmp_path)
     replies = talk.turn(first, rests=False)
-    first.close()  # stores what has not rested yet
+    first.close()  # stores states that are not stored yet
     second = make_core(tmp_path)
     later = [reply for _ in range(2) for reply in talk.turn(second)]
     assert texts([*replies, *later]) == texts(plain)
@@ -157,18 +157,49 @@ def test_damaged_states_are_computed_again(
     assert np.count_nonzero(heads["write"]) >= 4
     if what == "content":
         content = np.fromfile(folder / "states", np.uint8)
-        content[:: tiers_of(first)[0].state_bytes // 8] ^= 1
+        content[:: tiers_of(first)[0].state_bytes // 8] += 1
         content.tofile(folder / "states")
     elif what == "heads":
         heads["content_sum"] ^= 1
         heads.tofile(folder / "state-heads")
     else:
-        heads[1:] = np.roll(heads[1:], 1)  # whole, but the contents are those of others
+        heads[1:] = np.roll(heads[1:], 1)  # intact, but each has another state's contents
         heads.tofile(folder / "state-heads")
     second = make_core(tmp_path)
     later = [reply for _ in range(2) for reply in talk.turn(second)]
     assert texts([*replies, *later]) == texts(plain)
     second.close()
+
+
+def test_the_block_of_a_damaged_state_remains(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
+    """The next process reads neither the state again nor writes the block again."""
+    talk, first = Talk(), make_core(tmp_path)
+    replies = talk.turn(first)
+    first.close()
+    (folder,) = tmp_path.iterdir()
+    content = np.fromfile(folder / "states", np.uint8)
+    content[:: tiers_of(first)[0].state_bytes // 8] += 1
+    content.tofile(folder / "states")
+    second = make_core(tmp_path)
+    (before,) = second.stats().tiers
+    replies += talk.turn(second, rests=False)
+    until_written(second)
+    second.step()
+    (after,), (tier,) = second.stats().tiers, tiers_of(second)
+    (moved,) = second.tier_numbers(second.stats())
+    assert after.fetched_tokens == 0
+    num_new = (after.cached_tokens - before.cached_tokens) // BLOCK_TOKENS
+    assert moved.stored_bytes == num_new * tier.block_bytes, "only new blocks are written"
+    assert num_new >= 4
+    assert before.states - after.states >= 4, "one of each conversation"
+    second.close()
+    third = make_core(tmp_path)
+    (restored,) = third.stats().tiers
+    assert restored.cached_tokens >= after.cached_tokens
+    replies += talk.turn(third)
+    assert fetched(third)[0] >= 3 * 48
+    assert texts(replies) == texts(plain)
+    third.close()
 
 
 def test_host_memory_takes_every_snapshot(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
@@ -177,7 +208,7 @@ def test_host_memory_takes_every_snapshot(make_core: MakeCore, plain: list[Gener
     assert texts(replies) == texts(plain)
     from_host, from_disk = fetched(core)
     assert from_host > 0
-    assert from_disk == 0, "host memory is faster"
+    assert from_disk == 0, "host memory is faster, so it is used first"
     assert all(reply.cached_tokens >= 48 for reply in replies[4:])
     core.close()
 

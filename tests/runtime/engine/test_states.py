@@ -1,5 +1,5 @@
-"""Models with recurrent state give the same tokens whatever snapshots they begin from, and keep these where later
-requests begin."""
+"""Models with recurrent state produce the same tokens from any snapshot, and keep snapshots where later requests
+begin."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
     spec = read_spec(gguf, None)
 
     def make(more_slots: int | None = None, *, prefix_cache: bool = True, **changes: int) -> EngineCore:
-        """`more_slots`: than as few as work; None: as many as usual."""
+        """`more_slots`: number of slots in addition to the minimum; None: the default number."""
         numbers = {"cache_lens": CACHE_LENS, "max_batch_size": 4, "chunk_size": CHUNK, "prefill_chunk_size": CHUNK}
         settings = EngineSettings(
             **numbers | changes,
@@ -66,7 +66,7 @@ def test_text_is_the_same_from_snapshots(make_core: MakeCore, plain: list[Genera
     core = make_core(40)
     replies = converse(core)
     assert texts(replies) == texts(plain)
-    assert cached(replies[6:]) > 12 * 90, "turns continue at the end of the one before"
+    assert cached(replies[6:]) > 12 * 90, "turns must continue from the end of the previous turn"
     assert core.stats().snapshots > 12
 
 
@@ -107,7 +107,7 @@ def test_aborted_requests_leave_no_slot_behind(make_core: MakeCore, plain: list[
 
 
 def admitted(scheduler: sched.Scheduler, seq: int, prompt: Sequence[int]) -> int:
-    """Serve a request alone; the tokens of its prompt that were cached."""
+    """Run a request alone; return its number of cached prompt tokens."""
     scheduler.add(seq, np.array(prompt, np.int32), 6, np.array([], np.int32))
     num_cached = 0
     while (plan := scheduler.plan()).num_requests:
@@ -117,7 +117,7 @@ def admitted(scheduler: sched.Scheduler, seq: int, prompt: Sequence[int]) -> int
     return num_cached
 
 
-def test_prompts_replies_and_what_prompts_have_in_common_are_found_again() -> None:
+def test_prompts_replies_and_common_prefixes_are_found_again() -> None:
     sizes = {"num_blocks": 8000, "block_tokens": 4, "max_batch_size": 1, "chunk_size": 64, "prefill_chunk_size": 512}
     scheduler = sched.Scheduler(sched.SchedulerConfig(**sizes, state_slots=40))
     rng = random.Random(3)
@@ -125,7 +125,7 @@ def test_prompts_replies_and_what_prompts_have_in_common_are_found_again() -> No
     assert admitted(scheduler, 1, said) == 0
     assert admitted(scheduler, 2, said) == 400
     assert admitted(scheduler, 3, [*said, *[7] * 6, *random_tokens(rng, 10)]) == 408, (
-        "all but the last token of the reply"
+        "all tokens of the reply except the last"
     )
     assert [admitted(scheduler, seq, common + random_tokens(rng, 160)) for seq in (4, 5, 6)] == [0, 0, 100]
     long = random_tokens(rng, 20_000)

@@ -1,4 +1,4 @@
-"""The cost of steps is measured at start, and limits the prompt tokens of a step."""
+"""The cost of steps is measured at start, and limits the prompt tokens per step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = {
 
 
 class Measured(Runner):
-    """A model whose time is a clock's: 1/1024 s per step and as much per token, which floats add exactly."""
+    """A model timed by a simulated clock: 1/1024 s per step and per token, which floats add exactly."""
 
     vocabulary = 50
 
@@ -55,7 +55,7 @@ def test_sizes_double_up_to_the_last() -> None:
 
 
 def costs_of(*seconds: float, sizes: tuple[int, ...]) -> list[tuple[int, float]]:
-    """The measured costs if consecutive steps take `seconds`; asserts that all of them run."""
+    """The measured costs if consecutive steps take `seconds`; asserts that all of these steps run."""
     times = iter(seconds)
     now = 0.0
 
@@ -98,7 +98,7 @@ def test_decoding_requests_have_separate_contexts() -> None:
         assert len(set(batch.kv_indices.tolist())) == batch.kv_indices.size
         for own, position in zip(blocks, batch.positions, strict=True):
             read = {16 * block + at for block in own.tolist() for at in range(16)}
-            assert len(read & written) == position + 1, "a request attends to what was not written"
+            assert len(read & written) == position + 1, "a request attends to tokens that were not written"
     assert {token for _ in range(200) for token in steps.decode_lane(4).token_ids.tolist()} == set(range(50))
 
 
@@ -139,7 +139,7 @@ def test_a_prompt_is_chunked_by_measured_costs_while_another_request_decodes() -
 
 def test_the_longest_step_with_decoding_requests_is_measured_for_any_model_speed() -> None:
     model = Measured()
-    times = iter(range(0, 100_000, 10))  # each look at the clock is 10 s later
+    times = iter(range(0, 100_000, 10))  # each clock read is 10 s later
     config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, 1024, lambda: None, lambda: float(next(times)))
     measured_sizes = [tokens for tokens, _ in sched.Scheduler(config).costs()["decode"]]
     assert measured_sizes == sorted({1, CONFIG["max_batch_size"], CONFIG["chunk_size"]})
@@ -154,7 +154,7 @@ def test_costs_are_measured_up_to_the_longest_step_with_memory() -> None:
 def costs_at_start(
     folder: Path, model: Measured, max_tokens: int = 1024, missing: tuple[str, ...] = ()
 ) -> list[tuple[int, float]]:
-    """The costs of a start that keeps its measurements, and has no kernels named `missing`."""
+    """The costs measured by a start that stores its measurements and lacks the kernels named `missing`."""
     model.start = Start(Measurements(folder, {}), missing=list(missing))
     config = with_measured_costs(sched.SchedulerConfig(**CONFIG), model, max_tokens, lambda: None, model.clock)
     return sched.Scheduler(config).costs()["decode"]
@@ -165,7 +165,7 @@ def test_a_later_start_uses_the_costs_of_an_earlier_one(tmp_path: Path) -> None:
     assert costs_at_start(tmp_path, again := Measured()) == first
     assert again.sizes == []
     costs_at_start(tmp_path, other := Measured(), max_tokens=20)
-    assert max(other.sizes) == 20, "other steps are measured"
+    assert max(other.sizes) == 20, "other step sizes are measured"
 
 
 def test_costs_measured_without_some_kernels_are_not_used_once_these_are_ready(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""The same request gives the same text: alone, in any batch, in any chunks, preempted, or after a prefix hit.
+"""The same request produces the same text: alone, in any batch, in any chunks, preempted, or after a prefix hit.
 
-Which rows a kernel computes together depends on the batch, the chunks and the instruction set; which kernels are used,
-on the architecture. So each instruction set runs all batch and chunk sizes, and each architecture some of each. As
-requests end one after the other, a run with large batches has all smaller ones too. Preemption and prefix hits run on
+The rows that a kernel computes together depend on the batch, the chunks and the instruction set; the kernels depend on
+the architecture. So each instruction set runs all batch and chunk sizes, and each architecture some of each. Because
+requests end one after another, a run with a large batch includes all smaller ones. Preemption and prefix hits run on
 one instruction set. `--long` runs the whole product.
 """
 
@@ -34,18 +34,18 @@ T = TypeVar("T")
 
 NUM_REQUESTS = times(12, 24)
 NUM_REFERENCE_REQUESTS = 12
-"""Of the reference kernels, which take ten times as long."""
+"""For the reference kernels, which take ten times as long."""
 BLOCK_TOKENS = 16
 BATCHES = range(1, 9)
 CHUNKS = [(1, 1), (2, 2), (7, 7), (8, 8), (33, 8), (1000, 8)]
 """(chunk_size, max_batch_size)."""
 
 
-# Kimi K2 and GLM-4.7-Flash differ from V3 in sizes and groups, Hunyuan 3 and dots.llm1 from GLM-4.5 and Mistral Large 3
-# from Small 4 in sizes, Laguna M.1 from Laguna in windows and gates, and Qwen3.5 from Qwen3-Next in layouts of tensors,
-# which every instruction set treats the same way.
+# These differ only in ways that every instruction set treats the same: Kimi K2 and GLM-4.7-Flash from V3 in sizes and
+# groups, Hunyuan 3 and dots.llm1 from GLM-4.5 and Mistral Large 3 from Small 4 in sizes, Laguna M.1 from Laguna in
+# windows and gates, Qwen3.5 from Qwen3-Next in tensor layouts.
 OTHERS = ("k2", "glm47flash", "glm5", "hy3", "dots1", "lagunam1", "mistrallarge3", "qwen35")
-LEFT_OUT = ("v2lite", "v2", "k25", "glm45air")  # differ from others in sizes and norms alone
+LEFT_OUT = ("v2lite", "v2", "k25", "glm45air")  # these differ from others only in sizes and norms
 ARCHITECTURES = tuple(arch for arch in PRESETS if arch not in (*OTHERS, *LEFT_OUT))
 SUBJECTS = [
     *(
@@ -56,8 +56,8 @@ SUBJECTS = [
     *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in OTHERS),
 ]
 
-# Preemption and prefix hits are the scheduler's and the cache's: they give rows in other sizes, which the tests of
-# batches and chunks run on every instruction set.
+# Preemption and prefix hits depend on scheduler and cache: they only change the sizes of rows, which the tests of
+# batches and chunks vary on every instruction set.
 FIRST_ISAS = [(arch, kernels.usable_isas()[0]) for arch in (*ARCHITECTURES, *OTHERS)]
 of_the_scheduler = pytest.mark.parametrize(
     "subject", times(FIRST_ISAS, SUBJECTS), indirect=True, ids=times("-".join, None)
@@ -65,7 +65,7 @@ of_the_scheduler = pytest.mark.parametrize(
 
 
 def some(values: Sequence[T], subject: tuple[str, str]) -> list[T]:
-    """Two of `values`, or one for the reference kernels, with each architecture other ones; with `--long` all."""
+    """Two of `values`, or one for the reference kernels, different ones for each architecture; with `--long` all."""
     number = times(1 if subject[1] == "reference" else 2, len(values))
     first = number * (*ARCHITECTURES, *OTHERS).index(subject[0])
     return [values[(first + index) % len(values)] for index in range(number)]
@@ -129,7 +129,7 @@ def requests(subject: tuple[str, str]) -> list[Request]:
 def alone(make_core: Callable[..., EngineCore], requests: list[Request]) -> list[tuple[int, ...]]:
     core = make_core(max_batch_size=1, chunk_size=256)
     texts = [generate(core, [request], first_seq=seq)[0].token_ids for seq, request in enumerate(requests, 1)]
-    assert len(set(texts)) > len(requests) // 2, "the texts differ too little to prove anything"
+    assert len(set(texts)) > len(requests) // 2, "the texts are too similar to prove anything"
     return texts
 
 
@@ -174,7 +174,7 @@ def test_text_is_the_same_after_prefix_hits(
     alone: list[tuple[int, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    # Room for the snapshots of all requests, in a model that has any.
+    # Enough room for the snapshots of all requests, for models with recurrent state.
     monkeypatch.setattr(loading, "num_state_slots", lambda states, *_: 100 if any(states) else 0)
     core = make_core(max_batch_size=4)
     assert texts_of(core, requests) == alone
@@ -195,7 +195,7 @@ def test_text_is_the_same_on_any_number_of_threads(
 
 @pytest.mark.parametrize("arch", ["v3", "qwen3", *if_long("glm45", "v32")])
 def test_ids_beyond_the_tokenizer_are_never_sampled(written: MakeTiny, arch: str):
-    """The embedding has more rows than the tokenizer has tokens; at high temperature every id would turn up."""
+    """The embedding has more rows than the tokenizer has tokens; at high temperature every id would be sampled."""
     gguf_model = open_gguf(written(arch=arch, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf_model, None)
     num_real = load_text(None, gguf_model.metadata, "model.gguf").tokenizer.vocab_size

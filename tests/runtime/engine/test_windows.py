@@ -1,5 +1,5 @@
-"""Models with windows give the same tokens whether layers keep all tokens or their windows only, and keep no more than
-these."""
+"""Models with windows produce the same tokens whether layers keep all tokens or only their windows, and no more than
+these are kept."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def make_core(request: pytest.FixtureRequest, written: MakeTiny) -> MakeCore:
 
 @pytest.fixture(scope="module")
 def plain(make_core: MakeCore) -> list[Generated]:
-    """With all tokens in all layers."""
+    """Replies when all layers keep all tokens."""
     core = make_core(no_window_blocks)
     replies = converse(core)
     stats = core.stats()
@@ -88,7 +88,7 @@ def plain(make_core: MakeCore) -> list[Generated]:
 def test_text_is_the_same_with_windows_only(make_core: MakeCore, plain: list[Generated]) -> None:
     replies = converse(make_core())
     assert texts(replies) == texts(plain)
-    assert cached(replies) > cached(plain) // 2, "borders of conversations are kept"
+    assert cached(replies) > cached(plain) // 2, "window blocks at the ends of conversations are kept"
 
 
 def test_text_is_the_same_with_as_few_window_blocks_as_work(make_core: MakeCore, plain: list[Generated]) -> None:
@@ -105,7 +105,7 @@ def test_text_is_the_same_after_preemption(make_core: MakeCore, plain: list[Gene
 
 
 def test_text_is_the_same_with_a_tier(make_core: MakeCore, plain: list[Generated], tmp_path: Path) -> None:
-    """The cache is too small for the conversations, so that their beginnings come from the disk."""
+    """The cache is too small for the conversations, so their beginnings are read from disk."""
     sizes = {"cache_lens": 480, "max_batch_size": 2, "chunk_size": 16, "prefill_chunk_size": 16}
     core = make_core(least_window_blocks, folder=tmp_path / "kv", **sizes)
     assert core._runner.window is not None
@@ -117,7 +117,7 @@ def test_text_is_the_same_with_a_tier(make_core: MakeCore, plain: list[Generated
     again = make_core(least_window_blocks, folder=tmp_path / "kv", **sizes)
     replies = converse(again)
     assert texts(replies) == texts(plain)
-    assert replies[0].cached_tokens > 0, "of an earlier process"
+    assert replies[0].cached_tokens > 0, "blocks stored by an earlier process are found"
     again.close()
 
 
@@ -152,7 +152,7 @@ def test_a_model_whose_layers_all_have_a_window_keeps_all_tokens(tmp_path: Path)
 
 
 def admitted(scheduler: sched.Scheduler, seq: int, prompt: Sequence[int]) -> int:
-    """Serve a request alone; the tokens of its prompt that were cached."""
+    """Run a request alone; return its number of cached prompt tokens."""
     scheduler.add(seq, np.array(prompt, np.int32), 6, np.array([], np.int32))
     num_cached = 0
     while (plan := scheduler.plan()).num_requests:
@@ -173,7 +173,7 @@ def crowded() -> sched.Scheduler:
 def test_what_requests_have_in_common_is_a_border_from_the_second_one_on(crowded: sched.Scheduler) -> None:
     rng = random.Random(3)
     common = random_tokens(rng, 102)
-    # What lies between the borders is given up meanwhile.
+    # Window blocks between the borders are evicted meanwhile.
     assert [admitted(crowded, seq, common + random_tokens(rng, 160)) for seq in range(3)] == [0, 0, 100]
 
 

@@ -1,6 +1,6 @@
 """Calls of tools whose schemas restrict arguments, in every form.
 
-Values that fit are allowed and read. Others are refused.
+Valid values are allowed and parsed. Others are rejected.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Constraints of replies on channels: calls and answers that are held to a form, with and without reasoning before
-them."""
+"""Constraints on replies on channels: calls and answers with a required form, with and without preceding reasoning."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def allowed_by(state: ConstraintState) -> np.ndarray:
 
 
 def refused_at(constraint: Constraint, reply: str) -> str | None:
-    """What is allowed of a whole reply; None: all of it."""
+    """The part of the reply that the constraint allows; None if it allows all of it."""
     state, tokens = constraint.start(), ids(reply)
     for taken, token in enumerate((*tokens, TOKENIZER.id_of("<|call|>") or 0)):
         if not allowed_by(state)[token]:

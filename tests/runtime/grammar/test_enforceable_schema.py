@@ -1,4 +1,4 @@
-"""A schema that is not strict never fails: parts that grammars cannot enforce are left out and reported."""
+"""A schema that is not strict never fails: parts that grammars cannot enforce are omitted and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GBNF holds text to what llama.cpp's grammar says."""
+"""A GBNF grammar constrains text like in llama.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars: the masks allow only text that follows the grammar, and a grammar that cannot be enforced is refused."""
+"""Grammars: masks allow only text that matches the grammar; a grammar that cannot be enforced is rejected."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def allowed_by(state: ConstraintState) -> np.ndarray:
 
 
 def speak(grammar: Grammar, seed: int, max_tokens: int = 600) -> tuple[str, bool]:
-    """Random text under the grammar, and whether it ended. After 40 tokens it prefers tokens that close what is
-    open."""
+    """Random text allowed by the grammar, and whether it ended. After 40 tokens it prefers tokens that close open
+    constructs."""
     rng, state, ids = np.random.default_rng(seed), grammar.start(), []
     closing = {TOKENIZER.encode(char)[0]: rank for rank, char in enumerate('"}]0')}
     for n in range(max_tokens):
@@ -208,7 +208,7 @@ def test_the_maximum_number_of_tools_compiles_to_one_grammar() -> None:
 
 
 def test_added_tokens_are_never_used_for_their_spelling() -> None:
-    """A string may hold the letters of a tag; the token would change what the reply means."""
+    """A string may contain the letters of a tag; the token would change the meaning of the reply."""
     state = COMPILER.compile(source.json_object("p")).start()
     for token in TOKENIZER.encode('{"x'):
         state.accept(token)
@@ -340,7 +340,7 @@ def test_grammars_are_compiled_once_and_one_at_a_time(monkeypatch: pytest.Monkey
 def test_a_process_pause_does_not_reject_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler_module, "LOCK_WAIT_S", 0.2)
     compiler = GrammarCompiler(TOKENIZER)
-    system_s = iter(range(0, 10**6, 3600))  # an hour passes between two looks
+    system_s = iter(range(0, 10**6, 3600))  # an hour passes between two clock reads
     monkeypatch.setattr(AwakeClock, "for_limit", lambda limit_s: AwakeClock(limit_s / 8, lambda: float(next(system_s))))
     compiler._lock.acquire()
     ends = threading.Timer(0.05, compiler._lock.release)
@@ -434,7 +434,7 @@ def dsml_calls(*pairs: str) -> str:
 
 
 def holds(parameters: Any, pairs: dict[str, str], *, strict: bool = False) -> bool:
-    """Whether a call of f with these values is held in each form without JSON around it. All must agree."""
+    """Whether each form without JSON around the call allows a call of f with these values. All forms must agree."""
     tools = [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}]
     keyed = f"{GLM_START}{''.join(glm_pair(*each) for each in pairs.items())}{GLM_END}"
     tagged = f"<tool_call>\n<function=f>\n{''.join(qwen_tag(*each) for each in pairs.items())}</function>\n</tool_call>"

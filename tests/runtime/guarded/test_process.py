@@ -1,4 +1,4 @@
-"""A guarded process answers tasks, is ended by its limits, and never outlives the one that asked."""
+"""A guarded process runs tasks, is stopped by its limits, and never outlives its parent."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_process_that_cannot_be_started_is_a_system_error(monkeypatch: pytest.
 
 
 def test_a_process_forked_during_a_call_of_another_thread_can_call(shared: GuardedProcess) -> None:
-    with shared._lock:  # as another thread has it, which the forked process lacks
+    with shared._lock:  # as if another thread held it, which does not exist in the forked process
         forked = os.fork()
         if forked == 0:
             os._exit(0 if shared.ask(["echo", "here"]) == "here" else 1)
@@ -209,7 +209,7 @@ def test_the_process_of_an_isolated_program_is_isolated_too(tmp_path: Path) -> N
 
 
 def test_an_answer_delayed_by_a_pause_of_the_machine_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    system_s = iter(range(0, 10**6, 3600))  # an hour passes between two looks
+    system_s = iter(range(0, 10**6, 3600))  # an hour passes between two clock reads
     monkeypatch.setattr(AwakeClock, "for_limit", lambda limit_s: AwakeClock(limit_s / 8, lambda: float(next(system_s))))
     ours, theirs = socket.socketpair()
     with ours, theirs:

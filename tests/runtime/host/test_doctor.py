@@ -149,7 +149,7 @@ def test_the_doctor_works_without_the_compiled_part() -> None:
     assert render(findings).endswith("\nBallast cannot run: compiled part.\n")
 
 
-def test_a_build_without_fast_kernels_for_its_architecture_says_so() -> None:
+def test_a_build_without_fast_kernels_for_its_architecture_is_reported() -> None:
     other = replace(SOFTWARE, packing_flags=(), usable_isas=("reference",), chosen_isa="reference")
     [finding] = found(replace(MACHINE, cpu_flags=()), other)["instructions"]
     assert (finding.level, finding.text.partition(";")[0]) == (

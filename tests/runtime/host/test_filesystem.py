@@ -1,4 +1,4 @@
-"""The file system of a folder, from the kernel's list of mounts."""
+"""The file system of a folder, from the kernel's mount table."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_a_link_is_not_followed(temporary: Path) -> None:
     assert Path(os.environ[VARIABLE]).resolve() != temporary / "elsewhere"
 
 
-def test_the_environment_decides_where_it_says(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(temporary / "volume/triton"))
     keep_compiled_kernels_in(VARIABLE)
     assert os.environ[VARIABLE] == str(temporary / "volume/triton")

@@ -1,4 +1,4 @@
-"""Reading a machine from trees of /proc and /sys as on different hosts."""
+"""Machine properties read from /proc and /sys trees of different hosts."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ V2, V1 = "sys/fs/cgroup/", "sys/fs/cgroup/cpu/"
         ({f"{V2}cpu.max": "250000 100000\n"}, (2.5, V2), 2),
         ({f"{V2}cpu.max": "30000 100000\n"}, (0.3, V2), 1),
         ({f"{V2}cpu.max": "9900000 100000\n"}, (99, V2), 4),
-        (  # the container has no quota of its own, and its pod has
+        (  # the container has no quota, but its pod has one
             {
                 "proc/self/cgroup": "0::/pod/container\n",
                 f"{V2}pod/cpu.max": "300000 100000\n",
@@ -166,7 +166,7 @@ V2, V1 = "sys/fs/cgroup/", "sys/fs/cgroup/cpu/"
             (3, f"{V2}pod"),
             3,
         ),
-        (  # the host's path, which the container's mount does not have
+        (  # the host's path, which does not exist in the container's mount
             {
                 "proc/self/cgroup": "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n",
                 f"{V1}cpu.cfs_quota_us": "100000\n",
@@ -209,14 +209,14 @@ def test_a_quota_is_reported_where_it_matters(root: Path) -> None:
     assert replace(machine, cpu_quota=None).quota_note(4) is None
     starved = replace(machine, cpu_quota=CpuQuota(0.3, "/pod")).quota_note(1)
     assert starved is not None
-    assert "of 0.3 CPUs: 1 thread can use it up" in starved, "even one thread is more"
+    assert "of 0.3 CPUs: 1 thread can use it up" in starved, "even one thread exceeds the quota"
 
 
 def test_small_formats() -> None:
     assert parse_choice("[always] madvise never") == "always"
     assert parse_cpuinfo("Features\t: fp asimd\n", ["asimd", "avx2"]) == ("unknown", ("asimd",))
     assert parse_cgroups("4:memory:/a:b\n1:name=systemd:/x\n", "memory") == (None, "/a:b")
-    assert parse_cgroups("\nunknown\n0::/c:d\n", "cpu") == ("/c:d", None), "lines of another form are passed over"
+    assert parse_cgroups("\nunknown\n0::/c:d\n", "cpu") == ("/c:d", None), "lines in other formats are skipped"
     assert parse_cgroups("5:cpu,cpuacct:/a\n4:cpuset:/b\n0::/c\n", "cpu") == ("/c", "/a")
     assert [quota_cpus(text) for text in ("250000 100000\n", "max 100000\n", "-1 100000", " ", "")] == [
         2.5,

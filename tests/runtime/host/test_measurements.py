@@ -1,4 +1,4 @@
-"""Measurements of a start are kept for later starts under the same conditions."""
+"""Measurements made at a start are stored for later starts under the same conditions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FACTS = {"gpu": "H100", "threads": [16]}
 
 
 def take(measurements: Measurements, value: float, inputs: object = (1, 2)) -> float:
-    """The measurement, which gives `value` if it is made now."""
+    """The measurement, which returns `value` if it is made now."""
     return measurements.take("speed", inputs, lambda: value, float, kept_seconds)
 
 
@@ -55,7 +55,7 @@ def test_without_a_folder_each_start_measures(tmp_path: Path) -> None:
 
 
 def entry(value: str) -> Callable[[dict[str, Any]], str]:
-    """The file with a measurement that has this JSON as its value."""
+    """The file with a measurement whose value is this JSON."""
 
     def written(content: dict[str, Any]) -> str:
         content["measured"]["speed"]["value"] = "VALUE"

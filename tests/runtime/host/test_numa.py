@@ -51,7 +51,7 @@ def test_single_keeps_threads_on_the_node_with_the_most_cores_if_they_fit() -> N
     assert placed(TWO_NODES, 1, "single") == [(0, [0])]
     assert placed(TWO_NODES, 2, "single") == [(0, [0, 1])]
     assert placed(TWO_NODES, 3, "single") == placed(TWO_NODES, 3, "auto"), "one node has too few cores"
-    assert placed(ONE_NODE, 1, "single") == placed(ONE_NODE, 1, "auto"), "there is nothing to choose"
+    assert placed(ONE_NODE, 1, "single") == placed(ONE_NODE, 1, "auto"), "there is only one node"
     larger_second = Topology([Node(0, [0], [[0]]), Node(1, [1, 2, 3], [[1], [2], [3]])])
     assert placed(larger_second, 3, "single") == [(1, [1, 2, 3])]
     no_memory = Topology([Node(0, [0, 1], [[0], [1]], False), Node(1, [2], [[2]])])
@@ -64,7 +64,7 @@ def test_single_takes_the_gpus_node_before_a_larger_one_if_they_fit() -> None:
     assert placed(TWO_NODES, 2, "auto", gpu_node=1) == placed(TWO_NODES, 2, "auto")
     larger_second = Topology([Node(0, [0], [[0]]), Node(1, [1, 2], [[1], [2]])])
     assert placed(larger_second, 1, "single", gpu_node=0) == [(0, [0])]
-    assert placed(larger_second, 2, "single", gpu_node=0) == [(1, [1, 2])], "the GPU's has too few cores"
+    assert placed(larger_second, 2, "single", gpu_node=0) == [(1, [1, 2])], "the GPU's node has too few cores"
     no_memory = Topology([Node(0, [0], [[0]]), Node(1, [1], [[1]], False)])
     assert placed(no_memory, 1, "single", gpu_node=1) == [(0, [0])], "memory of the GPU's node is forbidden"
 
@@ -134,7 +134,7 @@ PINNED_POD = {
     "proc/driver/nvidia/gpus/0000:C1:00.0/information": "Model: \t\t NVIDIA H200\n",
     "sys/bus/pci/devices/0000:c1:00.0/numa_node": "1\n",
 }
-"""What a process sees that was given node 1 of two."""
+"""What a process sees that may use only node 1 of two."""
 
 
 def test_no_memory_is_local_to_threads_whose_nodes_memory_is_forbidden(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_memory_is_reported_on_its_node_where_sys_is_hidden(tmp_path: Path) -> N
     weights = WeightMemory(experts={1: [(array.ctypes.data, array.nbytes)]})
     root = plant(tmp_path, hidden)
     on_nodes = 0
-    for _ in range(20):  # a page that the system moves at this moment is on no node
+    for _ in range(20):  # a page that the system is moving is on no node
         array.fill(1)
         report = read_report(weights, root=root)
         unknown = report.nodes[0]
@@ -226,7 +226,7 @@ class CountingReader:
         self._busy = threading.Lock()
 
     def __call__(self, memory: WeightMemory, why_not_pinned: str) -> NumaReport:
-        assert self._busy.acquire(blocking=False), "two reads at the same time"
+        assert self._busy.acquire(blocking=False), "two concurrent reads"
         try:
             self.subjects.append(memory)
             self.threads.add(threading.get_ident())

@@ -1,4 +1,4 @@
-"""Which CUDA compiler flashinfer is given: the machine's, or the one among the Python packages."""
+"""The CUDA compiler that flashinfer uses: the machine's, or the one among the Python packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOME = "nvidia/cu13"
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without CUDA, and without ninja."""
+    """A machine without CUDA and ninja."""
     for name in ("CUDA_HOME", "CUDA_PATH", "FLASHINFER_EXTRA_LDFLAGS"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -26,7 +26,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Installed packages as the extra `cuda` brings them."""
+    """The packages that the extra `cuda` installs."""
     site = tmp_path / "site"
     files = (f"{HOME}/bin/nvcc", f"{HOME}/lib/libcudart.so.13", "made_up_nvcc-13.dist-info/METADATA")
     for name in files:
@@ -64,7 +64,7 @@ def test_the_machines_toolkit_takes_precedence(packages: Path, tmp_path: Path, m
 
 
 def test_only_the_given_toolkit_is_used(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """flashinfer takes the name as it is, so another compiler would not be taken."""
+    """flashinfer uses the name unchanged, so it would not use another compiler."""
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "named"))
     assert not nvcc.has_nvcc()
     nvcc.use_packaged_tools(tmp_path / "link", tmp_path / "libcuda.so.1")
@@ -81,7 +81,7 @@ def test_without_the_extra_there_is_no_toolkit(tmp_path: Path) -> None:
 
 
 def test_ninja_is_found_next_to_this_python() -> None:
-    """It is a requirement of flashinfer, and programs of an environment need not be in PATH."""
+    """flashinfer requires it, and an environment's programs may not be in PATH."""
     assert nvcc.has_ninja()
     nvcc.use_packaged_tools(Path("unused"), Path("unused"))
     assert os.environ["PATH"].split(os.pathsep)[1:] == [str(Path(sys.executable).parent)]

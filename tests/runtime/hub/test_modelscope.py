@@ -1,4 +1,4 @@
-"""ModelScope's hub is asked in its own form, and is believed as little as the other."""
+"""ModelScope's hub is queried with its own API, and trusted as little as Hugging Face's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that other tools have published are pulled from an OCI registry, and every blob is verified."""
+"""Models published with other tools are pulled from an OCI registry, and every blob is verified."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_broken_connection_is_resumed_by_ranges(registry: Registry, hub: Hub) 
 
 @contextmanager
 def answering(status: int, headers: dict[str, str]) -> Iterator[tuple[str, list[str | None]]]:
-    """A server that always gives this answer, and the credentials that it was sent."""
+    """A server that always returns this response, and the credentials that it has received."""
     seen: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -61,7 +61,7 @@ def gguf(found: Found) -> bytes:
 
 
 def files_in(cache: Path) -> list[Path]:
-    """Files with content, of which a pull that was refused leaves none."""
+    """Files with content; a rejected pull leaves none."""
     return [path for path in cache.rglob("*") if path.is_file() and path.stat().st_size > 0]
 
 
@@ -97,7 +97,7 @@ def test_a_pull_downloads_only_needed_files_and_the_hubs_tools_find_them(
 
 
 def test_files_pulled_before_a_branch_moved_are_still_found(served: tuple[HubServer, Hub], weights: bytes) -> None:
-    """Another service pulls another quantisation onto the same claim; the first one starts again, offline."""
+    """Another service pulls another quantisation to the same claim; the first one restarts offline."""
     server, hub = served
     pull(NAME, hub, None, io.StringIO())
     server.answer = {"sha": "f" * 40}
@@ -132,7 +132,7 @@ def test_everything_in_the_caches_is_removed_with_their_folders(served: tuple[Hu
     pull(NAME, inside, None, io.StringIO())
     assert remove_all([hub.cache, inside.cache]) == "27.9 MiB removed\n"
     assert [*tmp_path.iterdir()] == [kept]
-    assert remove_all([hub.cache, inside.cache]) == "0 B removed\n", "it may run again"
+    assert remove_all([hub.cache, inside.cache]) == "0 B removed\n", "it can be repeated"
 
     pull(NAME, hub, None, io.StringIO())
     (hub.cache / "notes.txt").touch()
@@ -162,7 +162,7 @@ def test_a_header_is_complete_with_its_last_byte(weights: bytes) -> None:
     size = min(size for size in (1 << power for power in range(4, 21)) if is_whole(weights[:size]))
     end = bisect(range(size), False, key=lambda size: is_whole(weights[:size]))
     assert 1024 < end < 1 << 20
-    # Its last field is the place of the last tensor; zeros go from there to the next multiple of 32.
+    # Its last field is the offset of the last tensor, followed by zeros up to the next multiple of 32.
     assert 0 < int.from_bytes(weights[end - 8 : end], "little") < len(weights)
     assert not any(weights[end : -(-end // 32) * 32])
     assert is_whole(b"<html>")
@@ -386,14 +386,14 @@ def test_a_pull_killed_anywhere_is_resumed_by_the_next_one(served: tuple[HubServ
             child = int(parent.stdout.readline())
             assert server.held.wait(60)
             while at > 1 << 20 and not any(part.stat().st_size for part in hub.cache.rglob("*.incomplete")):
-                time.sleep(0.001)  # what was sent last may or may not be written
+                time.sleep(0.001)  # the last sent bytes may or may not be written
             os.kill(child, signal.SIGKILL)
             assert int(parent.stdout.readline()) == signal.SIGKILL
             server.let_go()
         server.hold_at = None
         parent.stdin.close()
     begins = [begin for name, begin in server.ranges if name.endswith(".gguf")]
-    assert max(begins) > 0, "it resumed where the last one ended"
+    assert max(begins) > 0, "the pull resumed where the previous one ended"
     assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
 
 
@@ -402,7 +402,7 @@ def test_the_command_prints_where_the_model_is(served: tuple[HubServer, Hub], we
     done = ballast(["pull", "org/tiny:Q8_0", "--skip_plan"], environment(hub))
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).read_bytes() == weights
-    assert done.stderr.endswith("/s\n"), "the last line of the log is how fast it came"
+    assert done.stderr.endswith("/s\n"), "the last line of the log reports the speed"
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_a_file_system_without_symbolic_links_holds_the_files_themselves(
     served: tuple[HubServer, Hub], weights: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, hub = served
-    server.files["generation_config.json"] = server.files["config.json"]  # two names of the same bytes
+    server.files["generation_config.json"] = server.files["config.json"]  # two names for the same bytes
     monkeypatch.setattr(Path, "symlink_to", refuse_links)
     pulled = pull(NAME, hub, None, io.StringIO())
     folder = pulled.store.snapshot(COMMIT)
@@ -457,7 +457,7 @@ def test_files_stored_without_symbolic_links_are_found(served: tuple[HubServer, 
     assert gguf(pull(NAME, dataclasses.replace(hub, is_offline=True), None, io.StringIO())) == weights
     assert server.ranges == []
 
-    (folder / "tiny-Q8_0.gguf").write_bytes(weights[:-1])  # not whole
+    (folder / "tiny-Q8_0.gguf").write_bytes(weights[:-1])  # incomplete
     assert gguf(pull(NAME, hub, None, io.StringIO())) == weights
     assert [name for name, _ in server.ranges] == ["tiny-Q8_0.gguf"]
 
@@ -498,7 +498,7 @@ EXPECTED = "expected a URL without spaces that begins with https:// or http://"
 def test_white_space_around_a_hubs_address_is_ignored_and_invalid_addresses_are_rejected(
     served: tuple[HubServer, Hub], value: str, found: bool
 ) -> None:
-    """In a process of its own: huggingface_hub reads its address when it is imported."""
+    """In a separate process: huggingface_hub reads its address when it is imported."""
     hub = served[1]
     places = {"HF_HUB_CACHE": str(hub.cache), "HF_ENDPOINT": value.replace("{url}", hub.endpoint)}
     done = ballast(["pull", "org/tiny:Q8_0", "--skip_plan"], {**os.environ, **places})
@@ -542,11 +542,11 @@ def test_serve_and_plan_accept_files_and_names(
     assert cli.main(["plan", "org/tiny:Q8_0", "--device", "cpu"]) == 0
     planned = capsys.readouterr().out
     assert "It fits." in planned
-    assert "\n  org/tiny/tiny-Q8_0.gguf\n" in planned, "not a folder that is gone"
+    assert "\n  org/tiny/tiny-Q8_0.gguf\n" in planned, "the name of the source, not a deleted temporary folder"
     assert server.requested_bytes < 2 << 20
 
     assert cli.main(["plan", "org/tiny:Q4_K_M"]) == ModelError.exit_code
-    assert "ballast: org/tiny/tiny-Q4_K_M.gguf: " in capsys.readouterr().err, "not a folder that is gone, either"
+    assert "ballast: org/tiny/tiny-Q4_K_M.gguf: " in capsys.readouterr().err, "the name of the source here, too"
 
     configs: list[Config] = []
     monkeypatch.setattr("ballast.server.serve_command.serve", lambda config: configs.append(config) or 0)

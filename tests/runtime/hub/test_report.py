@@ -136,7 +136,8 @@ def test_a_file_name_selects_its_model(served: tuple[HubServer, Hub]) -> None:
 
 
 def test_a_complete_model_is_served_from_a_read_only_store(served: tuple[HubServer, Hub]) -> None:
-    """Kubernetes mounts it so. Nothing is written: as root, which these tests may be, permissions would not tell."""
+    """Kubernetes mounts it like this. Asserts that nothing is written: root, who may run these tests, ignores
+    permissions."""
     _, hub = served
     pull(HubName("org/tiny", "Q8_0"), hub, None, io.StringIO())
     before = {path: path.lstat().st_mtime_ns for path in sorted(hub.cache.rglob("*"))}

@@ -1,4 +1,4 @@
-"""Models are pulled from an S3-compatible store, whole and checked, with credentials and without."""
+"""Models are pulled from an S3-compatible store completely and verified, with and without credentials."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_leaving_the_iteration_aborts_the_request(engine: AsyncLLM) -> None:
 
 
 async def idle(engine: AsyncLLM) -> bool:
-    """Whether the engine gets to rest; the test's own limit of time bounds it."""
+    """Whether the engine becomes idle; the test's own time limit bounds the wait."""
     while engine._model.engine.has_work:
         await asyncio.sleep(0.01)
     return not engine._running
@@ -217,7 +217,7 @@ async def idle_apart_from(engine: AsyncLLM, left: int) -> bool:
     return len(engine._running) <= left
 
 
-def test_a_loaded_one_is_closed_by_its_context_and_says_so() -> None:
+def test_a_loaded_one_is_closed_by_its_context_and_reports_it() -> None:
     async def ask() -> tuple[AsyncLLM, list[Any]]:
         async with await AsyncLLM.load(max_num_seqs=2, cache_lens=1024, max_new_tokens=128) as engine:
             tokenizer = await engine.get_tokenizer()

@@ -1,4 +1,4 @@
-"""A process that is forked while a model is loaded: using it there fails immediately, and the parent continues."""
+"""A process forked while a model is loaded: using the model in it fails immediately, and the parent continues."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ print("parent: closed", flush=True)
 
 
 def printed(program: str) -> list[str]:
-    """Lines that a program prints; its own process, since this one has other threads."""
+    """Lines printed by a program in a separate process, because this one has other threads."""
     done = subprocess.run(
         [sys.executable, "-c", START + program], capture_output=True, text=True, timeout=120, check=False
     )

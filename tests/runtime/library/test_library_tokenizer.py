@@ -1,4 +1,4 @@
-"""The tokenizer of the library against the one of transformers, made from the same files."""
+"""The library's tokenizer compared with the transformers one, built from the same files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library answers as the server does, with the built-in model."""
+"""The library produces the same replies as the server, with the built-in model."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_options_are_the_command_line_options_without_server_options():
         LLM("/nowhere/model.gguf")
 
 
-def test_a_closed_one_says_so():
+def test_using_a_closed_one_reports_that():
     llm = LLM(cache_lens=1024, max_new_tokens=16)
     llm.close()
     llm.close()

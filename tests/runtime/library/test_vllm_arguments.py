@@ -1,4 +1,5 @@
-"""Arguments of vLLM's `LLM`, its methods and its `SamplingParams`: honoured, or refused by name with the way out."""
+"""Arguments of vLLM's `LLM`, its methods and its `SamplingParams`: supported, or rejected by name with an
+alternative."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def test_a_seed_of_the_model_makes_a_program_repeatable() -> None:
             outputs = [*llm.generate(["a", "a", "b"], params), *llm.chat([{"role": "user", "content": "a"}], params)]
             found.append([output.outputs[0].token_ids for output in outputs])
     assert found[0] == found[1] != found[2]
-    assert found[0][0] != found[0][1], "each prompt has a seed of its own"
+    assert found[0][0] != found[0][1], "each prompt has its own seed"
 
 
 FORMS: list[tuple[dict[str, Any], Any]] = [

@@ -1,14 +1,14 @@
 """Logits against Hugging Face transformers on the same dequantised weights: max relative error 1e-3 in float32.
 
-Everything goes through the real scheduler: chunks, decode steps, and a second pass served from the prefix cache. An
-instruction set's kernels, and their choice by the number of rows, know nothing of the architecture; its layers know
-nothing of instruction sets. Hence all pairs of architecture, chunk size and instruction set run, and all triples with
+All cases use the real scheduler: chunks, decode steps, and a second pass served from the prefix cache. The kernels of
+an instruction set, and their choice by the number of rows, do not depend on the architecture; layers do not depend on
+the instruction set. Therefore all pairs of architecture, chunk size and instruction set run, and all triples with
 `--long`.
 
-Fast kernels round activations, which changes the input of a router or an indexer by some 3e-5. If two experts' scores,
-or two positions', are closer, it may choose the other, which changes this token and later ones as much as an error
-would. A fast kernel may therefore exceed the bound from the first position at which transformers' own choice changes
-with noise of 1e-4. Nearly all models and prompts have no such position, and they test the rest.
+Fast kernels round activations, which changes the input of a router or an indexer by about 3e-5. If the scores of two
+experts or positions are closer than that, another one may be chosen, which changes this and later tokens as much as an
+error would. A fast kernel may therefore exceed the bound from the first position at which transformers' own choice
+changes with noise of 1e-4. Nearly all models and prompts have no such position, and test the others.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ MAX_RELATIVE_ERROR = 1e-3
 ROUNDING_NOISE = 1e-4
 PROMPT_TOKENS = 80
 NEW_TOKENS = 12
-LATENT = ("v2lite", "v2", "v3", "k2", "glm47flash", "mistral4", "mistrallarge3")  # Mistral's scale queries by position
+LATENT = ("v2lite", "v2", "v3", "k2", "glm47flash", "mistral4", "mistrallarge3")  # Mistral scales queries by position
 VARIANTS = [(arch, mla) for arch in LATENT for mla in ("split", "joint")]
-SPARSE = ["v32", "glm5"]  # whose prompts are more than twice as long as what they attend to
-# glm45air differs from glm45 in its norms, which have a test of their own.
+SPARSE = ["v32", "glm5"]  # prompts are more than twice as long as the number of attended positions
+# glm45air differs from glm45 only in its norms, which have their own test.
 GROUPED = [
     (arch, quant)
     for arch, shape in PRESETS.items()
@@ -57,7 +57,7 @@ GROUPED = [
     for quant in ("f32", "q4_k")
 ]
 OWN_QUANTS = {"gptoss": ("f32", "mxfp4", "q8_0"), "mimov2": ("f32", "nvfp4", "q4_k")}
-WINDOWED = [  # whose prompts are five times their window
+WINDOWED = [  # prompts are five times as long as the window
     (arch, quant)
     for arch, shape in PRESETS.items()
     if shape.heads is not None and shape.heads.window is not None
@@ -96,23 +96,23 @@ class Subject:
     logits: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)
     ties: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
 
-    # Chunks and instruction sets lead to the same few texts, and a pass of transformers takes longer than all of ours.
+    # Chunks and instruction sets share a few texts, and a transformers pass takes longer than all of ours.
 
     def oracle_logits(self, ids: tuple[int, ...]) -> np.ndarray:
-        """What transformers gives for these tokens."""
+        """The logits of transformers for these tokens."""
         if ids not in self.logits:
             self.logits[ids] = hf_logits(self.oracle, ids)
         return self.logits[ids]
 
     def near_ties(self, ids: tuple[int, ...]) -> set[int]:
-        """The positions of these tokens at which transformers' choice hangs on rounding."""
+        """The positions of these tokens at which rounding decides transformers' choice."""
         if ids not in self.ties:
             self.ties[ids] = near_ties(self.oracle, ids, ROUNDING_NOISE)
         return self.ties[ids]
 
 
 class RecordingRunner(Runner):
-    """Computes the logits of every token and keeps them by position."""
+    """Computes the logits of every token and stores them by position."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

@@ -36,7 +36,7 @@ GATE = "blk.1.attn_gate.weight"
 
 
 class GatedSpec(GroupedSpec):
-    """Grouped-query attention with one more tensor, which only this declaration mentions."""
+    """Grouped-query attention with an additional tensor that only this declaration mentions."""
 
     def declared(self, hidden: int) -> tuple[Tensor, ...]:
         gate = matrix("gate", "attn_gate", (self.num_heads * self.v_dim, hidden), "self_attn.g_proj")

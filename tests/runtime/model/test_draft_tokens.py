@@ -1,4 +1,4 @@
-"""A decode row with draft tokens gives the logits of single steps, and steps after wrong draft tokens do so too."""
+"""A decode row with draft tokens produces the logits of single steps; so do steps after rejected draft tokens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS = EngineSettings(
     block_tokens=16,
 )
 PROMPTS = {0: np.arange(3, 45, 3, dtype=np.int32), 1: np.arange(100, 146, dtype=np.int32)}
-"""By sequence. The drafted tokens of both cross the border of a block of 16 tokens."""
+"""By sequence. The draft tokens of both cross the border of a block of 16 tokens."""
 TEXTS = {seq: [(seq + 7) * n % 300 for n in range(1, 12)] for seq in PROMPTS}
 """The tokens that each sequence samples, independent of its logits."""
 WRONG = 299
@@ -64,14 +64,14 @@ class Decoding:
         self._scheduler = sched.Scheduler(scheduler_config(SETTINGS))
         self._num_sampled = dict.fromkeys(PROMPTS, 0)
         self.logits: dict[tuple[int, int], NDArray[np.float32]] = {}
-        """By sequence and number of the token that they choose."""
+        """By sequence and index of the token that they select."""
         for seq, prompt in PROMPTS.items():
             self._scheduler.add(seq, prompt, 32, np.array([], np.int32))
         while min(self._num_sampled.values()) == 0:
             self.step({})
 
     def step(self, draft_tokens: Mapping[int, Sequence[int]]) -> int:
-        """One step. Returns its number of tokens."""
+        """Run one step. Returns its number of tokens."""
         for seq, tokens in draft_tokens.items():
             self._scheduler.propose(seq, np.array(tokens, np.int32))
         plan = self._scheduler.plan()
@@ -104,7 +104,7 @@ def test_a_row_of_three_tokens_matches_three_single_steps(
         assert single.step({}) == 2
     drafted = Decoding(runner)
     own, other = TEXTS[0], TEXTS[1]
-    assert drafted.step({0: own[1:3]}) == 4, "as many tokens as the batch has slots"
+    assert drafted.step({0: own[1:3]}) == 4, "at most as many tokens as the batch has slots"
     assert drafted.step({0: [own[4], WRONG], 1: [other[2], other[3]]}) == 6
     assert drafted.step({0: [WRONG, own[7]]}) == 4
     assert drafted.step({}) == 2

@@ -1,7 +1,7 @@
-"""A whole model on packed weights gives the text that it gives on the plain reference.
+"""A whole model with packed weights generates the same text as the plain reference.
 
-The rounding of activations is the only source of difference: with two bytes the text hardly ever differs. With one it
-often does on these models, whose random weights amplify every error; there only the distribution is bounded.
+Rounding of activations is the only source of differences. With two bytes the text hardly ever differs. With one byte it
+often differs for these models, whose random weights amplify every error; there only the distribution is bounded.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def test_two_bytes_an_activation_give_the_references_text(model: GgufModel, prom
     fast_texts, fast_distribution = greedy_run(model, prompts, NEW_TOKENS, chosen_isa(), 2)
     same = sum(ours == theirs for ours, theirs in zip(fast_texts, texts, strict=True))
     assert same >= 0.95 * NUM_PROMPTS
-    assert len(set(texts)) == NUM_PROMPTS, "the texts differ too little to prove anything"
+    assert len(set(texts)) == NUM_PROMPTS, "the texts are too similar to prove anything"
     assert mean_divergence(distribution, fast_distribution) <= 1e-6
 
 
 @pytest.fixture(scope="module")
 def distribution(model: GgufModel, prompts: list[Prompt]) -> NDArray[np.float64]:
-    """The reference's, with one byte per activation."""
+    """The reference's distribution, with one byte per activation."""
     return greedy_run(model, prompts[:NUM_COMPARED], 1, "reference", 1)[1]
 
 

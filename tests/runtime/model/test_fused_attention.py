@@ -1,4 +1,4 @@
-"""Files whose queries, keys and values are one tensor give what separate tensors give, to the last bit."""
+"""Files with fused query-key-value tensors produce bit-identical results to files with separate tensors."""
 
 from __future__ import annotations
 

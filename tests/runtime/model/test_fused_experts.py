@@ -1,4 +1,4 @@
-"""A file with gate and up of the experts in one tensor gives the same text as one with separate tensors."""
+"""A file with fused gate and up expert tensors produces the same text as one with separate tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from devkit.models.written import MakeTiny
 
 
 def fuse(tensors: Tensors) -> Tensors:
-    """Each layer's ffn_gate_exps and ffn_up_exps as one tensor: gate's rows of an expert, then up's."""
+    """Fuse each layer's ffn_gate_exps and ffn_up_exps: for each expert the rows of gate, then those of up."""
     fused = {}
     for name, (data, kind) in tensors.items():
         if "ffn_gate_exps" in name:

@@ -1,4 +1,4 @@
-"""Tests of the oracle itself: it loads every file completely, and notices any rule that is wrong."""
+"""Tests of the oracle: it loads every file completely, and detects any wrong rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Make = Callable[..., TinyModel]
 ARCHS = ["v2lite", "v2", "v3", "k2"]
 IDS = np.random.default_rng(3).integers(3, 1000, 48).tolist()
 PERCEPTIBLE = 0.01
-"""Ten times what our own arithmetic is allowed to differ by."""
+"""Ten times the permitted error of our own arithmetic."""
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ RULES = [
 
 @pytest.mark.parametrize(("arch", "change"), RULES)
 def test_every_rule_shows_in_the_logits(made: Make, tmp_path: Path, arch: str, change: dict[str, Any]):
-    """Otherwise agreement with the oracle would prove nothing about the rule."""
+    """Otherwise agreement with the oracle would prove nothing about this rule."""
     model = made(arch)
     config = json.loads((model.config_dir / "config.json").read_text())
     for name, value in change.items():

@@ -1,5 +1,5 @@
-"""Peak memory of loading and of the longest step, each in a process of its own: the file, the KV cache and 10 %;
-what the plan says of work buffers; and memory refused."""
+"""Peak memory of loading and of the longest step, each in its own process: the file, the KV cache and 10 %; the plan's
+work buffers; and failed allocations."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def in_its_own_process(script: str, *arguments: object) -> dict[str, int]:
 def test_weights_are_never_in_memory_twice(tmp_path: Path, isa: str) -> None:
     file = write_model(tmp_path / "model.gguf", SPEC, types=quantized(SPEC))
     file_bytes = file.stat().st_size
-    assert file_bytes > 150e6, "too small to tell the model from the program"
+    assert file_bytes > 150e6, "the file is too small compared with the program itself"
     found = in_its_own_process(LOAD, file, isa)
     assert found["growth"] <= 1.10 * file_bytes + found["kv"]
 
@@ -155,7 +155,7 @@ def test_a_file_larger_than_the_address_space_is_reported_with_a_fix(tmp_path: P
     file = tmp_path / "model.gguf"
     with file.open("wb") as stream:
         stream.write(BUILT_IN.gguf.read_bytes())
-        stream.truncate(1 << 40)  # of holes
+        stream.truncate(1 << 40)  # a sparse file
     limited = (
         "import resource, sys; from ballast.cli import main; resource.setrlimit(resource.RLIMIT_AS, (1 << 38,) * 2); "
         f"sys.exit(main(['plan', '--gguf_path', {str(file)!r}]))"

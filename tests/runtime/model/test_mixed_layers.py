@@ -1,4 +1,4 @@
-"""One model may mix layers of different attention: the CPU computes each layer by its own mixer."""
+"""A model may mix layers with different attention: the CPU computes each layer with its own mixer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NUM_TOKENS = 40
 
 
 def logits_of(file: Path, spec: ModelSpec, isa: str) -> NDArray[np.float32]:
-    """[NUM_TOKENS, vocabulary]: all but the last token in one step, the last one in a step of its own."""
+    """[NUM_TOKENS, vocabulary]: all tokens except the last in one step, the last one in a second step."""
     model = open_gguf(file)
     check_tensors(model, spec)
     runner = load_runner(model, spec, spec.vocab_size, replace(SETTINGS, cpu_isa=isa, activation_bytes=2))
@@ -38,7 +38,7 @@ def logits_of(file: Path, spec: ModelSpec, isa: str) -> NDArray[np.float32]:
 
 
 def batch(begin: int, end: int) -> Batch:
-    """Tokens begin…end-1 of a request, whose blocks follow the null block."""
+    """Tokens begin…end-1 of a request, whose blocks come after the null block."""
     positions = np.arange(begin, end, dtype=np.int32)
     num_blocks = -(-end // SETTINGS.block_tokens)
     return Batch(
@@ -94,7 +94,7 @@ def test_layers_may_have_different_numbers_of_query_heads(tmp_path: Path, isa: s
     mixer = grouped_of(spec)
 
     def add_silent_heads(name: str, data: np.ndarray) -> np.ndarray:
-        """A fourth head in both groups of layer 2, whose results the output ignores."""
+        """Add a fourth head to both groups of layer 2; the output ignores its results."""
         if name == "blk.2.attn_q.weight":
             groups = data.reshape(2, 3, mixer.head_dim, -1)
             return np.concatenate([groups, groups[:, :1]], axis=1).reshape(-1, data.shape[-1])
@@ -119,7 +119,7 @@ def test_layers_may_rotate_by_different_angles(tmp_path: Path, isa: str) -> None
     all_other = replace(spec, layers=tuple(replace(layer, mixer=other) for layer in spec.layers))
     mixed = with_mixer(spec, 1, other)
     assert mixed.ropes == (spec.rope, other.rope)
-    # The attention of layer 1 alone changes a logit, so the rotation of the others makes no difference.
+    # Only the attention of layer 1 affects a logit, so the rotation of the others makes no difference.
     muted = copy_model(file, tmp_path / "muted.gguf", changed_by(mute_others))
     logits = logits_of(muted, mixed, isa)
     np.testing.assert_array_equal(logits, logits_of(muted, all_other, isa))
@@ -134,7 +134,7 @@ def test_layers_may_store_latent_projections_in_different_layouts(tmp_path: Path
     copy_model(joint, tmp_path / "unused.gguf", lambda tensors: of_joint.update(tensors) or tensors)
 
     def take_joint(tensors: Tensors) -> Tensors:
-        """Layer 2 as in the joint file."""
+        """Use layer 2 of the joint file."""
         others = {name: tensor for name, tensor in tensors.items() if not name.startswith("blk.2.")}
         return others | {name: tensor for name, tensor in of_joint.items() if name.startswith("blk.2.")}
 
@@ -155,7 +155,7 @@ def test_latent_and_grouped_attention_share_a_model(tmp_path: Path, isa: str) ->
     copy_model(grouped, tmp_path / "unused.gguf", lambda tensors: of_grouped.update(tensors) or tensors)
 
     def take_grouped(tensors: Tensors) -> Tensors:
-        """Layer 1 with the attention of the grouped model."""
+        """Give layer 1 the attention of the grouped model."""
         others = {name: tensor for name, tensor in tensors.items() if not name.startswith("blk.1.attn_")}
         return others | {name: tensor for name, tensor in of_grouped.items() if name.startswith("blk.1.attn_")}
 
@@ -165,7 +165,7 @@ def test_latent_and_grouped_attention_share_a_model(tmp_path: Path, isa: str) ->
     found = copy_model(latent, tmp_path / "mixed.gguf", take_grouped)
     logits = logits_of(found, mixed, isa)
     assert np.isfinite(logits).all()
-    # Without the attention of layer 1, the kind of this attention makes no difference to any other layer.
+    # Without attention in layer 1, its kind makes no difference to other layers.
     muted, expected = (
         copy_model(file, tmp_path / f"{file.stem}-muted.gguf", changed_by(mute)) for file in (found, latent)
     )

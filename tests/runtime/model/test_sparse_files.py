@@ -1,4 +1,4 @@
-"""Files of sparse attention: what they may leave out, and what in them is refused."""
+"""Files with sparse attention: optional keys, and rejected values."""
 
 from __future__ import annotations
 

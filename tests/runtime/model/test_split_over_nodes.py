@@ -1,4 +1,4 @@
-"""A whole model on simulated NUMA nodes: its text, and where its weights are reported to be."""
+"""A whole model on simulated NUMA nodes: its text, and the reported locations of its weights."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from devkit.models.written import write_tiny_model
 
 FAST = kernels.usable_isas()[:-1]
 SUMS_ELSEWHERE = 1e-4
-"""Relative to the largest logit: float sums are cut at other places, in every layer."""
+"""Relative to the largest logit: in every layer, float sums are split at other positions."""
 
 
 def made_up(num_nodes: int) -> Topology:
-    """A topology with nodes and CPUs that no machine has, so that no test thread is pinned."""
+    """A topology with nodes and CPUs that no machine has, so no test thread is pinned."""
     return Topology([Node(200 + index, [9000 + index], [[9000 + index]]) for index in range(num_nodes)])
 
 
@@ -46,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 
 
 class RecordingRunner(Runner):
-    """Keeps the logits of every step."""
+    """Records the logits of every step."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -60,7 +60,7 @@ class RecordingRunner(Runner):
 
 
 class Loaded:
-    """A model on `num_nodes` nodes of one thread each; a fresh scheduler for every batch size."""
+    """A model on `num_nodes` nodes with one thread each; a new scheduler for every batch size."""
 
     def __init__(self, model: GgufModel, num_nodes: int, isa: str) -> None:
         spec = read_spec(model, None)
@@ -84,7 +84,7 @@ class Loaded:
         def load() -> None:
             loaded.append(load_runner(model, spec, spec.vocab_size, settings, on_placed=self._keep))
 
-        # The thread that loads would be pinned, where its CPU is there.
+        # The loading thread would be pinned if its CPU existed.
         thread = threading.Thread(target=load)
         thread.start()
         thread.join()
@@ -139,15 +139,15 @@ def test_each_node_owns_its_shard_and_the_report_has_the_real_location(model: Gg
     assert sorted(owned) == [200 + index for index in range(num_nodes)]
     total = sum(owned.values())
     in_one_piece = sum(num_bytes(ranges) for ranges in whole.memory.experts.values())
-    assert in_one_piece <= total <= 1.01 * in_one_piece, "more than the padding of more panels' ends"
+    assert in_one_piece <= total <= 1.01 * in_one_piece, "more than the padding of the additional tile ends"
     assert max(owned.values()) <= 2 * total / num_nodes
 
     report = read_report(split.memory, split.why_not_pinned)
-    # This node does not exist here. Its weights are on the existing nodes, and none of them is near its readers.
+    # This node does not exist here. Its weights are on existing nodes, and none of them is near its readers.
     assert not {node.node for node in report.nodes} & set(owned)
     resident = sum(node.expert_bytes or 0 for node in report.nodes)
     num_ranges = sum(map(len, split.memory.experts.values()))
-    # Every range is a mapping of its own, so all of it is found: of the last page as much as the range has.
+    # Every range is its own mapping, so all of it is found; the last page counts only as far as the range uses it.
     assert total - num_ranges <= resident <= total + 4096 * num_ranges
     others = sum(node.weight_bytes or 0 for node in report.nodes) - resident
     assert report.share_local is not None

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ballast.host.machine import Memory
+from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.layers.grouped import GroupedSpec
-from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.spec import ModelSpec
 from ballast.plan import Numbers, make_plan
 from ballast.plan.gpu_limits import why_not_on_gpu
@@ -74,29 +75,44 @@ def test_a_gpu_refuses_latent_attention_beside_other_kinds() -> None:
         assert refusal.startswith("its layers have different kinds of latent attention")
 
 
-@pytest.mark.parametrize("spec", [GPT_OSS_20B_SPEC, MIMO_FLASH_SPEC, STEP35_FLASH_SPEC], ids=lambda spec: spec.name)
-def test_a_gpu_supports_windows_sinks_gates_and_other_units(spec: ModelSpec) -> None:
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GPT_OSS_20B_SPEC,
+        MIMO_FLASH_SPEC,
+        STEP35_FLASH_SPEC,
+        LAGUNA_XS_SPEC,
+        LAGUNA_M1_SPEC,
+        MISTRAL_LARGE3_SPEC,
+        MISTRAL_SMALL4_SPEC,
+        QWEN3_NEXT_80B_SPEC,
+    ],
+    ids=lambda spec: spec.name,
+)
+def test_a_gpu_supports_windows_gates_scaled_queries_and_recurrent_state(spec: ModelSpec) -> None:
     assert why_not_on_gpu(spec) is None
 
 
-@pytest.mark.parametrize(
-    ("spec", "feature"),
-    [
-        (LAGUNA_XS_SPEC, "its softplus gates"),
-        (LAGUNA_M1_SPEC, "its softplus gates"),
-        (MISTRAL_LARGE3_SPEC, "queries scaled by position"),
-        (MISTRAL_SMALL4_SPEC, "queries scaled by position"),
-        (QWEN3_NEXT_80B_SPEC, "recurrent state (Gated DeltaNet)"),
-    ],
-    ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
-)
-def test_a_gpu_refuses_what_was_not_tested_on_one(spec: ModelSpec, feature: str) -> None:
-    assert why_not_on_gpu(spec) == f"no GPU has been tested with {feature}; the CPU serves it"
-
-
-def test_a_gpu_refuses_kimi_delta_attention() -> None:
+def test_a_gpu_refuses_kimi_delta_attention_which_was_not_tested_on_one() -> None:
     refusal = why_not_on_gpu(KIMI_LINEAR_48B_SPEC)
-    assert refusal == "recurrent state (Kimi Delta Attention) is not computed on a GPU yet; the CPU supports it"
+    assert refusal == "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
+
+
+def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention() -> None:
+    mixers = tuple(layer.mixer for layer in KIMI_LINEAR_48B_SPEC.layers)
+    assert device_mixers(KIMI_LINEAR_48B_SPEC) == mixers
+    first, *others = KIMI_LINEAR_48B_SPEC.layers
+    latent = KIMI_LINEAR_48B_SPEC.attentions[0]
+    assert isinstance(latent, LatentSpec)
+    index = IndexSpec(num_heads=2, key_dim=64, top_k=32, pairs_apart=True, has_indexer=True)
+    for other in (replace(latent, kv_lora_rank=256), replace(latent, index=index)):
+        layers = (replace(first, mixer=other), *others)
+        assert device_mixers(replace(KIMI_LINEAR_48B_SPEC, layers=layers)) is None
+    only_indexed = tuple(
+        replace(layer, mixer=replace(layer.mixer, index=index)) if isinstance(layer.mixer, LatentSpec) else layer
+        for layer in KIMI_LINEAR_48B_SPEC.layers
+    )
+    assert device_mixers(replace(KIMI_LINEAR_48B_SPEC, layers=only_indexed)) is None
 
 
 def test_a_gpu_supports_layers_that_share_an_indexer() -> None:

@@ -10,14 +10,17 @@ import torch
 
 from ballast._core import kernels
 from ballast.config.options import Config, MachineConfig, ModelConfig
-from ballast.errors import ConfigError
 from ballast.host.machine import Memory
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool
 from ballast.model.kv_pool import num_kv_blocks, num_state_slots
 from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.layer import Mixer
+from ballast.model.spec import ModelSpec
+from ballast.model.tiers.disk_folder import disk_memory_bytes
 from ballast.plan import command, plan_for
+from ballast.plan.described import Described
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.plan.hybrid import make_hybrid_plan
@@ -27,10 +30,11 @@ from ballast.plan.speed_report import work_of
 from ballast.plan.work import step_bytes
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC as SPEC
 from devkit.models.specs.qwen3 import QWEN35_122B_SPEC
 
-GIB = 1 << 30
+GIB, TIB = 1 << 30, 1 << 40
 FAST = kernels.usable_isas()[0]
 NUMBERS = Numbers(cache_lens=32768, block_tokens=32, max_batch_size=4, chunk_size=256, prefill_chunk_size=256, isa=FAST)
 HOST = Memory(1024 * GIB, 512 * GIB, None)
@@ -53,12 +57,12 @@ def use(device: DevicePlan, name: str) -> int:
     return sum(row.num_bytes for row in device.uses if row.name == name)
 
 
-def made(layers: range, num_blocks: int, max_batch_size: int) -> tuple[int, int]:
+def made(layers: range, num_blocks: int, max_batch_size: int, spec: ModelSpec = SPEC) -> tuple[int, int]:
     """Bytes of the states and of the cache that a device makes."""
-    num_slots = num_state_slots(SPEC.states, num_blocks * 32, max_batch_size)
+    num_slots = num_state_slots(spec.states, num_blocks * 32, max_batch_size)
     meta = torch.device("meta")
-    states = DeviceStatePool([SPEC.layers[layer].mixer for layer in layers], num_slots, meta)
-    kv = DeviceKvPool([SPEC.planes[layer] for layer in layers], num_blocks, 32, torch.float16, meta)
+    states = DeviceStatePool([spec.layers[layer].mixer for layer in layers], num_slots, meta)
+    kv = DeviceKvPool([spec.planes[layer] for layer in layers], num_blocks, 32, torch.float16, meta)
     tensors = [tensor for layer in states.layers if layer is not None for tensor in layer]
     return sum(tensor.nbytes for tensor in tensors), sum(tensor.nbytes for tensor in kv.tensors)
 
@@ -71,6 +75,15 @@ def test_states_are_those_of_the_pool(gguf: GgufModel, cache_lens: int, max_batc
     assert (use(device, "recurrent state"), use(device, "KV cache")) == expected
     [row] = [row for row in device.uses if row.name == "recurrent state"]
     assert row.detail.endswith("slots and the null slot, 75.4 MiB each")
+
+
+def test_states_of_kimi_delta_attention_are_those_of_the_pool(tmp_path: Path) -> None:
+    spec = KIMI_LINEAR_48B_SPEC
+    file = open_gguf(write_hollow_model(tmp_path / "kimi.gguf", spec, common_types(spec)))
+    devices = [DeviceMemory("cuda:0", 80 * GIB, "the limit")]
+    [device] = make_hybrid_plan(file, spec, NUMBERS, HOST, devices, GpuExpertOptions(0)).devices
+    expected = made(range(spec.num_layers), num_kv_blocks(NUMBERS.cache_lens, 32), NUMBERS.max_batch_size, spec)
+    assert (use(device, "recurrent state"), use(device, "KV cache")) == expected
 
 
 def test_each_device_has_the_states_of_its_layers(gguf: GgufModel) -> None:
@@ -111,6 +124,19 @@ def test_work_buffers_hold_the_products_of_recurrent_layers() -> None:
     assert grouped - plain == 64 * 4 * (wide.channels + wide.value_width)
 
 
+def test_work_buffers_hold_the_long_slices_of_kimi_delta_attention() -> None:
+    nets = [mixer for mixer in KIMI_LINEAR_48B_SPEC.mixers if isinstance(mixer, KimiDeltaSpec)]
+    wide = replace(nets[0], num_heads=256)
+    layers = tuple(
+        replace(layer, mixer=wide) if layer.mixer == nets[0] else layer for layer in KIMI_LINEAR_48B_SPEC.layers
+    )
+    spec = replace(KIMI_LINEAR_48B_SPEC, layers=layers)
+    beyond_stream = [step_bytes(spec, length, 4) - 6 * 4 * spec.hidden * length for length in (2048, 4096, 8192)]
+    per_token = (beyond_stream[1] - beyond_stream[0]) / 2048
+    assert per_token > 7 * 4 * wide.width
+    assert beyond_stream[2] == beyond_stream[1]
+
+
 def test_states_are_read_and_written_in_the_memory_of_the_gpu(gguf: GgufModel) -> None:
     work = work_of(gguf, SPEC, planned(gguf, [80 * GIB]))
     assert work.state_bytes == 79_036_416
@@ -139,16 +165,28 @@ def on_a_gpu(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch, **options: object
     monkeypatch.setattr(command, "why_not_on_gpu", lambda _: None)
     monkeypatch.setattr(command, "_device_memories", lambda *_: [DeviceMemory("cuda:0", 24 * GIB, "the limit")])
     machine = MachineConfig(device="cuda:0", cpu_threads=1, **options)
-    return plan_for(Config(ModelConfig(gguf_path=gguf.path), machine=machine), gguf, SPEC)
+    return plan_for(Config(ModelConfig(gguf_path=gguf.path), machine=machine), gguf, SPEC, Described(host_memory=TIB))
 
 
-@pytest.mark.parametrize(("name", "value"), [("kv_host_bytes", GIB), ("kv_disk_dir", Path("/kv"))])
-def test_tiers_are_rejected(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f"{name}=.*: keeps no recurrent state of a GPU, which this model has"):
-        on_a_gpu(gguf, monkeypatch, **{name: value})
+def test_tiers_hold_states(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Three quarters of the host memory are for blocks. States cross the bus without a buffer on the GPU."""
+    without, plan = (on_a_gpu(gguf, monkeypatch, kv_host_bytes=num_bytes) for num_bytes in (0, 8 * GIB))
+    [row] = [row for row in plan.uses if row.name == "KV cache in RAM"]
+    state_bytes, token_bytes = SPEC.state_numbers * 4, SPEC.kv_numbers * 2
+    num_states = 2 * GIB // state_bytes
+    num_tokens = (8 * GIB - num_states * state_bytes) // (32 * token_bytes) * 32
+    assert row.num_bytes == 8 * GIB
+    assert row.detail == f"{num_tokens} tokens and {num_states} recurrent states evicted from the GPU, pinned"
+    assert use(plan.devices[0], "recurrent state") == use(without.devices[0], "recurrent state") > 0
+    assert use(plan.devices[0], "KV on its way") == 16 * 32 * token_bytes
+
+    on_disk = on_a_gpu(gguf, monkeypatch, kv_host_bytes=0, kv_disk_dir=tmp_path)
+    [row] = [row for row in on_disk.uses if row.name == "KV on its way to disk"]
+    assert row.num_bytes == disk_memory_bytes(32 * token_bytes, 32) + 4 * state_bytes, "three stores and one fetch"
 
 
-def test_automatic_tiers_are_left_out(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_automatic_tiers_are_used(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = on_a_gpu(gguf, monkeypatch, kv_host_bytes=None)
-    assert plan.numbers.tiers.host_bytes == 0
-    assert use(plan.devices[0], "recurrent state") > 0
+    host_bytes = plan.numbers.tiers.host_bytes
+    assert host_bytes is not None
+    assert sum(row.num_bytes for row in plan.uses if row.name == "KV cache in RAM") == host_bytes > 0

@@ -1,4 +1,4 @@
-"""What tests of the server share."""
+"""Fixtures shared by server tests."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A server with a folder for evicted KV blocks: conversations continue from there, also after SIGKILL."""
+"""A server with a folder for evicted KV blocks: conversations continue from it, also after SIGKILL."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def start(folder: Path | None) -> ServerProcess:
 
 
 class Conversation:
-    """Turns of one, each with all that was said."""
+    """Turns of a conversation; each repeats all earlier text."""
 
     def __init__(self, topic: str) -> None:
         self._messages = [{"role": "user", "content": f"{topic}: " + "what is a ship's ballast for, and where? " * 6}]
 
     def turn(self, server: ServerProcess) -> tuple[str, int]:
-        """The reply, and how many tokens of the prompt were not computed."""
+        """The reply, and the number of cached prompt tokens."""
         body = {"messages": self._messages, "max_tokens": 12, "temperature": 0}
         request = urllib.request.Request(server.url + "/v1/chat/completions", json.dumps(body).encode(), JSON)
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -48,11 +48,11 @@ def talk(server: ServerProcess, topics: list[Conversation]) -> list[tuple[str, i
 
 
 def wait_until_written(folder: Path, num_blocks: int) -> None:
-    """The disk has a thread of its own, which a test may outrun."""
+    """The disk has its own thread, which may be slower than a test."""
     until = time.monotonic() + 60
     (kept,) = folder.iterdir()
     while np.count_nonzero(np.fromfile(kept / "heads", head_type(16))["write"]) < num_blocks:
-        assert time.monotonic() < until, f"{num_blocks} blocks have not been written"
+        assert time.monotonic() < until, f"{num_blocks} blocks were not written in time"
         time.sleep(0.01)
 
 
@@ -73,7 +73,7 @@ def test_conversations_continue_after_a_restart_and_a_kill(tmp_path: Path) -> No
         server.process.send_signal(signal.SIGKILL)
         server.process.wait(30)
     hits = metrics['ballast_kv_tier_hit_tokens_total{tier="disk"}']
-    assert hits >= 3 * 32, "the cache holds two of the three"
+    assert hits >= 3 * 32, "the cache holds two of the three conversations"
     assert metrics['ballast_kv_tier_stored_bytes_total{tier="disk"}'] > 0
     assert metrics["ballast_kv_tier_wait_seconds_total"] > 0
     (tier,) = state["kv_tiers"]
@@ -83,7 +83,7 @@ def test_conversations_continue_after_a_restart_and_a_kill(tmp_path: Path) -> No
         third = talk(server, topics)
     texts = [[message for message, _ in turn] for turn in (first, second, third)]
     assert texts == [[message for message, _ in turn] for turn in plain]
-    assert all(cached >= 64 for _, cached in third), "all come back from what the killed server has left"
+    assert all(cached >= 64 for _, cached in third), "the killed server's blocks are restored for all"
 
 
 def test_an_unusable_folder_is_reported_and_has_no_other_effect(tmp_path: Path) -> None:

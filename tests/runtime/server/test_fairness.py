@@ -14,8 +14,8 @@ NUM_HEAVY = 6
 
 
 def served_order(server, keys):
-    """The number of each request in the order in which the server finished them. They wait in the order of `keys`
-    behind a request that ends only when all of them wait."""
+    """The number of each request, in the order in which the server finished them. They are queued in the order of
+    `keys` behind a request that ends only when all of them are waiting."""
     names = [f"number-{number}" for number in range(len(keys))]
     with contextlib.ExitStack() as connections:
 
@@ -36,7 +36,7 @@ def served_order(server, keys):
         first.close()
         for connection in waiting:
             assert connection.getresponse().status == 200
-    # Clients may see replies in any order; the server logs each request when it has finished.
+    # Clients may see replies in any order; the server logs each request when it finishes.
     finished = server.wait_for_events(lambda event: event.get("request_id") in names, len(names))
     return [names.index(event["request_id"]) for event in finished]
 

@@ -1,4 +1,4 @@
-"""Starting, draining and dying, as clients, probes and the shell see them."""
+"""Start, drain and failure, as seen by clients, probes and the shell."""
 
 import asyncio
 import http.client
@@ -101,7 +101,7 @@ def test_a_signal_finishes_running_requests_rejects_new_ones_and_exits_cleanly(n
 
 
 def test_a_kept_connection_is_answered_once_more_while_the_server_leaves():
-    """A client learns to go elsewhere from nothing but the reply: of an orchestrator it hears nothing."""
+    """The reply is a client's only hint to connect elsewhere: it gets no signal from the orchestrator."""
     with ServerProcess(*SLOW, "--leave_s", "60", module=FAKE) as server:
         kept, idle = (http.client.HTTPConnection("127.0.0.1", server.port, timeout=30) for _ in range(2))
         for connection in (kept, idle):
@@ -116,13 +116,13 @@ def test_a_kept_connection_is_answered_once_more_while_the_server_leaves():
             reply = kept.getresponse()
             assert (reply.status, reply.headers["Connection"]) == (200, "close")
             assert json.loads(reply.read())["choices"][0]["finish_reason"] == "length"
-            assert Background(post(server)).result()[0] == 503, "who comes now goes elsewhere"
+            assert Background(post(server)).result()[0] == 503, "new clients must connect elsewhere"
         idle.close()
-        assert server.wait(timeout_s=20) == 0, "it does not wait for disconnected clients"
+        assert server.wait(timeout_s=20) == 0, "the server must not wait for disconnected clients"
 
 
 def test_a_reply_begun_before_sigterm_does_not_close_its_connection():
-    """Nothing in it says that the connection ends: the client's next request may be on its way."""
+    """The reply does not announce that the connection closes, so the next request may already be on its way."""
     with ServerProcess(*SLOW, "--leave_s", "60", module=FAKE) as server:
         kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         for tokens, ending in ((30, None), (5, "close")):
@@ -205,7 +205,7 @@ def test_livez_fails_while_the_engine_hangs():
 
 
 async def test_livez_fails_once_the_engine_is_dead():
-    """The process ends at the same time, so this asks the application itself."""
+    """The process ends at the same time, so this test queries the application directly."""
 
     def load(report):
         raise ZeroDivisionError("the weights were eaten")
@@ -322,7 +322,7 @@ def test_an_admin_port_in_use_is_reported_with_its_option():
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_request_over_the_time_limit_is_ended_and_leaves_nothing_behind(stream):
-    # The head of a stream must have come before.
+    # The head of a stream must have been sent before.
     with ServerProcess(*SLOW, "--request_timeout_s", "2" if stream else "0.5", module=FAKE) as server:
         status, headers, body = Background(post(server, max_tokens=1000, stream=stream)).result()
         if stream:
@@ -370,7 +370,7 @@ def test_an_idle_server_uses_no_processor_time(module):
         server.wait_until_empty()
         before = cpu_ticks(server.process.pid)
         time.sleep(3)
-        # One thread that spins would take a hundred times as much.
+        # A single spinning thread would use a hundred times as much.
         assert cpu_ticks(server.process.pid) - before <= 0.01 * 3 * os.sysconf("SC_CLK_TCK")
 
 

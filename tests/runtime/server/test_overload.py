@@ -1,4 +1,4 @@
-"""More clients than the server has capacity for: each is answered correctly or refused with a time to retry."""
+"""More clients than the server can handle: each gets a correct reply or a rejection with a retry time."""
 
 import contextlib
 import http.client
@@ -45,7 +45,7 @@ def test_clients_beyond_the_queue_get_retry_after_and_the_others_a_reply():
     with ServerProcess(*SETTINGS, "--max_queue", "4") as server:
         together, alone = ask_all(server)
         refused = [error for _, error in together if error is not None]
-        assert refused, "64 clients must overflow 8 slots and 4 places"
+        assert refused, "64 clients must exceed 8 slots and a queue of 4"
         assert len(refused) < NUM_CLIENTS
         for error in refused:
             assert isinstance(error, openai.RateLimitError)
@@ -61,7 +61,7 @@ def test_clients_beyond_the_queue_get_retry_after_and_the_others_a_reply():
 
 @pytest.mark.parametrize("max_queue", ["4", "256"])
 def test_patient_clients_all_get_through(max_queue):
-    """The client's own retries follow Retry-After-Ms."""
+    """The client's built-in retries follow Retry-After-Ms."""
     with (
         ServerProcess(*SETTINGS, "--max_queue", max_queue) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=20, timeout=120) as client,
@@ -79,13 +79,13 @@ def test_patient_clients_all_get_through(max_queue):
 
 @pytest.fixture(scope="module")
 def idle_server():
-    """Four slots and the default limits."""
+    """A server with four slots and the default limits."""
     with ServerProcess("--max_batch_size", "4", "--max_new_tokens", "64", "--cache_lens", "8192") as server:
         yield server
 
 
 def statuses(server, bodies):
-    """HTTP statuses of completions that are sent at the same time."""
+    """HTTP statuses of concurrent completions."""
 
     def status(body):
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)) as connection:
@@ -116,7 +116,7 @@ SHORT_PROMPT = {"prompt": "Hello", "max_tokens": 4}
 
 @pytest.mark.parametrize("limit_s", ["0", "0.001"])
 def test_a_short_request_gets_a_free_slot_while_a_long_prompt_is_processed(limit_s):
-    """A limit on the predicted queue time does not apply to a request that gets a slot immediately."""
+    """The limit on the predicted queue time does not apply to a request that gets a slot immediately."""
     options = ("--max_batch_size", "4", "--max_new_tokens", "64", "--cache_lens", "8192", "--chunk_size", "32")
     with ServerProcess(*options, "--max_queue_wait_s", limit_s) as server, ThreadPoolExecutor(1) as pool:
         long = pool.submit(statuses, server, [LONG_PROMPT])
@@ -154,7 +154,8 @@ def test_prompts_beyond_the_queues_token_limit_are_rejected_and_free_their_slot(
 
 
 def test_a_full_queue_rejects_before_the_prompt_is_tokenised():
-    """A prompt that no server could take tells: its length is known only once it is tokenised."""
+    """The prompt exceeds any limit, but its length is known only after tokenization; a 429 shows that it was not
+    tokenized."""
     options = ("--max_batch_size", "1", "--max_queue", "1", "--step_s", "0.05", "--max_new_tokens", "1000")
     options += ("--cache_lens", "4096")
     with ServerProcess(*options, module=FAKE) as server, contextlib.ExitStack() as connections:

@@ -1,4 +1,4 @@
-"""A server of a model with recurrent state: turns begin at snapshots, also after a restart with a folder."""
+"""A server with a recurrent model: turns begin at snapshots, also after a restart with a folder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OPTIONS = (
 
 
 class Conversation:
-    """Each turn repeats all that was said."""
+    """Each turn repeats all earlier text."""
 
     def __init__(self) -> None:
         self._messages = [{"role": "user", "content": "What is a ship's ballast for, and where? " * 6}]
 
     def turn(self, server: ServerProcess) -> tuple[str, dict[str, Any]]:
-        """The reply, and its usage."""
+        """The reply and its usage."""
         body = {"messages": self._messages, "max_tokens": 12, "temperature": 0, "enable_thinking": False}
         request = urllib.request.Request(server.url + "/v1/chat/completions", json.dumps(body).encode(), JSON)
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -48,7 +48,7 @@ def test_turns_begin_at_snapshots_also_after_a_restart(model: tuple[str, ...], t
         first, second = talk.turn(server), talk.turn(server)
         state = json.loads(server.get("/debug/state")[2])
         metrics = server.metrics()
-        server.process.send_signal(signal.SIGTERM)  # it stores the states of all conversations
+        server.process.send_signal(signal.SIGTERM)  # this stores the states of all conversations
         assert server.process.wait(60) == 0
     assert second[1]["prompt_tokens_details"]["cached_tokens"] > first[1]["prompt_tokens"] - 40
     assert state["snapshot_positions"]

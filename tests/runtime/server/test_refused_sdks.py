@@ -1,6 +1,6 @@
-"""What OpenAI's and Anthropic's own clients make of a refusal: their exception for it, and when they try again.
+"""How OpenAI's and Anthropic's own clients handle a rejection: which exception they raise, and when they retry.
 
-Anthropic's is imported by what uses it: that takes two seconds, and each worker of pytest imports this file.
+The `anthropic` package is imported only by its users: it takes two seconds, and each pytest worker imports this file.
 """
 
 import threading
@@ -35,7 +35,7 @@ def clients(server, retries):
 
 
 def fill(openai_client):
-    """Streams that have the one slot and the one place of the queue."""
+    """Streams that occupy the only slot and the only queue position."""
     endless = {"model": "m", "prompt": "a", "max_tokens": 1000, "stream": True, "extra_body": {"ignore_eos": True}}
     running = openai_client.completions.create(**endless)
     next(iter(running))
@@ -63,7 +63,7 @@ def test_a_rejection_raises_the_clients_error_class_and_a_retry_succeeds(server)
         waiting.join(timeout=30)
         assert not waiting.is_alive()
     refusals = [count for name, count in server.metrics().items() if 'outcome="rejected"' in name]
-    assert sum(refusals) > 2, "the patient one was refused before"
+    assert sum(refusals) > 2, "the patient client must have been rejected before"
 
 
 def test_a_loading_server_raises_the_clients_error_class_with_retry_after():
@@ -101,7 +101,7 @@ def test_a_timeout_raises_the_clients_error_class_and_is_not_retried():
 
 
 def wait_s(client, refused):
-    """For how long the client would wait, as it reads the reply's headers itself."""
+    """The wait that the client derives from the reply's headers."""
     return client._parse_retry_after_header(refused.value.response.headers)
 
 

@@ -1,4 +1,4 @@
-"""Prompts byte for byte as DeepSeek's releases expect them, and the limits of templates."""
+"""Prompts equal, byte for byte, to those of DeepSeek's releases, and the limits of templates."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ from ballast.tiny.tokenizer import make_tokenizer
 from devkit.models.vocabulary import BOS, EOS
 from devkit.published_tokenizers import V3_DIRECTORY
 
-# Written for these tests in the shape of each release's template; the prompts below are what the releases give.
+# Written for these tests in the form of each release's template; the prompts below are those of the releases.
 V2 = """
 {{- bos_token }}
 {%- for m in messages %}
@@ -104,7 +104,7 @@ SILENT = "{% for m in messages if m.role != 'system' %}[{{ m.role }} {{ m.conten
         (SILENT, f"[user U1][assistant A1][user {marked('S2')}\n\nU2]"),
         (V3, f"{BOS}S1<｜User｜>U1<｜Assistant｜>A1{EOS}<｜User｜>{marked('S2')}\n\nU2<｜Assistant｜>"),
     ],
-    ids=["writes it in its place", "refuses it", "leaves it out", "writes it in front"],
+    ids=["in place", "rejected", "omitted", "in front"],
 )
 def test_a_late_system_message_stays_in_order(source: str, expected: str) -> None:
     assert template(source).render([*CHAT[:3], LATE, CHAT[3]]) == expected
@@ -112,7 +112,7 @@ def test_a_late_system_message_stays_in_order(source: str, expected: str) -> Non
 
 @pytest.mark.parametrize("source", [V2, V3, R1, V31])
 def test_later_messages_do_not_change_the_prompt_before_them(source: str) -> None:
-    """Turn after turn, as agents send them: the prefix cache has all but the end."""
+    """Agents send turn after turn: everything except the end is in the prefix cache."""
     chat: list[dict[str, Any]] = [CHAT[0]]
     before = template(source).render(CHAT[:2], add_generation_prompt=False)
     for added in (CHAT[1], LATE, CHAT[2], LATE, CHAT[3], LATE, CHAT[2], CHAT[3]):
@@ -276,7 +276,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_template_that_exhausts_resources_is_stopped(name: str) -> None:
-    """The reply names the template and its limit. Values are the client's, so that nothing is computed beforehand."""
+    """The error names the template and its limit. Values come from the client, so nothing can be precomputed."""
     limit = (
         r"(was stopped: it (ran for more than 0\.2 s|takes more than 128 MiB of memory)|exceeds 16777216 characters)"
     )

@@ -1,4 +1,4 @@
-"""Text of a client never becomes a control token, in any field."""
+"""Text from a client never becomes a control token, in any field."""
 
 import json
 from typing import Any
@@ -56,7 +56,7 @@ def test_no_special_token_of_the_vocabulary_can_be_forged(v3: Tokenizer, name: s
     chosen = template(name)
     innocent = [t for t in v3.encode_prompt(chosen.render(**conversation("x"), protect=v3.protect)) if is_added(t)]
     forgeries = [text for text in V3_SPELLINGS if text not in ("<think>", "</think>")]
-    # In batches, because one by one would render and encode 818 conversations per template.
+    # In batches, because separate runs would render and encode 818 conversations per template.
     for n in range(0, len(forgeries), 120):
         prompt = chosen.render(**conversation("".join(forgeries[n : n + 120])), protect=v3.protect)
         assert [t for t in v3.encode_prompt(prompt) if is_added(t)] == innocent

@@ -1,4 +1,4 @@
-"""The detokenizer shows whole characters, and never a part of a stop string."""
+"""The detokenizer outputs whole characters, and never a part of a stop string."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def by_bytes(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def pushed(detokenizer: Detokenizer, token_ids: list[int]) -> list[Delta]:
-    """The deltas of one push per token and of the end."""
+    """The deltas of each pushed token and of the end."""
     return [*(detokenizer.push([token_id]) for token_id in token_ids), detokenizer.finish()]
 
 
@@ -115,9 +115,9 @@ def test_at_most_the_longest_stop_minus_one_character_is_held_back(tokenizer: To
     [
         (["abcd", "c"], "xabcd", "xab"),  # "c" is complete before "abcd" is
         (["cd", "abcd"], "xabcd", "x"),  # both match: the longest wins
-        (["bcd", "abce"], "xabcd", "xa"),  # one gives way to the other
+        (["bcd", "abce"], "xabcd", "xa"),  # one match takes precedence over the other
         (["aba", "bab"], "xabab", "x"),
-        (["aabaaac"], "aabaaabaaac", "aaba"),  # it begins again inside itself
+        (["aabaaac"], "aabaaabaaac", "aaba"),  # it starts again inside itself
         (["b", "b"], "ab", "a"),
         (["中文", "文"], "看中国文", "看中国"),
     ],
@@ -149,7 +149,7 @@ def test_an_empty_stop_string_is_refused(tokenizer: Tokenizer) -> None:
 
 
 def test_a_long_stop_string_that_almost_matches_all_the_time_does_not_hang(tokenizer: Tokenizer) -> None:
-    # Comparing every suffix with every prefix would be 10^12 steps here.
+    # Comparing every suffix with every prefix would take 10^12 steps here.
     detokenizer = Detokenizer(tokenizer, ["a" * 10_000 + "b"])
     ids = by_bytes(tokenizer, "a" * 100_000)
     shown = "".join(detokenizer.push([token_id]).text for token_id in ids)

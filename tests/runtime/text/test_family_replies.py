@@ -1,4 +1,4 @@
-"""Where replies begin, by the family's vocabulary and by what its template writes for each switch."""
+"""The start of replies, by the family's vocabulary and by the template's output for each switch."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ballast.text.loading import load_text
 from ballast.text.marks import Start, marks_of, start_of
 from devkit.models.vocabulary import byte_metadata
 
-# In the shape of the published ones.
+# In the form of the published templates.
 K25 = """
 {%- for m in messages %}{{ '<|im_user|>user<|im_middle|>' + m.content + '<|im_end|>' }}{% endfor %}
 {{- '<|im_assistant|>assistant<|im_middle|>' }}

@@ -1,4 +1,4 @@
-"""The tokens with which a model fills gaps: by the file's keys, else by their spellings."""
+"""The model's fill-in-the-middle tokens: from the file's keys, otherwise from their spellings."""
 
 from typing import Any
 
@@ -59,4 +59,4 @@ def test_a_key_that_is_not_an_id_counts_as_missing(wrong: Any) -> None:
 def test_a_model_without_all_infill_tokens_has_none() -> None:
     assert found() is None
     assert found(*QWEN[:2]) is None
-    assert found(*QWEN[:2], fim_mid_token_id=FIRST) is None, "one token cannot be two of them"
+    assert found(*QWEN[:2], fim_mid_token_id=FIRST) is None, "one token cannot have two roles"

@@ -1,4 +1,4 @@
-"""Texts of Laguna: its tokenizer's pieces, its files' templates, and the ends of its replies."""
+"""Texts of Laguna: the pieces of its tokenizer, the templates of its files, and the ends of its replies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_texts_are_cut_as_by_the_published_tokenizer() -> None:
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [
-        ("f(x):\n\n  y", ["f", "(x", "):", "\n\n", " ", " y"]),  # unlike Qwen's, which keeps ):\n\n together
+        ("f(x):\n\n  y", ["f", "(x", "):", "\n\n", " ", " y"]),  # unlike Qwen, which keeps ):\n\n together
         ("a\r\n12", ["a", "\r\n", "1", "2"]),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_directory_of_a_release_loads_as_it_is() -> None:
     assert text.tokenizer.encode(prompt, add_bos=True) == [0, 128803, 55, 128804]
 
 
-def test_a_directory_with_only_a_config_falls_back_and_says_so(tmp_path: Path) -> None:
+def test_a_directory_with_only_a_config_falls_back_with_a_log_line(tmp_path: Path) -> None:
     write(tmp_path, config={"model_type": "deepseek_v3"})
     text = load_text(tmp_path, metadata(), "m.gguf")
     assert text.tokenizer_source == f"m.gguf (metadata), because {tmp_path} has no tokenizer.json"

@@ -1,4 +1,4 @@
-"""All valid messages reach a template in one form."""
+"""All valid messages are passed to a template in one form."""
 
 import copy
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ def test_results_of_tools_are_in_the_order_of_their_calls(given: list[str | None
     chat = normalize_messages([user, requested_of("z"), user, requested_of("a", "b", "c"), *results, user, *results])
     first, second = chat[4 : 4 + len(given)], chat[5 + len(given) :]
     assert [result.get("tool_call_id") for result in first] == read
-    assert [result.get("tool_call_id") for result in second] == given  # no calls right before these
+    assert [result.get("tool_call_id") for result in second] == given  # no calls directly before these
     assert chat[3]["tool_calls"] == requested_of("a", "b", "c")["tool_calls"]
 
 
@@ -189,4 +189,4 @@ def test_late_instructions_are_merged_into_the_adjacent_user_turn() -> None:
             turn("user", mark("L3")),
         ),
     ]
-    assert chat[2] == turn("user", "U1"), "the messages given are not changed"
+    assert chat[2] == turn("user", "U1"), "the input messages must not change"

@@ -1,4 +1,4 @@
-"""Prompts of generated conversations are those of the published templates, byte for byte."""
+"""Prompts of generated conversations equal those of the published templates, byte for byte."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def test_built_in_templates_render_the_published_prompts(name: str) -> None:
     assert different == []
 
 
-# In the shapes of the templates that are used as they are.
+# In the form of the templates that are used unchanged.
 FRAME = """
 {{- bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}
 {%- for m in messages %}

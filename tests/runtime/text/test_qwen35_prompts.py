@@ -1,4 +1,4 @@
-"""Prompts of Qwen3-Next, Qwen3.5 and Qwen3.6: what of earlier turns is shown, and how files choose their template."""
+"""Prompts of Qwen3-Next, Qwen3.5 and Qwen3.6: which parts of earlier turns are shown, and how a template is chosen."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TOOL_TURNS = [
 
 
 def written(first: str, later: str, true: str, null: str) -> str:
-    """`TOOL_TURNS` as a prompt. `first`, `later`: what precedes the text of the first and of later answers."""
+    """`TOOL_TURNS` as a prompt. `first`, `later`: the text before the first and before later answers."""
     return (
         f"<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n{first}I look.\n\n<tool_call>\n<function=f>\n"
         f"<parameter=a>\n{true}\n</parameter>\n<parameter=b>\n{null}\n</parameter>\n</function>\n</tool_call>\n"
@@ -72,7 +72,7 @@ def test_reasoning_is_shown_since_the_last_question_or_always(name: str, true: s
 
 
 def test_a_kept_conversation_begins_with_the_one_before_it() -> None:
-    """So the next prompt finds all of the last one in the cache."""
+    """So the cache contains the whole previous prompt."""
     options = {"preserve_thinking": True}
     before = render("qwen3.6", TOOL_TURNS, options=options)
     reply = "R2\n</think>\n\nA<|im_end|>\n"

@@ -74,13 +74,13 @@ V31_CALL = f'{C}f{S}{{"a": 1}}{END_C}'
         (CC + V31_CALL + END_CC, "", [("f", '{"a": 1}')]),
         (f"I look.\n\n{CC}{V3_CALL}\n{V3_CALL}{END_CC}", "I look.\n\n", [("f", '{"a": 1}')] * 2),
         (CC + V31_CALL + V31_CALL + END_CC, "", [("f", '{"a": 1}')] * 2),
-        # No end of the frame, of the fence, of the call; no beginning of the frame.
+        # Missing end of the frame, the fence or the call; missing start of the frame.
         (CC + V3_CALL, "", [("f", '{"a": 1}')]),
         (f"{CC}{C}function{S}f\n```json\n{{}}{END_C}{END_CC}", "", [("f", "{}")]),
         (f"{CC}{C}function{S}f\n```json\n{{}}\n```{END_CC}", "", [("f", "{}")]),
         (f"{CC}{C}f{S}{{}}{C}g{S}{{}}", "", [("f", "{}"), ("g", "{}")]),
         (V31_CALL, "", [("f", '{"a": 1}')]),
-        # Blanks, and a fence without its word.
+        # Spaces, and a fence without its word.
         (f"{CC}\n {C} function {S} f \n\n```\n{{}}\n\n``` \n{END_C} {END_CC}", "", [("f", "{}")]),
         (f"{CC}{C}function{S}f\n{{}}{END_C}{END_CC}", "", [("f", "{}")]),
         (f"{CC}{C}{S}f\n```json\n{{}}\n```{END_C}{END_CC}", "", [("f", "{}")]),
@@ -92,7 +92,7 @@ V31_CALL = f'{C}f{S}{{"a": 1}}{END_C}'
         (f"{CC}{C}function{S}f{END_C}{END_CC}", "", [("f", "{}")]),
         (f"{CC}{C}function{S}f\n```json\n```{END_C}{END_CC}", "", [("f", "{}")]),
         (f"{CC}{C}f{S}{{{T}}}{END_C}", "", [("f", "{}")]),
-        # Text between and after calls is content, and so are the words of what is no call; no mark ever is.
+        # Text between and after calls is content, and so is the text of malformed calls; marks never are.
         (f"{CC}{V31_CALL}and{V31_CALL}{END_CC}done", "anddone", [("f", '{"a": 1}')] * 2),
         (f"{CC}oh{END_CC}", "oh", []),
         (f"{CC}\n{END_CC}", "", []),
@@ -147,7 +147,7 @@ def test_arguments_are_streamed_as_they_are_written() -> None:
 
 
 def test_only_tokens_are_marks() -> None:
-    """A tag spelled letter by letter, or a mark's character in a token's text, is ordinary text."""
+    """A tag spelled with several tokens, or a mark's character in a token's text, is ordinary text."""
     detokenizer = Detokenizer(TOKENIZER, marks=MARKS)
     spelled = TOKENIZER.encode(f"{T}</think>", parse_special=False)
     assert detokenizer.push(spelled).text == "\ufffd</think>"
@@ -206,7 +206,7 @@ def test_reasoning_tokens_are_counted(start: Start, reply: str, num_tokens: int)
 
 
 def divided(start: Start, reply: str) -> tuple[str, str]:
-    """The reply's tokens as spelled: those of the reasoning, and the others."""
+    """The reply's tokens as text: those of the reasoning, and the others."""
     count, ids = ReasoningCount(TOKENIZER, Layout(MARKS, start)), TOKENIZER.encode(reply)
     decisions = [decision for token_id in ids for decision in count.take(token_id)] + count.finish()
     assert count.finish() == []

@@ -1,4 +1,4 @@
-"""The built-in templates give the bytes that DeepSeek's releases were trained on, also where the published templates
+"""The built-in templates render the bytes that DeepSeek's releases were trained on, also where the published templates
 fail, and replace the published ones."""
 
 import json
@@ -107,7 +107,7 @@ def test_every_tool_turn_is_written_out_in_v31s_form(thinking: bool) -> None:
     assert family("deepseek-v3.1").render(after) == f"{prompt}<｜User｜>V<｜Assistant｜></think>"
 
 
-def test_v2_says_that_it_knows_no_tools() -> None:
+def test_v2_reports_that_it_supports_no_tools() -> None:
     with pytest.raises(RequestError, match="this model knows no tool calls"):
         family("deepseek-v2").render(TOOL_TURNS)
     assert not family("deepseek-v2").renders_tools
@@ -153,7 +153,7 @@ def test_v32_keeps_reasoning_until_the_next_user_turn() -> None:
     assert v32.render(later, options={"thinking": True}) == shown
 
 
-def test_v32_says_of_each_value_whether_it_is_text() -> None:
+def test_v32_marks_each_value_as_text_or_json() -> None:
     arguments = {"a": "5", "b": 5, "c": [True, None], "d": 'two\nlines "quoted"', "e": "世"}
     chat = [
         {"role": "user", "content": "U"},
@@ -279,7 +279,7 @@ def test_correct_output_of_the_published_template_is_unchanged(messages: list[di
 @pytest.mark.parametrize("levels", [64, 65, 900])
 @pytest.mark.parametrize("name", ["qwen3-coder-next", "qwen3.6", "glm-4.7"])
 def test_arguments_of_many_levels_are_written_as_they_are(name: str, levels: int) -> None:
-    """No server error, though going through them exceeds the limit of recursion."""
+    """No server error, although a recursive walk would exceed the recursion limit."""
     text = load_text(None, byte_metadata(user_defined=("<think>", "</think>")), "m.gguf", name)
     arguments = '{"a":' * levels + "1" + "}" * levels
     turns = [
@@ -292,7 +292,7 @@ def test_arguments_of_many_levels_are_written_as_they_are(name: str, levels: int
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3.5", "qwen3.6", "step-3.5-flash"])
 def test_a_result_in_a_users_message_is_no_question(name: str) -> None:
-    """Though it spells tokens that a client may not write."""
+    """Even if it contains the spelling of tokens that a client may not write."""
     tokens = ("<|im_start|>", "<think>", "</think>", "<tool_response>", "</tool_response>")
     text = load_text(None, byte_metadata(user_defined=tokens), "m.gguf", name)
     template, protect = text.require_template(), text.tokenizer.protect

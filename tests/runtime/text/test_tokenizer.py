@@ -1,4 +1,4 @@
-"""Tokenizers built from GGUF metadata against the published ones, and Ballast's additional rules."""
+"""Tokenizers built from GGUF metadata compared with the published ones, and Ballast's additional rules."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ def v3() -> Tokenizer:
 
 @pytest.mark.parametrize(("file", "pre"), [(V2_FILE, "deepseek-llm"), (V3_FILE, "deepseek-v3")])
 def test_ids_match_the_published_tokenizer(file: Path, pre: str) -> None:
-    """From tokenizer.json and from GGUF metadata, with control tokens and without."""
+    """From tokenizer.json and from GGUF metadata, with and without control tokens."""
     published = tokenizers.Tokenizer.from_file(str(file))
     from_json = load_text(file.parent, {}, "m.gguf").tokenizer
     from_gguf = tokenizer_from_gguf(metadata_of(file, pre), "m.gguf")
@@ -151,7 +151,7 @@ def splits(pre: str, text: str) -> list[str]:
     return [text[start:end] for _, (start, end) in backend.pre_tokenizer.pre_tokenize_str(text)]
 
 
-# The expected pieces were read off the tokenizer.json that DeepSeek published with V2.
+# The expected pieces were read from the tokenizer.json that DeepSeek published with V2.
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [
@@ -186,7 +186,7 @@ def test_deepseek_coder_splits(text: str, pieces: list[str]) -> None:
     assert splits("deepseek-coder", text) == pieces
 
 
-# What Moonshot's own pattern gives: capitals begin a piece, Han characters stay among themselves.
+# Results of Moonshot's own pattern: capitals begin a piece, Han characters form separate pieces.
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [
@@ -210,7 +210,7 @@ def test_splitting_keeps_all_text(pre: str, text: str) -> None:
 
 @pytest.mark.parametrize("pre", SPLITS)
 def test_a_million_spaces_do_not_hang_the_splitter(pre: str) -> None:
-    # At the square of the length this would take an hour.
+    # In quadratic time this would take an hour.
     text = " " * 1_000_000 + "5"
     assert "".join(splits(pre, text)) == text
 
@@ -353,7 +353,7 @@ def test_metadata_that_cannot_work_is_refused_by_key(change: Mapping[str, Any], 
         tokenizer_from_gguf(metadata, "bad.gguf")
 
 
-def test_a_splitter_that_gives_up_rejects_the_text_and_the_tokenizer_continues():
+def test_a_failing_splitter_rejects_the_text_and_the_tokenizer_continues():
     """The library panics when a regular expression runs out of steps; real splitters need megabytes for that."""
     backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(a|aa)+$"), "isolated")
@@ -406,7 +406,7 @@ def test_glms_splits(text: str, pieces: list[str]) -> None:
     assert splits("glm4", text) == splits("glm5", text) == pieces
 
 
-# The expected pieces follow from the pattern of GPT-4o's tokenizer, which llama.cpp quotes next to its own.
+# The expected pieces follow from the pattern of GPT-4o's tokenizer, which llama.cpp's source quotes.
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [

@@ -24,14 +24,14 @@ PROMPTS = 40
 
 @pytest.fixture(scope="module")
 def examined():
-    """The server that the examination asks."""
+    """The server that answers the examination."""
     with ServerProcess(*server_options(BUILT_IN.gguf)) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def exam(examined):
-    """Items of every task with a bar, all questions about Ballast, and the answers of a server."""
+    """Examination items with a required score, all questions about Ballast, and a server's replies."""
     items = [item for item in examination(SEED, ITEMS) if item.task in BARS]
     return items, ask(examined.url, items)
 
@@ -95,7 +95,7 @@ def test_a_conversation_is_remembered(plain):
 
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory):
-    """transformers on the exported weights."""
+    """A transformers model with the exported weights."""
     from transformers import AutoModelForCausalLM
 
     directory = write_safetensors(tmp_path_factory.mktemp("exported"))
@@ -104,7 +104,7 @@ def oracle(tmp_path_factory):
     ).eval()
 
 
-def test_transformers_says_the_same_on_the_exported_weights(exam, examined, oracle):
+def test_transformers_gives_the_same_text_with_the_exported_weights(exam, examined, oracle):
     items, _ = exam
     tokenizer = load_text(BUILT_IN.config_dir, open_gguf(BUILT_IN.gguf).metadata, "built-in").tokenizer
     prompts = Draw(0).random.sample(sorted({rendered(item) for item in items}), PROMPTS)
@@ -112,7 +112,7 @@ def test_transformers_says_the_same_on_the_exported_weights(exam, examined, orac
     same = 0
     for prompt, reply in zip(prompts, replies, strict=True):
         start = tokenizer.encode(prompt)
-        # What transformers would pick after every token of our text, the end included.
+        # The token that transformers would choose after each token of our text, including the end.
         expected = [*tokenizer.encode(reply), tokenizer.eos_id]
         with torch.inference_mode():
             logits = oracle(input_ids=torch.tensor([start + expected[:-1]]), use_cache=False).logits[0]

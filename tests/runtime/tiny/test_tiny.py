@@ -1,4 +1,4 @@
-"""Tiny models: the same bytes each time, the same weights in every layout, keys and tokens as real files have them."""
+"""Tiny models: reproducible bytes, the same weights in every layout, keys and tokens like in real files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from devkit.oracles.hf_oracle import values_of, with_scales
 Make = Callable[..., TinyModel]
 ARCHS = {"v2lite": V2_LITE, "v2": V2, "v3": V3, "k2": K2}
 TWO_LAYERS = dataclasses.replace(V3, num_layers=2)
-"""Has rows of 256, and rows that fall back."""
+"""Has rows of 256 values, and rows that use the fallback type."""
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 
@@ -61,7 +61,7 @@ def floats_of(*paths: Path) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """Writes each model once; the tests only read them."""
+    """Writes each model once; tests only read them."""
 
     @functools.cache
     def write(**arguments: Any) -> TinyModel:
@@ -78,7 +78,7 @@ def test_same_arguments_give_the_same_bytes_in_another_process(tmp_path: Path, a
         "import sys; from pathlib import Path; from ballast.tiny import write_tiny_model; "
         f"write_tiny_model(Path(sys.argv[1]), arch={arch!r}, mla={mla!r}, quant={quant!r}, seed=5)"
     )
-    # Hash order and the number of the tokenizer's threads must not reach the file.
+    # Hash order and the number of tokenizer threads must not affect the file.
     other = {**os.environ, "PYTHONHASHSEED": "12345", "RAYON_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", program, tmp_path / "there"], check=True, timeout=120, env=other)
     assert digest(tmp_path / "here") == digest(tmp_path / "there")
@@ -121,7 +121,7 @@ def test_every_quantisation_is_of_the_same_weights(made: Make, exact: dict[str, 
     assert exact.keys() == rounded.keys()
     for name, values in exact.items():
         error = np.sqrt(np.mean((rounded[name] - values) ** 2) / np.mean(values**2))
-        assert error <= 0.57, name  # IQ1_S's; the other types have their bounds in test_quantize.py
+        assert error <= 0.57, name  # the bound of IQ1_S; test_quantize.py has those of the other types
 
 
 @pytest.mark.parametrize("quant", sorted(set(QUANTS) - {"q4_k_m", "f32"}))
@@ -238,7 +238,7 @@ def test_config_agrees_with_the_file(made: Make, arch: str):
 
 
 def test_the_tiny_k2_has_the_ramp_of_the_real_one(made: Make):
-    """Which leaves 11 of 32 frequencies as they are that a beta_fast of 32 would stretch."""
+    """It leaves 11 of 32 frequencies unchanged that a beta_fast of 32 would stretch."""
     keys = keys_of(made(arch="k2").gguf)
     assert keys["deepseek2.rope.scaling.yarn_beta_fast"] == keys["deepseek2.rope.scaling.yarn_beta_slow"] == 1.0
 

@@ -1,4 +1,4 @@
-"""Opening GGUF files: tensors are read in place, and errors name what is wrong."""
+"""Opening GGUF files: tensors are read in place, and errors name the cause."""
 
 from __future__ import annotations
 
@@ -134,10 +134,10 @@ def test_companion_files_in_a_models_folder_are_not_other_models(tmp_path: Path)
 def test_a_vision_projector_is_opened_only_if_it_is_the_only_file(model: Path) -> None:
     small_file(model.parent / "mmproj-F16.gguf")
     model.unlink()
-    assert open_gguf(model.parent).path.name == "mmproj-F16.gguf"  # to be refused as what it is
+    assert open_gguf(model.parent).path.name == "mmproj-F16.gguf"  # it is rejected later, with its kind in the error
 
 
-def test_a_folder_without_a_model_says_where_one_is(tmp_path: Path) -> None:
+def test_the_error_for_a_folder_without_a_model_names_one_with_a_model(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no \*\.gguf file in this folder$"):
         open_gguf(tmp_path)
     (tmp_path / "Q4_K_M").mkdir()
@@ -147,7 +147,7 @@ def test_a_folder_without_a_model_says_where_one_is(tmp_path: Path) -> None:
 
 
 def other_gguf(file: Path, keys: dict[str, object], architecture: str | None = None) -> Path:
-    """A GGUF file with one tensor that holds something else than a model."""
+    """A GGUF file with one tensor that is not a model."""
     return write_gguf(file, {"general.architecture": architecture} | keys, {"x": (1,)})
 
 
@@ -346,7 +346,7 @@ def test_a_tensor_name_longer_than_ggml_allows_is_refused(tmp_path: Path) -> Non
         ("blk.0.attn_norm.weight", 0),
         ("blk.60.ffn_norm.weight", 60),
         ("blk.x.attn_norm.weight", None),
-        ("blk.\u00b2\u00b9.attn_norm.weight", None),  # superscripts, which are digits and no number
+        ("blk.\u00b2\u00b9.attn_norm.weight", None),  # superscripts, which are digits but not a number
         ("blk.\u0663.attn_norm.weight", None),  # a digit of another script
         ("blk.01.attn_norm.weight", None),
         ("blk.-1.attn_norm.weight", None),
@@ -361,7 +361,7 @@ def test_only_plain_numbers_name_a_block(name: str, block: int | None) -> None:
 
 @pytest.mark.parametrize(("what", "at"), [("tensors", 8), ("keys", 16)])
 def test_counts_that_no_model_has_are_refused_at_once(tmp_path: Path, what: str, at: int) -> None:
-    """The file after the counts is a hole of a terabyte, which is a key or a tensor every 24 bytes."""
+    """The rest of the file is a hole of a terabyte, enough for one key or tensor every 24 bytes."""
     content = bytearray(small_file(tmp_path / "m.gguf").read_bytes()[:24])
     content[at : at + 8] = struct.pack("<Q", 2**40)
     hole = tmp_path / "hole.gguf"
@@ -479,7 +479,7 @@ SCALED_SPEC = changed(V3_SPEC, width=64)
 
 
 def check_with(file: Path, kind: GgmlType, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Check a model with experts of a type and tensors besides."""
+    """Check a model with experts of this type and additional tensors."""
     types = {f"{DOWN}.weight": kind, "blk.1.ffn_up_shexp.weight": kind, "output.weight": kind}
     written = write_model(file, SCALED_SPEC, types=types, shapes={**shapes})
     check_tensors(open_gguf(written), SCALED_SPEC)

@@ -1,5 +1,5 @@
-"""A folder of packed weights: a start that finds them computes what one without computes. Whatever is wrong with the
-folder costs the time of packing, one warning that names it, and nothing else."""
+"""A folder of packed weights: a start that uses it computes the same as one without. A faulty folder costs only the
+time of packing and one warning that names the cause."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 class Log:
-    """Events of a start, without those of threads."""
+    """Log events of a start, without those of threads."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.records = [record for record in caplog.records if record.name.startswith("ballast.weights.packed")]
@@ -67,7 +67,7 @@ class Log:
 
     @property
     def why(self) -> str:
-        """Of the one warning."""
+        """The reason in the only warning."""
         [warning] = [record for record in self.records if record.levelno >= logging.WARNING]
         return str(vars(warning)["why"])
 
@@ -78,7 +78,7 @@ Start = Callable[..., tuple[np.ndarray, Log]]
 @pytest.fixture
 def start(caplog: pytest.LogCaptureFixture) -> Start:
     def started(model: Path, folder: Path | None, **settings: object) -> tuple[np.ndarray, Log]:
-        """Load the model and end: its logits, and the log."""
+        """Load the model and close it; return its logits and the log."""
         caplog.clear()
         with caplog.at_level(logging.INFO, "ballast"):
             runner = loaded(model, folder, **settings)
@@ -86,7 +86,7 @@ def start(caplog: pytest.LogCaptureFixture) -> Start:
                 if thread.name == "ballast-keep":
                     thread.join()
         result = logits(runner)
-        del runner  # the set is not in use any more
+        del runner  # the set is no longer in use
         return result, Log(caplog)
 
     return started
@@ -103,7 +103,7 @@ def loaded(
 
 
 def logits(runner: Runner) -> np.ndarray:
-    """Of a prompt of three tokens."""
+    """Logits for a prompt of three tokens."""
     indptr, positions = np.array([0, 3], np.int32), np.arange(3, dtype=np.int32)
     batch = Batch(
         token_ids=np.array([3, 1, 4], np.int32),
@@ -143,7 +143,7 @@ def test_only_the_owner_may_read_the_files(model: Path, folder: Path, start: Sta
 
 
 def packed_with(what: str) -> str:
-    """The same for matrices that are packed together: gate, up and down of a layer's experts."""
+    """The name for matrices that are packed together: gate, up and down of a layer's experts."""
     return re.sub(r"ffn_(gate|up|down)(\S+) .*", r"ffn\2", what)
 
 
@@ -235,7 +235,7 @@ def test_a_damaged_manifest_is_found_and_named(model: Path, folder: Path, start:
 def test_holes_are_not_mapped(model: Path, folder: Path, start: Start) -> None:
     start(model, folder)
     if found_again(folder) == READ:
-        pytest.skip("no folder that is mapped: temporary files are on a disk here; TMPDIR names a place in memory")
+        pytest.skip("no memory-mapped folder: temporary files are on a disk here; set TMPDIR to a folder in memory")
     file = max(only_set(folder).glob("*.panels"), key=lambda file: file.stat().st_size)
     size = file.stat().st_size
     os.truncate(file, 0)
@@ -303,7 +303,7 @@ def test_of_two_starts_at_once_one_writes(model: Path, folder: Path, start: Star
         while other.stdout.readline() != "loaded\n":
             other.stdin.write("\n")
             other.stdin.flush()
-        # It still uses them. Other processes may too, so they are not removed.
+        # This process still uses them. Other processes may too, so they are not removed.
         result, log = start(model, folder)
         assert log.events == [found_again(folder)]
         np.testing.assert_array_equal(result, plain)
@@ -325,8 +325,8 @@ def test_a_plan_that_reads_a_set_does_not_block_a_start(model: Path, folder: Pat
 
 
 def on_two_nodes(start: Start, model: Path, folder: Path) -> tuple[np.ndarray, Log]:
-    """A start whose threads are divided. On a thread of its own: the one that loads is adopted for good."""
-    # CPUs that no machine has, so that no thread is bound to one.
+    """A start with its threads split over nodes. Runs in its own thread: the loading thread stays bound permanently."""
+    # CPUs that no machine has, so no thread is bound to one.
     nodes = Topology([Node(200 + index, [9000 + index], [[9000 + index]]) for index in range(2)])
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(start, model, folder, topology=nodes, numa="auto").result()
@@ -337,7 +337,7 @@ def test_another_division_among_nodes_uses_another_set(model: Path, folder: Path
     before = only_set(folder)
     result, log = on_two_nodes(start, model, folder)
     assert log.events == [KEPT]
-    assert only_set(folder) != before  # and the other one is gone
+    assert only_set(folder) != before  # and the other set is deleted
     np.testing.assert_allclose(result, first, rtol=0, atol=1e-4 * np.abs(first).max())
 
 
@@ -486,7 +486,7 @@ def test_a_model_closed_during_a_disk_write_stores_nothing(
     model: Path, tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if read_file_system(tmp_path).is_in_memory:
-        pytest.skip("no disk: temporary files are in memory here; TMPDIR names another place")
+        pytest.skip("no disk: temporary files are in memory here; set TMPDIR to another folder")
     closed, write_file = threading.Event(), PackedSet.write_file
 
     def wait_and_write(kept: PackedSet, name: str, memory: np.ndarray) -> None:

@@ -30,7 +30,7 @@ def experts(width: int = 256) -> kernels.Experts:
 
 
 class Files:
-    """Opens files in a folder, each exactly as long as its panels need."""
+    """Opens files in a folder, each exactly as long as its tiles require."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

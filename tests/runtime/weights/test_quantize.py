@@ -1,4 +1,4 @@
-"""Every quantiser against the gguf package's dequantiser, which knows the block layouts independently."""
+"""Every quantizer against the gguf package's dequantizer, an independent implementation of the block layouts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from ballast.weights.quantize import matrix_scales, quantize
 from ballast.weights.quantize_points import QUANTIZERS
 
-# Largest relative root-mean-square error on normal data: 1/√12 of a step over the reach of a block, and a margin of
-# a tenth or so for rounding the scales.
+# Largest relative root-mean-square error on normal data: 1/√12 of a step divided by the range of a block, plus about a
+# tenth for rounding the scales.
 BOUNDS = {
     "F32": 0.0,
     "F16": 3e-4,
@@ -42,11 +42,11 @@ BOUNDS = {
 }
 TYPES = [GGMLQuantizationType[name] for name in BOUNDS]
 OFF = {GGMLQuantizationType.MXFP4: 1 / 4, GGMLQuantizationType.NVFP4: 1 / 16}
-"""How much of itself the largest weight of a block may be off where scales are powers of two, or have four digits."""
+"""Largest relative error of a block's largest weight if scales are powers of two, or have four digits."""
 SPANNING = [ggml_type for ggml_type in TYPES if ggml_type not in QUANTIZERS]
-"""Types whose scales span a block. Those with few points have scales for normal weights, and cut larger ones."""
+"""Types whose scale spans a block. Types with few points choose scales for normal weights and clip larger ones."""
 SMALL_RANGE = frozenset({GGMLQuantizationType.NVFP4})
-"""Types that hold weights of at most 6 · 448; larger ones take a scale of the whole matrix."""
+"""Types that store weights up to 6 · 448; larger ones require a scale of the whole matrix."""
 SCALED = [ggml_type for ggml_type in TYPES if GGML_QUANT_SIZES[ggml_type][0] > 1]
 
 
@@ -71,7 +71,7 @@ def test_normal_weights_round_trip_within_the_types_error(ggml_type: GGMLQuantiz
 @pytest.mark.parametrize("offset", [-3.0, 3.0])
 @pytest.mark.parametrize("ggml_type", TYPES, ids=lambda ggml_type: ggml_type.name)
 def test_weights_of_one_sign_round_trip_within_the_types_error(ggml_type: GGMLQuantizationType, offset: float):
-    # Seen against the offset, most of a relative error is gone; only a wrong sign or minimum is this large.
+    # Relative to the offset, most errors become small; only a wrong sign or minimum is this large.
     bound = 0.6 if ggml_type in QUANTIZERS else 0.3
     assert relative_error(normal(16, 1024) * np.float32(0.3) + np.float32(offset), ggml_type) <= bound
 
@@ -87,7 +87,7 @@ def test_any_shape_keeps_its_leading_dimensions(
     packed = quantize(values, ggml_type)
     assert packed.dtype == np.uint8
     assert packed.shape == (*dims, num_blocks * block_bytes)
-    # Every row on its own gives the same bytes: blocks do not see each other.
+    # Quantizing each row separately gives the same bytes: blocks are independent.
     rows = [quantize(row, ggml_type).tobytes() for row in values.reshape(-1, values.shape[-1])]
     assert b"".join(rows) == packed.tobytes()
 
@@ -143,7 +143,7 @@ def test_weights_that_no_scale_holds_are_refused(bad: float):
 
 @pytest.mark.parametrize("size", [1e-30, 1e-3, 1.0, 1e8])
 def test_a_scale_of_the_matrix_makes_its_weights_fit(size: float):
-    """Each part of the rows by its own: weights of any size keep the type's error."""
+    """Each part of the rows gets its own scale: the error of the type holds for weights of any magnitude."""
     values = normal(6, 512) * np.float32(size) * np.array([[1], [1], [1], [1], [100], [100]], np.float32)
     scales = matrix_scales(values, 3, GGMLQuantizationType.NVFP4)
     parts = values.reshape(3, -1) / scales[:, None]

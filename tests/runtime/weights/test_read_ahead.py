@@ -1,4 +1,4 @@
-"""Tensors are read before they are packed, and no further ahead than is allowed."""
+"""Tensors are read before they are packed, but no further ahead than allowed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model(written: MakeTiny) -> GgufModel:
 
 @dataclass
 class Reads:
-    """What the system was asked to read, by offset."""
+    """Read-ahead requests to the system, by offset."""
 
     sizes: dict[int, int] = field(default_factory=dict)
     dropped: list[int] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Reads:
             self.changed.notify()
 
     def wait_for(self, model: GgufModel, *names: str) -> None:
-        """Until exactly these have been asked for."""
+        """Wait until exactly these tensors have been requested."""
         wanted = {model.tensors[name].offset: model.tensors[name].num_bytes for name in names}
         with self.changed:
             assert self.changed.wait_for(lambda: self.sizes == wanted, LIMIT_S), (self.sizes, wanted)

@@ -1,4 +1,4 @@
-"""What the built-in model says about Ballast: every option, command, file and path in it exists."""
+"""The built-in model's knowledge about Ballast: every option, command, file and path in it exists."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ COMMANDS = _parser()[1].choices
 
 
 def named(pattern):
-    """What the answers name, each once."""
+    """Names that the answers mention, without duplicates."""
     return sorted({match for answer in SAID for match in re.findall(pattern, answer)})
 
 

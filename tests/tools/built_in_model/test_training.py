@@ -1,4 +1,4 @@
-"""The built-in model's making: its corpus keeps the examination apart, and what is trained is what is served."""
+"""Training of the built-in model: its corpus excludes the examination, and the trained model is the served one."""
 
 import hashlib
 import itertools
@@ -33,7 +33,7 @@ from tools.tiny_model.train import Settings, Training, save
 
 
 def asked_in(conversation):
-    """Everything that the user says, and whether there are tools."""
+    """All text of the user, and whether there are tools."""
     return tuple(turn.user.lower() for turn in conversation.turns), bool(conversation.tools)
 
 
@@ -53,7 +53,8 @@ def test_the_corpus_is_the_one_that_the_shipped_weights_saw():
     for conversation, think in itertools.islice(corpus(1_000_000), 3000):
         for piece in pieces(conversation, think=think):
             digest.update(f"{piece.ours}{piece.text}".encode())
-    # Another corpus needs another training, or a word in the card, which says that its command makes these weights.
+    # A changed corpus requires new training, or a note in the model card, which claims that its command makes these
+    # weights.
     assert digest.hexdigest() == "e1cbbc258b381eed7044258a053259fd3298073c229942e5b1402e8605560866"
 
 
@@ -219,7 +220,7 @@ def test_the_trained_network_is_transformers_deepseek_v3(network):
     oracle.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()}, strict=True)
     ids = torch.arange(3, 33)[None]
     with torch.inference_mode():
-        # The second half is a document of its own.
+        # The second half is a separate document.
         starts = torch.tensor([0, 15, 30, 30], dtype=torch.int32)
         hidden, loads = network(ids[0], (ids[0] - 3) % 15, starts, network.matrices())
         ours = hidden @ network.output.weight.T

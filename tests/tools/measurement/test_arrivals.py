@@ -1,4 +1,4 @@
-"""The benchmark of many users: its requests, and what it makes of the replies."""
+"""The benchmark with many users: its requests, and its evaluation of replies."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The benchmarks page and the README's table say what the records say."""
+"""The benchmarks page and the README's table match the records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPEED = Question(
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of records, in place of the project's."""
+    """An empty folder of records that replaces the project's."""
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     records._records.cache_clear()
     return tmp_path / "speed.jsonl"
@@ -78,7 +78,7 @@ def test_a_chart_of_a_cut_r1_says_so_inside_the_picture() -> None:
 
 
 def test_every_record_is_shown_on_a_page_or_referenced_elsewhere() -> None:
-    """Files that only the pages name hold no record except those that the pages show."""
+    """Files that only the pages mention contain no records except those that the pages show."""
     shown: dict[str, list[records.Record]] = {}
     for question in (question for each in PAGES for question in each.questions):
         shown.setdefault(question.file, []).extend(found for row in page._records(question) for found in row)
@@ -182,5 +182,5 @@ def test_a_chart_is_the_same_file_every_time_and_follows_the_readers_theme() -> 
     one, two = (grouped_bars(["a", "b"], [("x", [1, 2]), ("y", [3, 4])], "axis", "title") for _ in range(2))
     assert one == two
     assert "prefers-color-scheme:dark" in one
-    assert not re.search(r"#0[1-5]0[1-5]0[1-5]", one), "a colour that follows no theme"
+    assert not re.search(r"#0[1-5]0[1-5]0[1-5]", one), "a placeholder colour was not replaced"
     assert "DejaVu" not in one

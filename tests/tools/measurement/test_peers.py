@@ -1,4 +1,4 @@
-"""A comparison with another engine, rows of a run that was ended early, and how another engine was built."""
+"""Comparison with another engine: rows of an interrupted run, and how the other engine was built."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ for prompt in $(echo "$prompts" | tr , ' '); do
   done
 done
 """
-"""Prints rows as llama-batched-bench does; its speeds are 1, 2, 3 ..."""
+"""Prints rows like llama-batched-bench; its speeds are 1, 2, 3 ..."""
 
 
 def compare(*words: object, program: str = "llama_cpp.py") -> list[dict[str, Any]]:
@@ -152,7 +152,7 @@ echo "a line that kt-kernel prints"
 echo '{"version": "0.7.2", "ms": {"1": 30000.0}}'
 echo "$@" >> "$(dirname "$0")/words"
 """
-"""Stands for an interpreter with kt-kernel, and takes half a minute for a token."""
+"""Stands for an interpreter with kt-kernel that needs half a minute per token."""
 
 
 def test_layers_of_kt_kernel_are_compared_by_method(tmp_path: Path) -> None:

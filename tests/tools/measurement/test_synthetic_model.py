@@ -1,4 +1,4 @@
-"""The tool that writes models to measure speed with."""
+"""The tool that writes models for speed measurements."""
 
 from pathlib import Path
 
@@ -49,6 +49,8 @@ def test_a_random_model_has_the_requested_shape_and_types_and_can_be_served(tmp_
     types = shape.types(requested)
     assert {name: gguf.tensors[name].ggml_type for name in types} == types
     assert not np.array_equal(*(np.asarray(gguf.data(f"blk.1.ffn_{name}_exps.weight")) for name in ("gate", "up")))
+    # llama.cpp takes the experts' width from it if no key names that.
+    assert gguf.metadata[f"{requested.architecture.name}.feed_forward_length"] == 352
     rates = [np.asarray(gguf.data(each)).view(np.float32) for each in gguf.tensors if each.endswith("ssm_a")]
     assert all((rate < 0).all() for rate in rates)
     settings = EngineSettings(

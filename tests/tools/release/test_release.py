@@ -1,4 +1,4 @@
-"""A release is refused with a reason, or is one folder whose checksums hold."""
+"""A release is rejected with a reason, or becomes one folder with valid checksums."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def git(root: Path, *words: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the files that state the version, and programs that write artifacts as the real ones do."""
+    """A repository with the files that state the version, and programs that write artifacts like the real ones."""
     root = tmp_path / "repository"
     for name in {each.path for each in statements(ROOT)}:
         (root / name).parent.mkdir(parents=True, exist_ok=True)

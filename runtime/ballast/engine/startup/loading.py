@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ballast._core import numa
 from ballast.engine.startup.build import EngineSettings
@@ -17,6 +18,7 @@ from ballast.engine.threads import start_threads
 from ballast.errors import OutOfMemoryError, first_line
 from ballast.host.machine import read_machine
 from ballast.host.numa import WeightMemory, threads_per_node
+from ballast.host.sizes import human
 from ballast.host.startup.kernel_cache import measurements_folder
 from ballast.host.startup.machine_facts import machine_facts
 from ballast.host.startup.measurements import Measurements
@@ -35,16 +37,22 @@ from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
-from ballast.model.tiers.cache_blocks import CacheBlocks, CacheStates, PoolBlocks, PoolStates
+from ballast.model.tiers.cache_blocks import CacheBlocks, CacheStates, PoolBlocks, PoolStates, num_states_in
 from ballast.model.tiers.disk_folder import open_disk_tier
-from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
+from ballast.model.tiers.host_tier import HostTier, piece_sizes
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_dir import open_packed_dir
 
+if TYPE_CHECKING:
+    from ballast.model.hybrid.model import HybridModel
+    from ballast.model.hybrid.platforms.interface import Take
+
 log = logging.getLogger(__name__)
+
+_FLOAT_BYTES = 4
 
 
 def load_runner(
@@ -199,7 +207,11 @@ def _tiers(
     """The configured tiers of the KV cache that can be used; None without any."""
     news = threading.Event()
     tiers: list[KvTier] = []
-    if settings.kv_host_bytes >= cache.block_bytes:
+    state_bytes = 0 if states is None else states.state_bytes
+    if state_bytes and settings.kv_host_bytes and not num_states_in(settings.kv_host_bytes, state_bytes):
+        why = f"a quarter of it is too small for one recurrent state of {human(state_bytes)}; raise kv_host_bytes"
+        log.warning("kv_host_bytes is not used", extra={"why": why})
+    elif settings.kv_host_bytes >= cache.block_bytes:
         try:
             tiers.append(HostTier(cache, settings.kv_host_bytes, states))
         except MemoryError as error:
@@ -222,6 +234,21 @@ def _tiers(
     return CacheTiers(cache, tiers, news, states) if tiers else None
 
 
+def copied_cache(model: HybridModel, block_tokens: int, take: Take) -> tuple[CacheBlocks, CacheStates | None]:
+    """The blocks and the recurrent states of a model's devices, to be copied to memory that `take` allocates."""
+    from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
+    from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
+    from ballast.model.hybrid.copies.device_states import DeviceStates
+
+    own = [
+        DeviceBlocks(each.kv.tensors, block_tokens, take, each.kv.has_windows)
+        for each in model.devices
+        if each.kv.tensors
+    ]
+    states = [each.states.tensors for each in model.devices]
+    return BlocksOfDevices(own, take), DeviceStates(states, take) if any(states) else None
+
+
 def _load_hybrid(
     gguf_model: GgufModel,
     spec: ModelSpec,
@@ -233,8 +260,6 @@ def _load_hybrid(
 ) -> tuple[Runner, WeightMemory]:
     import torch  # not installed for a server that uses the CPU alone
 
-    from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
-    from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
     from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
     from ballast.model.hybrid.load import load_hybrid_model
     from ballast.model.hybrid.load_options import DeviceOptions, HybridOptions
@@ -265,16 +290,14 @@ def _load_hybrid(
     first = options.devices[0].device
     use_device = partial(torch.cuda.set_device, first)
     take = platform_of(first).host_memory()
-    with PinnedAhead(settings.kv_host_bytes, PIECE_BYTES, take, use_device) as ahead:
+    state_bytes = spec.state_numbers * _FLOAT_BYTES
+    with PinnedAhead(piece_sizes(settings.kv_host_bytes, state_bytes), take, use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
-            own = [
-                DeviceBlocks(each.kv.tensors, settings.block_tokens, ahead.take, each.kv.has_windows)
-                for each in model.devices
-            ]
-            model.cache_tiers = _tiers(gguf_model, BlocksOfDevices(own, ahead.take), settings)
+            blocks, states = copied_cache(model, settings.block_tokens, ahead.take)
+            model.cache_tiers = _tiers(gguf_model, blocks, settings, states)
     model.window = window
-    model.state_slots = state_slots
+    model.state_slots, model.state_bytes = state_slots, state_bytes
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

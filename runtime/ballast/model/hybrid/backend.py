@@ -27,8 +27,8 @@ from ballast.model.hybrid.sparse.chosen import ChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
-from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import RoutingSpec
+from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -84,7 +84,7 @@ class Backend(Protocol):
     ) -> tuple[PositionChoice, ChosenAttention]:
         """The selection of positions, and attention to them. Raises ValueError if the device cannot compute them."""
 
-    def recurrence(self, mixer: DeltaNetSpec, rms_eps: float) -> Recurrence:
+    def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> Recurrence:
         """The operations of recurrent layers with this mixer, of both lanes. Raises ValueError if the device cannot
         compute them."""
 

@@ -48,8 +48,8 @@ from ballast.model.hybrid.startup.kernels_ahead import KernelsAhead
 from ballast.model.hybrid.startup.parallel_compile import CompileAhead, parallel_compile
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
-from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import RoutingSpec
+from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -86,7 +86,7 @@ class CudaBackend:
         """See `Backend`."""
         return sparse_kernels(index, sizes, kv_dtype, self.device, lambda: self.parallel_compile(lambda _: None))
 
-    def recurrence(self, mixer: DeltaNetSpec, rms_eps: float) -> TritonRecurrence:
+    def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> TritonRecurrence:
         """See `Backend`."""
         return TritonRecurrence(mixer, rms_eps)
 

@@ -65,17 +65,33 @@ class DeviceTensors:
     def linears(self, *roles: str) -> Linears:
         """Matrices with the same input. Consecutive matrices of the same type are stacked into one product: published
         files often store values in a more precise type than queries and keys."""
+        return one_after_the_other([self._run(run) for run in self._runs(roles)])
+
+    def joined(self, *roles: str) -> Linear:
+        """Matrices with the same input as one that gives all their rows. One product computes consecutive matrices of
+        the same type, as in `linears`."""
+        parts = [self._whole(run) for run in self._runs(roles)]
+        return parts[0] if len(parts) == 1 else lambda x: torch.cat([part(x) for part in parts], -1)
+
+    def _runs(self, roles: Sequence[str]) -> list[list[str]]:
+        """Consecutive matrices of one type and width."""
         runs: list[list[str]] = []
         for role in roles:
             if runs and self.host.are_stackable((runs[-1][0], role)):
                 runs[-1].append(role)
             else:
                 runs.append([role])
-        return one_after_the_other([self._run(run) for run in runs])
+        return runs
 
     def _run(self, roles: Sequence[str]) -> Linears:
         """Matrices of one type and width."""
         if len(roles) == 1:
-            return one_by_one([self.linear(roles[0])])
+            return one_by_one([self._whole(roles)])
+        return as_one(self._whole(roles), [self.host.num_rows(role) for role in roles])
+
+    def _whole(self, roles: Sequence[str]) -> Linear:
+        """Matrices of one type and width, one below the other."""
+        if len(roles) == 1:
+            return self.linear(roles[0])
         whole = self.host.stacked(roles)
-        return as_one(self._make_linear(whole, whole.rows, whole.cols), [self.host.num_rows(role) for role in roles])
+        return self._make_linear(whole, whole.rows, whole.cols)

@@ -36,6 +36,8 @@ class SliceSizes:
 
 SLICE_SIZES = SliceSizes()
 """Slice limits of latent attention."""
+RECURRENT_SLICE_SIZES = SliceSizes(long_tokens=PRODUCT_TOKENS)
+"""Slice limits of latent attention in a model with recurrent layers, which compute a long slice at once."""
 GROUPED_SLICE_SIZES = SliceSizes(tokens=PRODUCT_TOKENS, long_from=None)
 """Slice limits of grouped-query attention, whose tensors are never wider than a product's activations."""
 
@@ -44,11 +46,13 @@ SPARSE_SLICE_SIZES = SliceSizes(long_from=None)
 latent space."""
 
 
-def slice_sizes_of(mixer: AttentionMixer) -> SliceSizes:
-    """The sizes for layers with this mixer."""
+def slice_sizes_of(mixer: AttentionMixer, *, has_states: bool) -> SliceSizes:
+    """The sizes for layers with this mixer. `has_states`: whether other layers are recurrent."""
     if isinstance(mixer, GroupedSpec):
         return GROUPED_SLICE_SIZES
-    return SLICE_SIZES if mixer.index is None else SPARSE_SLICE_SIZES
+    if mixer.index is not None:
+        return SPARSE_SLICE_SIZES
+    return RECURRENT_SLICE_SIZES if has_states else SLICE_SIZES
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.experts.routing import Choose, MakeRouter
 from ballast.model.hybrid.layers.delta_net import DeltaNetWeights
 from ballast.model.hybrid.layers.grouped_attention import GroupedWeights
+from ballast.model.hybrid.layers.kimi_delta import KimiDeltaWeights
 from ballast.model.hybrid.layers.largest_kept import largest_kept
 from ballast.model.hybrid.layers.latent_attention import LatentWeights
 from ballast.model.hybrid.linear import Linear, Linears, MakeLinear
@@ -36,7 +37,7 @@ IsTaken = Callable[[int, kernels.Experts], bool]
 them."""
 
 
-MixerWeights = LatentWeights | GroupedWeights | DeltaNetWeights
+MixerWeights = LatentWeights | GroupedWeights | DeltaNetWeights | KimiDeltaWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,8 @@ class _Loader:
 
 
 def _mixer_weights(tensors: DeviceTensors, mixer: Mixer) -> MixerWeights:
-    assert not isinstance(mixer, KimiDeltaSpec), "the plan rejects Kimi Delta Attention on a GPU"
+    if isinstance(mixer, KimiDeltaSpec):
+        return KimiDeltaWeights.load(tensors, mixer)
     if isinstance(mixer, DeltaNetSpec):
         return DeltaNetWeights.load(tensors, mixer)
     if isinstance(mixer, GroupedSpec):

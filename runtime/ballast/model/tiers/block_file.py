@@ -182,6 +182,11 @@ class BlockFile:
         block_write = int(self._heads["write"][block])
         return self._states is not None and self._states.read(state, block, block_write, content)
 
+    def drop_state(self, state: int) -> None:
+        """There is no such state, on disk as well. Raises OSError."""
+        if self._states is not None:
+            self._states.drop(state)
+
     def drop(self, block: int) -> None:
         """A block holds nothing, on disk as well. Raises OSError."""
         self._heads["write"][block] = 0

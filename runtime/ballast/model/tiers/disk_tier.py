@@ -51,12 +51,18 @@ class _StoreState:
 
 
 @dataclass(slots=True)
+class _DropState:
+    state: int
+
+
+@dataclass(slots=True)
 class _Fetch:
     seq: int
     blocks: list[tuple[int, int, int]]
     """(of the tier, of the cache, of layers with a window)."""
     state: tuple[int, int] | None
     """(of the tier, of the cache) the recurrent state after the last block."""
+    is_state_damaged: bool = False
     num_done: int = 0
     is_given_up: bool = False
     """Nothing more is copied to the cache for it."""
@@ -97,7 +103,7 @@ class DiskTier:
         self._rows = cache.new_memory(most_storing)
         self._free_rows = deque(range(most_storing))
         self._read_rows = cache.new_memory(READ_AT_ONCE)
-        self._writes: SimpleQueue[_Store | _StoreState | int | None] = SimpleQueue()
+        self._writes: SimpleQueue[_Store | _StoreState | _DropState | int | None] = SimpleQueue()
         self._reads: SimpleQueue[_Fetch | None] = SimpleQueue()
         self._stored: deque[bool] = deque()
         self._takes_more = True
@@ -204,7 +210,7 @@ class DiskTier:
 
     def _write_all(self) -> None:
         while (work := self._writes.get()) is not None:
-            if isinstance(work, int):
+            if isinstance(work, int | _DropState):
                 self._takes_more &= self._try(partial(self._drop_for_good, work))
                 continue
             is_whole = self._takes_more and self._try(partial(self._write, work))
@@ -225,9 +231,13 @@ class DiskTier:
             return
         self._file.write(store.block, store.parent, store.tokens, store.salt, self._rows[store.row], store.has_window)
 
-    def _drop_for_good(self, block: int) -> None:
+    def _drop_for_good(self, dropped: int | _DropState) -> None:
+        """A block or a state."""
         try:
-            self._file.drop(block)
+            if isinstance(dropped, _DropState):
+                self._file.drop_state(dropped.state)
+            else:
+                self._file.drop(dropped)
         except OSError:
             self._file.discard()
             raise
@@ -259,8 +269,10 @@ class DiskTier:
             with self._lock:
                 if self._fetches.get(fetch.seq) is fetch:  # else it was given up, and the sequence may fetch again
                     del self._fetches[fetch.seq]
-                    is_damaged = is_copied and not is_whole
-                    self._fetched.append(Fetched(fetch.seq, fetch.num_done, is_damaged))
+                    is_damaged, is_of_state = is_copied and not is_whole, fetch.is_state_damaged
+                    self._fetched.append(
+                        Fetched(fetch.seq, fetch.num_done, is_damaged and not is_of_state, is_damaged and is_of_state)
+                    )
             self._notify()
 
     def _copy(self, fetch: _Fetch, chunk: Sequence[tuple[int, int, int]]) -> bool:
@@ -287,15 +299,15 @@ class DiskTier:
         return num_copied > 0
 
     def _read(self, fetch: _Fetch, chunk: Sequence[tuple[int, int, int]]) -> int:
-        """Reads the tier's blocks; returns how many are whole before one that is not."""
+        """Reads the tier's blocks, and the state after the last one; returns how many are whole before one that is
+        not."""
         for count, (block, _, _) in enumerate(chunk):
-            why = "damaged"
-            try:
-                if self._file.read(block, self._read_rows[count]) and self._read_state(fetch, count + 1, block):
-                    self._last_read = self._clock.now()
-                    continue
-            except OSError as error:
-                why = _why(error)
+            why = _why_damaged(partial(self._file.read, block, self._read_rows[count]))
+            if why is None and fetch.state is not None and fetch.brings_state(count + 1):
+                why = self._why_state_is_damaged(fetch, fetch.state[0], block)
+            if why is None:
+                self._last_read = self._clock.now()
+                continue
             if not fetch.is_given_up:  # else it may have been written over meanwhile
                 log.warning(
                     "a block on disk is recomputed instead",
@@ -304,12 +316,27 @@ class DiskTier:
             return count
         return len(chunk)
 
-    def _read_state(self, fetch: _Fetch, num_read: int, block: int) -> bool:
-        """Reads the state after the last block, of which the first `num_read` of a chunk are read; whether it is whole
-        or not wanted."""
-        if fetch.state is None or self._state_rows is None or not fetch.brings_state(num_read):
-            return True
-        return self._file.read_state(fetch.state[0], block, self._state_rows[-1])
+    def _why_state_is_damaged(self, fetch: _Fetch, state: int, block: int) -> str | None:
+        """Reads a state. If it is damaged, it is dropped on disk before anything that is sent to its place later."""
+        rows = self._state_rows
+        if rows is None:
+            return None
+        why = _why_damaged(partial(self._file.read_state, state, block, rows[-1]))
+        if why is None:
+            return None
+        with self._lock:
+            if not fetch.is_given_up:
+                fetch.is_state_damaged = True
+                self._writes.put(_DropState(state))
+        return f"the state after it: {why}"
+
+
+def _why_damaged(read: Callable[[], bool]) -> str | None:
+    """Why `read` fails; None if it does not."""
+    try:
+        return None if read() else "damaged"
+    except OSError as error:
+        return _why(error)
 
 
 def _why(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ballast._core import sched
 from ballast.model.tiers.cache_blocks import Bytes, CacheBlocks, CacheStates, Copy, num_states_in
@@ -17,7 +17,22 @@ PIECE_BYTES = 256 << 20
 """Memory is allocated in chunks of this size."""
 MAX_BLOCKS = 1 << 18
 """As of the tier on disk."""
+MAX_STORING_STATES = 2
+"""States that are on their way at a time: beginning the copies of one keeps the engine's thread for some tenths of a
+millisecond."""
 _POLL_S = 0.0005
+
+
+def piece_sizes(num_bytes: int, state_bytes: int = 0) -> list[int]:
+    """Bytes of each piece of memory that a tier of `num_bytes` allocates, but for a shorter one of blocks at the end:
+    at least those for blocks, exactly those for recurrent states of `state_bytes`."""
+    num_states = num_states_in(num_bytes, state_bytes)
+    of_blocks = [PIECE_BYTES] * ((num_bytes - num_states * state_bytes) // PIECE_BYTES)
+    if not num_states:
+        return of_blocks
+    in_piece = _in_piece(state_bytes)
+    counts = [min(in_piece, num_states - first) for first in range(0, num_states, in_piece)]
+    return of_blocks + [count * state_bytes for count in counts]
 
 
 class HostTier:
@@ -30,19 +45,20 @@ class HostTier:
     def __init__(self, cache: CacheBlocks, num_bytes: int, states: CacheStates | None = None) -> None:
         """Uses at most `num_bytes`, which must hold at least one block; with `states`, a quarter of it for them.
 
-        If the system refuses part of it, the tier keeps half of the memory that it got, to leave some to others.
-        Raises MemoryError if that is less than a block.
+        If the system refuses part of the memory of blocks or of states, the tier keeps half of what it got, to leave
+        some to others. Raises MemoryError if that is less than a block, or than a state.
         """
         self.block_bytes = cache.block_bytes
         self._cache, self._states = cache, states
         self.state_bytes = 0 if states is None else states.state_bytes
-        self.num_states = num_states_in(num_bytes, self.state_bytes)
-        num_bytes -= self.num_states * self.state_bytes
-        self._chunk_blocks = max(1, PIECE_BYTES // cache.block_bytes)
-        self._chunks = _chunks(cache, min(MAX_BLOCKS, num_bytes // cache.block_bytes), self._chunk_blocks)
-        self.num_blocks = self.most_storing = sum(map(len, self._chunks))
-        self._state_rows = None if states is None or not self.num_states else states.new_memory(self.num_states)
-        self.most_storing_states = self.num_states
+        num_states = num_states_in(num_bytes, self.state_bytes)
+        num_bytes -= num_states * self.state_bytes
+        # States first: pieces that fit them exactly may be there.
+        self._kept = None if states is None else _Rows(states.new_memory, num_states, self.state_bytes)
+        self.num_states = 0 if self._kept is None else len(self._kept)
+        self._blocks = _Rows(cache.new_memory, min(MAX_BLOCKS, num_bytes // cache.block_bytes), cache.block_bytes)
+        self.num_blocks = self.most_storing = len(self._blocks)
+        self.most_storing_states = min(self.num_states, MAX_STORING_STATES)
         self._storing: deque[tuple[Copy, int]] = deque()
         self._storing_states: deque[tuple[Copy, int]] = deque()
         self._fetching: deque[tuple[Sequence[Copy], int, int]] = deque()
@@ -65,8 +81,8 @@ class HostTier:
     def store_states(self, stores: Sequence[sched.Transfer]) -> None:
         """See KvTier."""
         assert self._states is not None
-        assert self._state_rows is not None
-        rows = [self._state_rows[each.tier_state - 1] for each in stores]
+        assert self._kept is not None
+        rows = [self._kept.of(each.tier_state) for each in stores]
         self._storing_states.append((self._states.copy_out([each.state for each in stores], rows), len(stores)))
 
     def drop(self, block: int) -> None:
@@ -77,8 +93,8 @@ class HostTier:
         windows = [each.window_block for each in fetches]
         copies = [self._cache.copy_in([each.block for each in fetches], self._rows(fetches), windows)]
         last = fetches[-1]
-        if self._states is not None and self._state_rows is not None and last.tier_state:
-            copies.append(self._states.copy_in([last.state], [self._state_rows[last.tier_state - 1]]))
+        if self._states is not None and self._kept is not None and last.tier_state:
+            copies.append(self._states.copy_in([last.state], [self._kept.of(last.tier_state)]))
         self._fetching.append((copies, seq, len(fetches)))
 
     def cancel(self, seq: int) -> None:
@@ -106,26 +122,42 @@ class HostTier:
             time.sleep(_POLL_S)
 
     def _rows(self, transfers: Sequence[sched.Transfer]) -> list[Bytes]:
-        return [self._row(each.tier_block - 1) for each in transfers]
+        return [self._blocks.of(each.tier_block) for each in transfers]
 
-    def _row(self, index: int) -> Bytes:
-        row: Bytes = self._chunks[index // self._chunk_blocks][index % self._chunk_blocks]
+
+class _Rows:
+    """Places for blocks or for states, by ids from 1, in pieces of memory."""
+
+    def __init__(self, new_memory: Callable[[int], Bytes], num_rows: int, row_bytes: int) -> None:
+        """`new_memory` allocates a number of rows. If it refuses some, half of the pieces remain. Raises
+        MemoryError."""
+        self._in_piece = _in_piece(row_bytes)
+        self._pieces: list[Bytes] = []
+        try:
+            while (num_left := num_rows - len(self)) > 0:
+                self._pieces.append(new_memory(min(self._in_piece, num_left)))
+        except MemoryError as error:
+            del self._pieces[len(self._pieces) // 2 :]
+            if not self._pieces:
+                raise
+            taken = sum(piece.nbytes for piece in self._pieces)
+            log.warning(
+                "only a part of kv_host_bytes is used",
+                extra={
+                    "requested_bytes": num_rows * row_bytes,
+                    "taken_bytes": taken,
+                    "why": str(error).partition("\n")[0],
+                },
+            )
+
+    def __len__(self) -> int:
+        return sum(map(len, self._pieces))
+
+    def of(self, number: int) -> Bytes:
+        """The place with an id."""
+        row: Bytes = self._pieces[(number - 1) // self._in_piece][(number - 1) % self._in_piece]
         return row
 
 
-def _chunks(cache: CacheBlocks, num_blocks: int, chunk_blocks: int) -> list[Bytes]:
-    chunks: list[Bytes] = []
-    try:
-        while (num_left := num_blocks - sum(map(len, chunks))) > 0:
-            chunks.append(cache.new_memory(min(chunk_blocks, num_left)))
-    except MemoryError as error:
-        del chunks[len(chunks) // 2 :]
-        if not chunks:
-            raise
-        taken = sum(chunk.nbytes for chunk in chunks)
-        requested = num_blocks * cache.block_bytes
-        log.warning(
-            "only a part of kv_host_bytes is used",
-            extra={"requested_bytes": requested, "taken_bytes": taken, "why": str(error).partition("\n")[0]},
-        )
-    return chunks
+def _in_piece(row_bytes: int) -> int:
+    return max(1, PIECE_BYTES // row_bytes)

@@ -53,9 +53,8 @@ class StateFile:
 
     def write(self, state: int, block: int, block_write: int, content: NDArray[np.uint8]) -> None:
         """Write the state after a block. Raises OSError; then it holds nothing."""
+        self.drop(state)
         head = self._heads[state : state + 1]
-        head["write"] = 0
-        write_all(self._heads_file, bytes(HEAD.itemsize), state * HEAD.itemsize)
         write_content(self._contents_file, state, content)
         self._last_write += 1
         head["write"], head["block"], head["block_write"] = self._last_write, block, block_write
@@ -66,6 +65,11 @@ class StateFile:
         except OSError:
             head["write"] = 0
             raise
+
+    def drop(self, state: int) -> None:
+        """A state holds nothing, on disk as well. Raises OSError."""
+        self._heads["write"][state] = 0
+        write_all(self._heads_file, bytes(HEAD.itemsize), state * HEAD.itemsize)
 
     def read(self, state: int, block: int, block_write: int, content: NDArray[np.uint8]) -> bool:
         """Fill `content` [state_bytes] with the state after a block; False where it is damaged or of another block.

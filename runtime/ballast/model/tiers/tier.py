@@ -37,7 +37,10 @@ class Fetched(NamedTuple):
     num_blocks: int
     """Number of blocks that arrived."""
     is_damaged: bool = False
-    """Whether the fetch ended because the next block is damaged. Otherwise, if blocks are missing, it was cancelled."""
+    """Whether the fetch ended because the next block is damaged."""
+    is_state_damaged: bool = False
+    """Whether the last block alone is missing, because the state after it is damaged. If blocks are missing for neither
+    reason, the fetch was cancelled."""
 
 
 @dataclass(slots=True)

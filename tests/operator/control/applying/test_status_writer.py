@@ -1,4 +1,4 @@
-"""Statuses are written as far as the installed definition declares them."""
+"""Only status fields that the installed definition declares are written."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ STATUS = {"url": "http://s", "replicas": 1, "conditions": [READY]}
 
 
 def declaring(*names):
-    """The state of an operator whose installed definition declares these fields of a status."""
+    """The state of an operator whose installed definition declares these status fields."""
     return OperatorState(
         schemas={"InferenceService": {"properties": {"status": {"properties": {name: {} for name in names}}}}}
     )

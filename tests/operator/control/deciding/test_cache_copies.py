@@ -1,4 +1,4 @@
-"""Which models are where, by the Jobs of a ModelCache, and which are used."""
+"""Locations of models, from the Jobs of a ModelCache, and which models are in use."""
 
 import pytest
 from caching import cached, model_cache
@@ -107,7 +107,7 @@ def test_nodes_are_chosen_by_labels_and_taints():
     def chosen(**spec):
         return places_of(model_cache(**spec).spec, nodes)
 
-    assert chosen(nodeSelector={"pool": "m"}) == ["a", "b", "d"], "a node that is cordoned keeps its models"
+    assert chosen(nodeSelector={"pool": "m"}) == ["a", "b", "d"], "a cordoned node keeps its models"
     for toleration in ({"operator": "Exists"}, {"key": "gpu", "value": "yes"}, {"key": "gpu", "operator": "Exists"}):
         assert "c" in chosen(tolerations=[toleration])
     for toleration in ({"key": "gpu"}, {"key": "gpu", "operator": "Exists", "effect": "NoExecute"}):

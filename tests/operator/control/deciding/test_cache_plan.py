@@ -42,7 +42,7 @@ def test_a_model_that_is_being_pulled_is_evicted_after_present_ones():
 def test_a_model_whose_pull_fails_is_evicted_first():
     held = {"b": Held(40, fails=True), "c": Held(40, "2026-01-01")}
     assert plan((A, B, C), held, named=("a",)).remove == ("b",)
-    assert plan((A, B, C), held) == PlacePlan(no_room=("a",)), "it is tried again while the room is not needed"
+    assert plan((A, B, C), held) == PlacePlan(no_room=("a",)), "the pull is retried while no other model needs the room"
 
 
 def test_a_pull_waits_until_a_removal_has_ended():
@@ -57,7 +57,9 @@ def test_a_model_in_use_is_never_removed():
     assert plan((A, B, C), held, named=("a", "b", "c")) == PlacePlan(no_room=("a",))
     assert plan((A, B, C), held, named=("b", "c"), capacity=40).remove == (), "not even for a smaller capacity"
     assert plan((A, B, C), held, named=("a",), mounted=("b", "c")) == PlacePlan(no_room=("a",))
-    assert plan((), held, mounted=("b",)) == PlacePlan(remove=("c",)), "a pod outlives the entry of its model"
+    assert plan((), held, mounted=("b",)) == PlacePlan(remove=("c",)), (
+        "a pod keeps a model that the spec no longer lists"
+    )
 
 
 def test_a_location_that_the_spec_no_longer_selects_is_emptied():

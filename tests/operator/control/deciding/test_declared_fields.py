@@ -1,4 +1,4 @@
-"""Which fields of a status a definition of an earlier release declares."""
+"""Which status fields the definition of an earlier release declares."""
 
 from ballast_operator.control.deciding.declared_fields import declared_part, undeclared_fields
 

@@ -1,4 +1,4 @@
-"""Which images are checked before a serving pod is replaced, and what the check's pod tells."""
+"""Which images are checked before a serving pod is replaced, and the result of the check's pod."""
 
 import pytest
 from builders import FIRST, live_pod, pod, service
@@ -86,6 +86,6 @@ def test_a_running_pull_is_awaited(status):
     assert check(status) == ("CheckingImage", "s-image-check pulls new:1")
 
 
-def test_a_check_that_finds_no_node_says_so():
+def test_a_check_without_a_matching_node_is_reported():
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
     assert check({"conditions": [condition]}) == ("Unschedulable", "s-image-check: 0/3 nodes")

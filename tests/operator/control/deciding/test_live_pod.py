@@ -1,4 +1,4 @@
-"""Reading of live pods, and restoring of their metadata."""
+"""Reading live pods, and restoring their metadata."""
 
 import pytest
 from builders import live_pod, pod, service
@@ -33,7 +33,7 @@ def test_labels_and_owner_of_a_pod_are_restored_and_its_images_are_not_changed()
 
 
 def without_own_hash(body):
-    """The pod as older operators made it, with the hash in the annotation alone."""
+    """The pod as older operators created it, with the hash only in the annotation."""
     engine = body["spec"]["containers"][0]
     engine["env"] = [item for item in engine["env"] if item["name"] != ENV_SPEC_HASH]
     return body
@@ -165,5 +165,5 @@ def test_a_requested_restart_replaces_each_pod_once():
     assert is_current(requested("1"), requested("1"))
     assert not is_current(requested("1"), service())
     assert not is_current(requested("2"), requested("1"))
-    assert is_current(service(), requested("1")), "the annotation goes, the pod stays"
+    assert is_current(service(), requested("1")), "the annotation is removed, the pod stays"
     assert is_current(requested(""), service())

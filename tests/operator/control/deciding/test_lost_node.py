@@ -1,4 +1,4 @@
-"""Which nodes are looked at, and what counts as lost."""
+"""Which nodes are checked, and when a node counts as lost."""
 
 from builders import pod, refused
 

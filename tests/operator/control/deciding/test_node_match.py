@@ -1,4 +1,4 @@
-"""Whether a node could take a pod: labels, affinity, taints, cordons and what it can allocate."""
+"""Whether a pod fits on a node: labels, affinity, taints, cordons and allocatable resources."""
 
 from decimal import Decimal
 

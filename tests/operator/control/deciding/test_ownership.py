@@ -1,4 +1,4 @@
-"""To whom an object belongs."""
+"""Which service an object belongs to."""
 
 from builders import UID, service
 

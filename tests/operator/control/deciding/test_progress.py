@@ -1,4 +1,4 @@
-"""What counts as progress, and for how long there was none."""
+"""What counts as progress, and the time without progress."""
 
 from ballast_operator.control.deciding.progress import ProgressClock
 

@@ -1,4 +1,4 @@
-"""The state of a pull, from its Job and the Job's pods, with any message of the container."""
+"""The state of a pull, from its Job, the Job's pods and the container's messages."""
 
 import json
 

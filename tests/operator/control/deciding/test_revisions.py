@@ -1,4 +1,4 @@
-"""The history of a service's specs: one revision per spec, the present one newest, and a bounded number."""
+"""The history of a service's specs: one revision per spec, the current one newest, and a bounded number."""
 
 from builders import service
 
@@ -10,7 +10,7 @@ def spec(**more):
 
 
 def revisions(*specs):
-    """The history that these specs leave, each as the present one for a while."""
+    """The history after these specs were current, in this order."""
     live = []
     for each in specs:
         step = plan_history(service(**each), each, live)

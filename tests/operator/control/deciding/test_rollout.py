@@ -170,7 +170,7 @@ def test_no_replica_ever_gets_a_second_pod_and_evidence_is_bounded(replicas, pod
 
 @given(replicas=st.integers(0, 3), refuses=st.lists(st.booleans(), max_size=12))
 def test_steps_lead_to_the_spec(replicas, refuses):
-    """A cluster in a few lines: started pods run or are refused, stopped pods go."""
+    """A minimal cluster: started pods run or are rejected, stopped pods disappear."""
     pods, passed_s, answers = [pod(number, spec_hash="old") for number in range(2)], 0.0, iter(refuses)
     for _ in range(200):
         observed = Observation({uid: age + passed_s for uid, age in ages_s(pods).items()})

@@ -106,7 +106,7 @@ def test_the_serving_one_of_two_pods_of_a_replica_stays():
 
 
 class World:
-    """Pods that start, serve, flap and go, and the replicas that are down because the operator stopped their pod."""
+    """Pods that start, serve, flap and end, and the replicas that are down because the operator stopped their pod."""
 
     def __init__(self, replicas, policy):
         self.replicas, self.policy = replicas, policy
@@ -135,7 +135,7 @@ class World:
             del self.pods[pick % len(self.pods)]
 
     def load(self, pick):
-        """Every pod of a good spec becomes ready."""
+        """Every pod with a valid spec becomes ready."""
         self.pods = [replace(p, ready=p.ready or self.good[int(p.spec_hash)], served=p.has_served) for p in self.pods]
 
     def step(self, seconds):

@@ -1,4 +1,4 @@
-"""Whether the watches deliver."""
+"""Whether the watches deliver events."""
 
 from ballast_operator.control.observing.freshness import GRACE_S, Freshness
 

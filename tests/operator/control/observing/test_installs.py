@@ -1,4 +1,4 @@
-"""Which other installs are alive, as their Leases tell."""
+"""Detection of other live installs from their Leases."""
 
 import asyncio
 
@@ -25,13 +25,13 @@ def lease(created, version="1", holder="pod-0"):
 
 
 def marked(lease, namespaces=""):
-    """The Lease as a version writes it that other installs find by its label."""
+    """The Lease with the label by which other installs find it, as newer versions write it."""
     marks = {"labels": {LABEL_INSTALL: "true"}, "annotations": {ANNOTATION_NAMESPACES: namespaces}}
     return {**lease, "metadata": {**lease["metadata"], **marks}}
 
 
 class Leases:
-    """An API server with Leases alone: the object, or the error that reading it ends with."""
+    """An API server with only Leases: an object, or the error of reading it."""
 
     def __init__(self, *, may_list=True, **found):
         self.found, self.reads, self.lists = {"a": lease("2026-01-02T00:00:00Z"), **found}, 0, 0
@@ -59,7 +59,7 @@ class Leases:
 
 
 def looked(api, at_s=(0.0,), body=BODY):
-    """What the last of several looks found, each at its time."""
+    """The result of the last of several checks, each at its time."""
     now = [0.0]
     installs = Installs(api, OWN, lambda: now[0])
     found = None

@@ -1,4 +1,4 @@
-"""To whom pods under a replica's name belong."""
+"""Owners of pods that have a replica's name."""
 
 import pytest
 from builders import live_pod, service

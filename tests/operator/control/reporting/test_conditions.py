@@ -1,4 +1,4 @@
-"""When the times of conditions change."""
+"""When the transition times of conditions change."""
 
 from datetime import timedelta
 

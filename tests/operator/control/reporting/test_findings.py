@@ -1,4 +1,4 @@
-"""The conditions that follow from evidence: their reasons, and sentences that help."""
+"""Conditions derived from evidence: their reasons and helpful messages."""
 
 import pytest
 from builders import pod, refused, seen, service
@@ -135,7 +135,7 @@ def test_no_node_at_all():
     assert reasons(seen(no_capacity="none"))["Ready"] == ("False", "NoNUMANodeFits")
 
 
-def test_a_stuck_rollout_names_its_cause_and_counts_who_serves():
+def test_a_stuck_rollout_names_its_cause_and_counts_serving_replicas():
     requested = service(replicas=3)
     old = (pod(0, of=requested, spec_hash="old"), pod(1, of=requested, spec_hash="old"))
     stuck = not_running(replica=2, of=requested, waiting=("ImagePullBackOff", "not found"))
@@ -150,7 +150,9 @@ def test_a_stuck_rollout_names_its_cause_and_counts_who_serves():
     begun = seen(*old, pod(2, of=requested), rollout=Rollout(outdated=old))
     assert reasons(begun, requested)["Ready"] == ("False", "RollingOut")
     gone = seen(*old, stuck, rollout=Rollout(outdated=old[1:]))
-    assert reasons(gone, requested)["Ready"] == ("False", "ImagePullFailed"), "it may be why another is missing"
+    assert reasons(gone, requested)["Ready"] == ("False", "ImagePullFailed"), (
+        "it may explain why another pod is missing"
+    )
 
 
 def test_a_serving_replica_is_available_while_others_start_and_after_a_rejection():

@@ -1,4 +1,4 @@
-"""NUMAPinned: the reasons, one by one, from the reports that a process gives."""
+"""NUMAPinned: each reason, from the reports of an engine process."""
 
 import pytest
 from builders import pod, service

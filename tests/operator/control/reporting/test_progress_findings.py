@@ -1,4 +1,4 @@
-"""When a service that is not ready stops to count as one on its way, for people and for tools."""
+"""When a service that is not ready stops counting as in progress, for users and for tools."""
 
 import pytest
 from builders import NOW, pod, seen, service

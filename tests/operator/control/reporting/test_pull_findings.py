@@ -1,4 +1,4 @@
-"""ModelPulled says what became of the pull, with the way out."""
+"""ModelPulled reports the result of the pull and how to fix a failure."""
 
 import pytest
 from builders import pod, seen, service

@@ -18,9 +18,9 @@ HOLDS = {
     "Filled",
     "Full",
 }
-"""Reasons of conditions that are as they should be."""
+"""Reasons of conditions in their normal state."""
 PROGRESS = {"Blocked", "Draining", "WaitingToRetry", "StartingPods"}
-"""Reasons of Progressing alone, whose messages say everything."""
+"""Reasons used only by Progressing; their messages are sufficient."""
 
 
 FINDINGS = ("findings", "progress_findings", "numa_findings", "exit_reasons", "pull_findings")
@@ -29,7 +29,7 @@ STATES_OF_COPIES = {"Present", "Removing", "Failed", "Waiting"}
 
 
 def reasons() -> set[str]:
-    """Strings in the modules that make findings which have the form of a reason."""
+    """Strings with the form of a reason, in the modules that create findings."""
     words = set()
     for module in (*FINDINGS, *CACHES):
         for node in ast.walk(ast.parse((REPORTING / f"{module}.py").read_text())):
@@ -37,7 +37,7 @@ def reasons() -> set[str]:
                 words.add(node.value)
     states = {"True", "False", "Unknown", "Guaranteed", "OOMKilled", "PodInitializing", "Require", "Off", "SingleNode"}
     pulls = {word for word in words if "Image" in word and word != "ImagePullFailed"}
-    pulls |= {"CreateContainerConfigError", "Evicted"}  # what is seen, which becomes a reason of ours
+    pulls |= {"CreateContainerConfigError", "Evicted"}  # observed reasons, which are mapped to our own
     return (
         {word for word in words if word.isalnum() and word[0].isupper() and word != word.upper()}
         - states

@@ -19,7 +19,7 @@ def test_effective_values_are_the_engines_own():
     numbers = {"batch_slots": 4, "capacity_tokens": 5024}
     found = {"kvCacheTokens": 5024, "guaranteedConcurrency": 4, "guaranteedPromptTokens": 256, "maxNewTokens": 1000}
     requested, left_out = service(engine={"maxNewTokens": 1000, "cacheLens": 5000}), service()
-    assert read_effective(requested, {"numbers": numbers}).to_api() == found, "of an older runtime, which does not say"
+    assert read_effective(requested, {"numbers": numbers}).to_api() == found, "an older runtime does not report it"
     assert read_effective(left_out, {"numbers": {**numbers, "max_new_tokens": 1000}}).to_api() == found
     with pytest.raises(MALFORMED):
         read_effective(left_out, {"numbers": numbers})

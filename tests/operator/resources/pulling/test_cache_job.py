@@ -66,7 +66,7 @@ def test_folders_differ_by_cache_model_and_source():
     assert len(folders) == 5
     assert all(folder.startswith("ns.models.") for folder in folders)
     same = model_cache(cached(endpoint="https://mirror.example"))
-    assert folder_of(same, same.spec.models[0]) in folders, "a mirror has the same model"
+    assert folder_of(same, same.spec.models[0]) in folders, "a mirror provides the same model"
 
 
 def test_a_removal_tolerates_every_taint_and_needs_no_token():
@@ -129,7 +129,7 @@ def test_affinity_of_the_spec_is_combined_with_each_node():
     assert on_nodes(None, None) is None
     assert on_nodes(requested, None) == requested
     wrong = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": "zone"}}}
-    assert on_nodes(wrong, ["n1"]) == wrong, "the API server refuses it"
+    assert on_nodes(wrong, ["n1"]) == wrong, "the API server rejects it"
 
 
 @pytest.mark.parametrize(

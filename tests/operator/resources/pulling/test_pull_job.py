@@ -1,4 +1,4 @@
-"""The Job that pulls a model, the policy of its pod, and the engine that finds what was pulled."""
+"""The Job that pulls a model, the network policy of its pod, and the engine that uses the pulled model."""
 
 import pytest
 from builders import service
@@ -61,7 +61,7 @@ def test_it_belongs_to_the_service_and_reserves_no_whole_cpu():
     job = job_of(one)
     [owner] = job["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("InferenceService", one.uid)
-    assert "controller" not in owner, "another service that names the same will own it, too"
+    assert "controller" not in owner, "another service with the same source will own it, too"
     pod = job["spec"]["template"]["spec"]
     [container] = pod["containers"]
     assert container["image"] == "runtime:1-cpu"

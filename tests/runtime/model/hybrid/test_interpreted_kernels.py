@@ -16,7 +16,7 @@ import torch
 from ballast.engine.startup.build import EngineSettings
 from ballast.model.batch import Batch
 from ballast.tiny.presets import PRESETS
-from ballast.tiny.shape import TinyShape
+from ballast.tiny.shape import TinyKimiDelta, TinyShape
 from devkit.long import if_long
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -69,7 +69,8 @@ def windowed(arch: str, **changes: Any) -> TinyShape:
 
 
 def batches() -> list[Batch]:
-    """A prompt in blocks 1 and 2, and a decode step after it. Layers with a window have the same blocks."""
+    """A prompt in blocks 1 and 2, and a decode step after it. Layers with a window have the same blocks, recurrent
+    layers slot 1."""
     slots = np.arange(16, 16 + NUM_TOKENS + 1, dtype=np.int32)
     blocks, ends = np.array([1, 2], np.int32), np.array([0, 2], np.int32)
 
@@ -82,6 +83,7 @@ def batches() -> list[Batch]:
             kv_indptr=ends,
             kv_indices=blocks,
             sampled=np.arange(end - begin, dtype=np.int64),
+            states=tuple(np.array(table, np.int32) for table in ([1 if begin else 0], [1], [0, 0], [], [])),
         )
 
     return [batch(0, NUM_TOKENS), batch(NUM_TOKENS, NUM_TOKENS + 1)]
@@ -97,10 +99,11 @@ CASES = {
         "q8_0",
     ),
     "v3": (small("v3"), "q8_0"),
+    "kimilinear": (small("kimilinear", kimi_delta=TinyKimiDelta(attention_layers=(1,))), "q8_0"),
 }
 
 
-@pytest.mark.parametrize("arch", ["gptoss", "laguna", "mistral4", *if_long("mimov2", "step35", "v3")])
+@pytest.mark.parametrize("arch", ["gptoss", "laguna", "mistral4", "kimilinear", *if_long("mimov2", "step35", "v3")])
 def test_a_gpus_kernels_give_the_logits_of_torchs_operations(
     written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

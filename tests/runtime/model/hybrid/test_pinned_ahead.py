@@ -16,12 +16,15 @@ from ballast.engine.startup.build import EngineSettings
 from ballast.host import machine
 from ballast.host.machine import Memory
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
+from ballast.model.hybrid.copies.device_states import DeviceStates
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.platforms import pinned_memory
 from ballast.model.hybrid.platforms.interface import Bytes
 from ballast.model.hybrid.platforms.pinned_memory import take_pinned
 from ballast.model.hybrid.platforms.platform_of import platform_of
-from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier
+from ballast.model.tiers import host_tier
+from ballast.model.tiers.cache_blocks import num_states_in
+from ballast.model.tiers.host_tier import PIECE_BYTES, HostTier, piece_sizes
 from devkit.cluster.waiting import wait_for
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -103,28 +106,28 @@ class Taken:
         self.held -= 1
 
 
-@pytest.mark.parametrize(("requested", "expected"), [(0, 0), (99, 0), (100, 100), (250, 200), (1000, 1000)])
-def test_another_thread_allocates_whole_pieces_that_are_released(requested: int, expected: int) -> None:
+@pytest.mark.parametrize("sizes", [[], [100], [100] * 10, [100, 100, 60, 60]], ids=str)
+def test_another_thread_allocates_pieces_that_are_released(sizes: list[int]) -> None:
     taken = Taken()
-    with PinnedAhead(requested, 100, taken.take) as ahead:
+    with PinnedAhead(sizes, taken.take) as ahead:
         ahead.wait()
-    assert taken.num_bytes == expected
+    assert taken.num_bytes == sum(sizes)
     assert taken.held == 0
     assert threading.get_ident() not in taken.threads
 
 
-@pytest.mark.parametrize(("requested", "expected"), [(99, 0), (100, 1)])
-def test_the_thread_is_bound_to_a_device_if_it_allocates_memory(requested: int, expected: int) -> None:
+@pytest.mark.parametrize("sizes", [[], [100]], ids=str)
+def test_the_thread_is_bound_to_a_device_if_it_allocates_memory(sizes: list[int]) -> None:
     taken, bound = Taken(), []
-    with PinnedAhead(requested, 100, taken.take, lambda: bound.append(threading.get_ident())) as ahead:
+    with PinnedAhead(sizes, taken.take, lambda: bound.append(threading.get_ident())) as ahead:
         ahead.wait()
-    assert len(bound) == expected
+    assert len(bound) == len(sizes)
     assert set(bound) == taken.threads
 
 
 def test_take_returns_pre_pinned_memory_first_and_then_new_memory() -> None:
     taken = Taken()
-    with PinnedAhead(250, 100, taken.take) as ahead:
+    with PinnedAhead([100, 100], taken.take) as ahead:
         ahead.wait()
         pieces = [ahead.take(100), ahead.take(60)]
         assert [piece.nbytes for piece in pieces] == [100, 60]
@@ -132,16 +135,45 @@ def test_take_returns_pre_pinned_memory_first_and_then_new_memory() -> None:
         pieces.append(ahead.take(30))
         assert taken.num_bytes == 230
     assert taken.held == 3
-    with PinnedAhead(100, 100, taken.take) as ahead:
+    with PinnedAhead([100], taken.take) as ahead:
         assert ahead.take(101).nbytes == 101, "longer than a piece"
         assert ahead.take(49).nbytes == 49, "most of a piece would be unused"
     assert taken.num_bytes == 230 + 100 + 101 + 49
     assert taken.held == 3
 
 
+def test_the_smallest_piece_that_fits_is_used() -> None:
+    taken = Taken()
+    with PinnedAhead([100, 60, 60], taken.take) as ahead:
+        got = [ahead.take(num_bytes) for num_bytes in (60, 55, 50, 50)]
+        assert [piece.nbytes for piece in got] == [60, 55, 50, 50]
+        assert taken.num_bytes == 220 + 50, "the fourth one is new"
+    assert taken.held == 4
+
+
+@pytest.mark.parametrize("num_floats", [75_000, 150_000, 40_000, 70_123 * 2])
+@pytest.mark.parametrize("num_bytes", [9 << 20, (9 << 20) + 600_000, 12 << 20])
+def test_a_tier_uses_all_memory_that_was_allocated_ahead(
+    monkeypatch: pytest.MonkeyPatch, num_floats: int, num_bytes: int
+) -> None:
+    """And no more than it may, in which it holds as many states as the plan says."""
+    monkeypatch.setattr(host_tier, "PIECE_BYTES", 1 << 20)
+    taken, state_bytes = Taken(10**9), 4 * num_floats
+    with PinnedAhead(piece_sizes(num_bytes, state_bytes), taken.take) as ahead:
+        ahead.wait()
+        in_advance = taken.num_bytes
+        states = DeviceStates([[torch.zeros(3, num_floats)]], ahead.take)
+        tier = HostTier(DeviceBlocks([torch.zeros(64, 128)], 16, ahead.take), num_bytes, states)
+    assert tier.num_states == num_states_in(num_bytes, state_bytes) > 0
+    used = tier.num_states * tier.state_bytes + tier.num_blocks * tier.block_bytes
+    assert num_bytes - tier.block_bytes < used <= num_bytes
+    assert taken.num_bytes <= num_bytes
+    assert taken.num_bytes - in_advance < 1 << 20, "a shorter piece of blocks"
+
+
 def test_a_refusal_ends_the_thread_without_an_error() -> None:
     taken = Taken(most=3)
-    with PinnedAhead(1000, 100, taken.take) as ahead:
+    with PinnedAhead([100] * 10, taken.take) as ahead:
         ahead.wait()
         assert taken.held == 3
         got = [ahead.take(100) for _ in range(3)]
@@ -159,7 +191,7 @@ def test_a_failing_load_does_not_wait_for_all_memory() -> None:
         return taken.take(num_bytes)
 
     def loads() -> None:
-        with PinnedAhead(1000, 100, take):
+        with PinnedAhead([100] * 10, take):
             assert begun.wait(10)
             threading.Timer(0.1, failed.set).start()
             raise ValueError("a tensor is missing")
@@ -171,10 +203,10 @@ def test_a_failing_load_does_not_wait_for_all_memory() -> None:
 
 def test_give_back_releases_memory_during_allocation() -> None:
     taken = Taken(most=10**9)
-    with PinnedAhead(10**12, 100, taken.take) as ahead:
+    with PinnedAhead([100] * 10**6, taken.take) as ahead:
         wait_for("some of it", lambda: taken.held)
         ahead.give_back()
-        assert taken.num_bytes < 10**12
+        assert taken.num_bytes < 10**8
         assert taken.held == 0
 
 
@@ -188,7 +220,7 @@ def test_timing_starts_after_the_memory_is_pinned(written: MakeTiny, caplog: pyt
         reported.extend(caplog.messages)
         return np.zeros(num_bytes, np.uint8)
 
-    with PinnedAhead(100, 100, take) as ahead:
+    with PinnedAhead([100], take) as ahead:
         load_hybrid(
             written(arch="v3", quant="f32").gguf,
             torch.device("cpu"),
@@ -205,7 +237,7 @@ def test_timing_starts_after_the_memory_is_pinned(written: MakeTiny, caplog: pyt
 @pytest.mark.gpu
 def test_the_tier_gets_pre_pinned_memory_that_a_gpu_copies() -> None:
     rows = torch.arange(64 * 8192, device="cuda").to(torch.uint8).view(64, 8192)
-    with PinnedAhead(2 * PIECE_BYTES, PIECE_BYTES, platform_of(rows.device).host_memory()) as ahead:
+    with PinnedAhead(piece_sizes(2 * PIECE_BYTES), platform_of(rows.device).host_memory()) as ahead:
         cache = DeviceBlocks([rows], 16, ahead.take)
         tier = HostTier(cache, 2 * PIECE_BYTES)
     assert tier.num_blocks * tier.block_bytes == 2 * PIECE_BYTES

@@ -24,12 +24,18 @@ from ballast.model.hybrid import backends
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.recurrent import chunk_kernels, conv_kernels, delta_kernels, triton_recurrence
+from ballast.model.hybrid.recurrent import (
+    chunk_kernels,
+    conv_kernels,
+    delta_kernels,
+    row_decay_kernels,
+    triton_recurrence,
+)
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.slices import SliceSizes
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks
 from ballast.model.metadata import read_spec
-from ballast.model.packed_tensors import Packing
+from ballast.model.packed_tensors import LayerTensors, Packing
 from ballast.model.runner import Runner
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
@@ -57,7 +63,7 @@ SETTINGS = EngineSettings(
 )
 STREAM_FROM = 30
 CLOSE = {"rtol": 1e-3, "atol": 2e-4}
-ARCHS = ["qwen3next", "qwen35"]
+ARCHS = ["qwen3next", "qwen35", "kimilinear"]
 
 
 @pytest.fixture(scope="module", params=[*ARCHS, "older"])
@@ -156,7 +162,7 @@ def test_the_gpus_kernels_give_the_logits_of_the_cpu(file: Path, monkeypatch: py
         def recurrence(self, mixer: Any, rms_eps: float) -> Any:
             return TritonRecurrence(mixer, rms_eps)
 
-    for module in (chunk_kernels, conv_kernels, delta_kernels):
+    for module in (chunk_kernels, conv_kernels, delta_kernels, row_decay_kernels):
         name = module.__name__.rpartition(".")[2]
         monkeypatch.setattr(triton_recurrence, name, interpreted(module, monkeypatch))
     steps = [
@@ -172,6 +178,26 @@ def test_the_gpus_kernels_give_the_logits_of_the_cpu(file: Path, monkeypatch: py
 
 def test_slices_of_a_step_pass_states_on(file: Path) -> None:
     expected, model = logits_of(load(file)), load(file, slices=SliceSizes(tokens=11, long_from=None))
+    compare(logits_of(model), expected)
+
+
+def test_matrices_of_different_types_give_the_logits_of_stacked_ones(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = logits_of(load(file))
+    monkeypatch.setattr(LayerTensors, "are_stackable", lambda *_: False)
+    compare(logits_of(load(file)), expected)
+
+
+def test_long_slices_pass_states_on_outside_the_latent_space(written: MakeTiny) -> None:
+    file = written(arch="kimilinear", mla="split", quant="f32").gguf
+    expected = logits_of(load(file))
+    model = load(file, slices=SliceSizes(tokens=11, long_tokens=20, long_from=15))
+    batch = batch_of(Row(0, 0, 30, 0, 1, [(7, 2), (28, 3)]), Row(1, 0, 9, 0, 4))
+    [device] = model.devices
+    device.attention = device.prefill_attention
+    step = device.prepared(batch, is_prefill=False)
+    assert [part.is_long for part in step.slices] == [True, True, False]
     compare(logits_of(model), expected)
 
 

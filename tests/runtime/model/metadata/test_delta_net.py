@@ -29,7 +29,7 @@ def read(path: Path, **changes: Any) -> ModelSpec:
 
 
 def plain(spec: ModelSpec) -> ModelSpec:
-    """Without the number that files round."""
+    """The spec without the number that files round."""
     return replace(spec, rms_eps=0.0)
 
 
@@ -37,7 +37,7 @@ def of(**keys: Any) -> dict[str, Any]:
     return {f"qwen3next.{key.replace('__', '.')}": value for key, value in keys.items()}
 
 
-def test_a_file_is_what_it_was_written_as(tmp_path: Path):
+def test_a_written_file_is_read_back_equal(tmp_path: Path):
     assert plain(read(tmp_path)) == plain(QWEN3_NEXT_SPEC)
     spec = read_spec(open_gguf(write_hollow_model(tmp_path / "80b.gguf", QWEN3_NEXT_80B_SPEC, {})))
     assert plain(spec) == plain(QWEN3_NEXT_80B_SPEC)
@@ -62,7 +62,7 @@ def test_sections_divide_the_rotated_pairs(tmp_path: Path, sections: object):
         read_spec(gguf)
 
 
-def test_every_fourth_layer_has_attention_unless_the_file_says_so(tmp_path: Path):
+def test_every_fourth_layer_has_attention_by_default(tmp_path: Path):
     assert plain(read(tmp_path, metadata=of(attention__recurrent_layers=None))) == plain(QWEN3_NEXT_SPEC)
     named = read(tmp_path, metadata=of(attention__recurrent_layers=None, full_attention_interval=4))
     assert plain(named) == plain(QWEN3_NEXT_SPEC)

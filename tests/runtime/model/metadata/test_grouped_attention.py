@@ -1,5 +1,4 @@
-"""Files whose attention has keys and values of several heads: Qwen3-MoE's, GLM-4.5's, MiniMax-M2's, Hunyuan 3's and
-dots.llm1's."""
+"""Files whose attention has several key and value heads: Qwen3-MoE, GLM-4.5, MiniMax-M2, Hunyuan 3 and dots.llm1."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def test_hunyuan_tensors_determine_which_layers_are_dense(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("width", "found"), [(32, 1), (64, 2), (0, 0)])
-def test_the_width_of_shared_experts_says_their_number(tmp_path: Path, width: int, found: int) -> None:
+def test_the_number_of_shared_experts_follows_from_their_width(tmp_path: Path, width: int, found: int) -> None:
     spec = changed(HUNYUAN_SPEC, num_shared=found)
     gguf = file_of(tmp_path, spec, {"expert_shared_feed_forward_length": width})
     assert experts_of(spec) == replace(experts_of(read_spec(gguf)), routing=spec.routing)
@@ -141,7 +140,7 @@ def test_glm_files_must_say_whether_weights_are_normalised(tmp_path: Path) -> No
         read_spec(file_of(tmp_path, GLM_SPEC, {"expert_weights_norm": None}))
 
 
-def test_qwen3_normalises_unless_its_config_says_no(tmp_path: Path) -> None:
+def test_qwen3_normalises_unless_its_config_disables_it(tmp_path: Path) -> None:
     gguf = file_of(tmp_path, QWEN3_SPEC)
     assert read_spec(gguf).routing.normalize_weights
     assert not read_spec(gguf, HfConfig(norm_topk_prob=False)).routing.normalize_weights

@@ -1,4 +1,4 @@
-"""Files of Kimi Linear, most of whose layers are Kimi Delta Attention."""
+"""Files of Kimi Linear, where most layers are Kimi Delta Attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(path: Path, spec: ModelSpec = KIMI_LINEAR_SPEC, **changes: Any) -> Mode
 
 
 def plain(spec: ModelSpec) -> ModelSpec:
-    """Without the numbers that files round."""
+    """The spec without the numbers that files round."""
     return replace(changed(spec, weights_scale=1.0), rms_eps=0.0)
 
 
@@ -39,7 +39,7 @@ def of(**keys: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", ["joint", "split"])
-def test_a_file_is_what_it_was_written_as(tmp_path: Path, layout: str):
+def test_a_written_file_is_read_back_equal(tmp_path: Path, layout: str):
     spec = changed(KIMI_LINEAR_SPEC, mla_layout=layout)
     assert plain(read(tmp_path, spec)) == plain(spec)
     assert spec.ropes == ()

@@ -1,4 +1,4 @@
-"""Keys that older conversions left out: taken from the table of known models, or refused, never guessed."""
+"""Keys that older conversions omit: taken from the table of known models, or an error; never guessed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 
 
 def file_of(tmp_path: Path, spec: ModelSpec, without: tuple[str, ...], **values: object) -> GgufModel:
-    """A file of `spec` that lacks some keys and has others changed. Its weights are a hole."""
+    """A file of `spec` with some keys missing and others changed. Its weights are a hole."""
     gguf = open_gguf(write_hollow_model(tmp_path / "m.gguf", spec, {}))
     dropped = {f"deepseek2.{key}" for key in without}
     metadata: Mapping[str, Any] = {key: value for key, value in gguf.metadata.items() if key not in dropped}
@@ -138,7 +138,7 @@ def test_a_known_model_needs_no_keys_that_old_files_lack(
 
 
 def test_k2_without_betas_uses_the_frequencies_of_its_config(tmp_path: Path) -> None:
-    """With the paper's beta_fast of 32, 11 of the 32 pairs would turn up to 9 times slower."""
+    """With the paper's beta_fast of 32, 11 of the 32 pairs would rotate up to 9 times too slowly."""
     found = inverse_frequencies(read_spec(file_of(tmp_path, K2, BETAS)).rope)
     rope = {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 32.0, "original_max_position_embeddings": 4096}
     ramp = {"beta_fast": 1, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
@@ -190,7 +190,7 @@ def test_an_unknown_model_is_refused_for_every_missing_key_that_matters(tmp_path
     gguf = open_gguf(write_model(tmp_path / "m.gguf", V3_SPEC, metadata={f"deepseek2.{key}": None}))
     message = refusal(gguf)
     assert f"m.gguf lacks deepseek2.{key}, and its dimensions do not match a known model; pass --model_path" in message
-    assert "lacks" in refusal(gguf, HfConfig()), "a config.json that does not have it either is no help"
+    assert "lacks" in refusal(gguf, HfConfig()), "a config.json without the key does not help"
 
 
 def test_weights_of_shared_experts_without_their_number_are_not_left_out(tmp_path: Path) -> None:

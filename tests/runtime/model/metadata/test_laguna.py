@@ -1,4 +1,4 @@
-"""Files of Laguna, whose layers differ in heads, windows and rotations, and whose gates are of heads or entries."""
+"""Files of Laguna, whose layers differ in heads, windows and rotations, and whose gates are per head or per entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files whose layers have heads, rotations and sinks of their own: MiMo-V2's."""
+"""Files of MiMo-V2, whose layers differ in heads, rotations and sinks."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_every_member_of_the_family_is_read_back_as_written(tmp_path: Path, spec
     check_tensors(gguf, found)
 
 
-# Files of these have no matrix that a layout would split.
+# Files of these architectures have no matrix that a layout would split.
 ONE_LAYOUT = ("qwen3", "glm45", "glm45air", "minimaxm2", "hy3", "dots1", "gptoss", "step35")
 
 

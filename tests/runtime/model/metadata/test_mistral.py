@@ -1,4 +1,4 @@
-"""Files of Mistral: the factor of queries by position, and keys that conversions leave out."""
+"""Files of Mistral: the query factor by position, and keys that conversions omit."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SCALE, LENGTH = "attention.temperature_scale", "attention.temperature_length"
 
 
 def read(folder: Path, spec: ModelSpec, keys: Mapping[str, Any], config: HfConfig | None = None) -> ModelSpec:
-    """The spec of a file with these keys, without their prefix; None leaves one out."""
+    """The spec of a file with these keys, without their prefix; None omits a key."""
     metadata = {f"{spec.architecture.name}.{key}": value for key, value in keys.items()}
     return read_spec(open_gguf(write_model(folder / "m.gguf", spec, metadata=metadata)), config)
 
 
-def test_files_of_mistral4_may_lack_what_all_have_in_common(tmp_path: Path) -> None:
+def test_mistral4_files_may_omit_keys_with_one_value(tmp_path: Path) -> None:
     omitted = ("expert_gating_func", "expert_group_count", "expert_weights_norm", "expert_weights_scale", SCALE)
     omitted += (LENGTH, *(f"rope.scaling.yarn_{name}" for name in ("beta_fast", "beta_slow", "log_multiplier")))
     found, given = read(tmp_path, MISTRAL4_SPEC, dict.fromkeys(omitted)), MISTRAL4_SPEC

@@ -1,4 +1,4 @@
-"""YaRN keys that files leave out, and keys that scale positions in other ways."""
+"""YaRN keys that files omit, and keys that scale positions in other ways."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from devkit.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
 from devkit.models.specs.qwen3 import QWEN3_SPEC
 
 PUBLISHED = {"type": "yarn", "factor": 4.0, "original_context_length": 32768}
-"""What published files of Qwen3 with a context of 128K hold."""
+"""The keys of published Qwen3 files with a context of 128K."""
 
 
 def spec_of(folder: Path, spec: ModelSpec, **scaling: Any) -> ModelSpec:
-    """The spec of a file that has only these of the keys `rope.scaling.*`."""
+    """The spec of a file with only these `rope.scaling.*` keys."""
     plain = dict.fromkeys(
         ("type", "factor", "original_context_length", "yarn_beta_fast", "yarn_beta_slow", "yarn_log_multiplier")
     )

@@ -1,4 +1,4 @@
-"""Files whose attention sees the positions that an indexer chooses: DeepSeek V3.2's and GLM-5's."""
+"""Files with sparse attention, where an indexer chooses the visible positions: DeepSeek V3.2 and GLM-5."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def file_of(
 
 
 @SPECS
-def test_a_file_says_its_indexer(tmp_path: Path, spec: ModelSpec) -> None:
+def test_the_indexer_is_read_from_the_file(tmp_path: Path, spec: ModelSpec) -> None:
     gguf = file_of(tmp_path, spec)
     check_tensors(gguf, spec)
     found = read_spec(gguf)

@@ -46,7 +46,7 @@ def grouped(spec: ModelSpec, layer: int) -> GroupedSpec:
 
 
 def units(spec: ModelSpec) -> list[tuple[object, object]]:
-    """By layer: that of experts, that of every token."""
+    """By layer: the unit of routed experts (None without), and that of the shared expert or dense layer."""
     found: list[tuple[object, object]] = []
     for layer in spec.layers:
         experts = layer.experts

@@ -1,4 +1,4 @@
-"""Files whose layers have windows: gpt-oss's."""
+"""Files of gpt-oss, whose layers have windows."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_biases_of_experts_are_read_as_f32_alone(tmp_path: Path) -> None:
 
 
 def test_the_ramp_of_yarn_is_not_rounded() -> None:
-    """Where transformers puts it for the real models, with truncate false: between pairs 8.0928 and 17.3980."""
+    """transformers puts the ramp there for the real models, with truncate false: between pairs 8.0928 and 17.3980."""
     rope = GPT_OSS_20B_SPEC.ropes[0]
     plain = rope.theta ** (-np.arange(32) / 32)
     share = (1 - inverse_frequencies(rope) / plain) / (1 - 1 / 32)

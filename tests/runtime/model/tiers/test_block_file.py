@@ -63,7 +63,7 @@ def test_another_process_finds_written_blocks(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
         found = file.restored()
-        assert found.blocks.tolist() == [6, 7, 5, 3], "children first, and what was written last comes last"
+        assert found.blocks.tolist() == [6, 7, 5, 3], "children first, and the block written last comes last"
         assert found.parents.tolist() == [3, 5, 3, 0]
         assert np.array_equal(found.tokens.reshape(-1, BLOCK_TOKENS)[1], tokens(7))
         for block in (3, 5, 6, 7):
@@ -97,7 +97,7 @@ def test_blocks_after_a_rewritten_block_are_dropped(tmp_path: Path) -> None:
     filled(tmp_path)
     with opened(tmp_path) as file:
         file.write(5, 3, tokens(5), NO_SALT, content(5))
-    assert restored(tmp_path) == [6, 5, 3], "7 was written after another 5"
+    assert restored(tmp_path) == [6, 5, 3], "7 was written after another block 5"
 
 
 def test_a_dropped_block_also_drops_its_successors(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_other_sets_are_removed_unless_in_use(tmp_path: Path) -> None:
     with opened(tmp_path, OTHER) as used:
         remove_others(tmp_path, KEY)
         assert used.path.exists()
-    (tmp_path / f"ballast-kv-{'3' * 32}").mkdir()  # whose removal was cut off
+    (tmp_path / f"ballast-kv-{'3' * 32}").mkdir()  # its removal was interrupted
     remove_others(tmp_path, KEY)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ballast-kv-notes", "letters"]
 
@@ -246,6 +246,6 @@ def test_a_process_killed_during_a_write_leaves_complete_blocks(tmp_path: Path) 
         writer.send_signal(signal.SIGKILL)
     with opened(tmp_path) as file:
         found = file.restored()
-        assert len(found.blocks) >= NUM_BLOCKS - 1, "all but the one that was being written"
+        assert len(found.blocks) >= NUM_BLOCKS - 1, "all except the block that was being written"
         for block, own in zip(found.blocks.tolist(), found.tokens.reshape(-1, BLOCK_TOKENS), strict=True):
             assert np.array_equal(read(file, block), content(int(own[0]) // 100))

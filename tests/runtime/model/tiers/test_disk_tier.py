@@ -1,4 +1,4 @@
-"""The disk tier of a device: slow copies, failed copies, and the inputs of its folder's name."""
+"""A device's disk tier: slow copies, failed copies, and the inputs of its folder's name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BLOCK_BYTES, BLOCK_TOKENS, NUM_BLOCKS = 4096, 4, 8
 
 
 class Device:
-    """A cache whose copies in are done when the test says so, or fail."""
+    """A cache whose copies to the device complete when the test allows it, or fail."""
 
     block_bytes, layout = BLOCK_BYTES, "a test's"
 
@@ -35,7 +35,7 @@ class Device:
         self.has_begun = threading.Event()
         self.error: Exception | None = None
         self.copied: Callable[[int], bool] = lambda block: False
-        """Copies to which blocks are done before `may_end`."""
+        """Blocks whose copies complete before `may_end`."""
 
     def new_memory(self, num_blocks: int) -> Bytes:
         return np.zeros((num_blocks, BLOCK_BYTES), np.uint8)
@@ -50,9 +50,10 @@ class Device:
         return SimpleNamespace(query=lambda: self.may_end.is_set() or all(map(self.copied, blocks)))
 
 
-def moved(tier_block: int, block: int) -> sched.Transfer:
+def moved(tier_block: int, block: int, tier_state: int = 0, state: int = 0) -> sched.Transfer:
     tokens = np.arange(BLOCK_TOKENS, dtype=np.int32)
-    ids = {"tier_block": tier_block, "block": block, "window_block": 0, "parent": tier_block - 1, "tier_state": 0}
+    ids = {"tier_block": tier_block, "block": block, "window_block": 0, "parent": tier_block - 1}
+    ids |= {"tier_state": tier_state, "state": state}
     return cast(sched.Transfer, SimpleNamespace(**ids, tokens=tokens, salt=NO_SALT))
 
 
@@ -78,7 +79,7 @@ def test_copies_to_the_cache_do_not_block_requests(device: Device, tier: DiskTie
     assert device.has_begun.wait(30)
     assert tier.poll().fetched == []
     tier.cancel(7)
-    assert tier.poll().fetched == [], "the device still writes to its blocks"
+    assert tier.poll().fetched == [], "the device is still writing to its blocks"
     device.may_end.set()
     assert wait_for("its end", lambda: tier.poll().fetched) == [Fetched(7, 2)]
 
@@ -97,7 +98,7 @@ def test_damaged_blocks_are_distinguished_from_cancelled_fetches(
     device: Device, tier: DiskTier, tmp_path: Path
 ) -> None:
     contents = np.memmap(next(tmp_path.glob("*/contents")), np.uint8, mode="r+")
-    contents[BLOCK_BYTES] ^= 1  # of the second block
+    contents[BLOCK_BYTES] ^= 1  # in the second block
     contents.flush()
     device.may_end.set()
     tier.fetch(7, [moved(1, 5), moved(2, 6)])
@@ -111,10 +112,53 @@ def test_damaged_blocks_are_distinguished_from_cancelled_fetches(
     assert tier.poll().fetched == [Fetched(9, 0)]
 
 
+class States:
+    """The slots of a device, whose copies are done at once."""
+
+    state_bytes, layout = 2 * BLOCK_BYTES, "a test's"
+
+    def new_memory(self, num_states: int) -> Bytes:
+        return np.zeros((num_states, self.state_bytes), np.uint8)
+
+    def copy_out(self, slots: Sequence[int], to: Sequence[Bytes]) -> Any:
+        for slot, row in zip(slots, to, strict=True):
+            row[:] = slot
+        return DONE
+
+    def copy_in(self, slots: Sequence[int], sources: Sequence[Bytes]) -> Any:
+        return DONE
+
+    def before_writing(self, slots: Sequence[int], alive: Callable[[], None]) -> None:
+        """Nothing is copied any more."""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_damaged_states_are_dropped_and_their_blocks_remain(device: Device, tmp_path: Path, fails: bool) -> None:
+    """If the copies of the blocks before fail, they are not reported as whole."""
+    sizes = NUM_BLOCKS, BLOCK_BYTES, BLOCK_TOKENS, 3, States.state_bytes
+    made = DiskTier(BlockFile(tmp_path, "1" * 32, *sizes), device, 4, lambda: None, States(), 2)
+    made.store([moved(1, 1), moved(2, 2)])
+    made.store_states([moved(1, 0, 1, 5), moved(2, 0, 2, 6)])
+    wait_for("all to be written", lambda: (len(made._free_rows), len(made._free_state_rows)) == (4, 2))
+    contents = np.memmap(next(tmp_path.glob("*/states")), np.uint8, mode="r+")
+    contents[States.state_bytes] ^= 1  # of the second state
+    contents.flush()
+    device.may_end.set()
+    device.error = RuntimeError("the device refuses") if fails else None
+    made.fetch(7, [moved(1, 5), moved(2, 6, 2, 3)])
+    expected = Fetched(7, 0) if fails else Fetched(7, 1, is_state_damaged=True)
+    assert wait_for("its end", lambda: made.poll().fetched) == [expected]
+    made.close(30)
+    file = BlockFile(tmp_path, "1" * 32, *sizes)
+    found = file.restored()
+    assert dict(zip(found.blocks.tolist(), found.states, strict=True)) == {1: 1, 2: 0}
+    file.close()
+
+
 def test_a_sequence_that_fetches_again_during_its_first_read_is_reported_once(
     device: Device, tier: DiskTier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Preempted after the first fetch was given up, it asks for the same blocks."""
+    """Preempted after its first fetch was cancelled, it requests the same blocks."""
     read, is_reading, goes_on = tier._file.read, threading.Event(), threading.Event()
 
     def slow(block: int, into: Bytes) -> bool:

@@ -1,4 +1,4 @@
-"""How fast a place is, as of what it has brought."""
+"""Read speed of a tier, estimated from completed reads."""
 
 import pytest
 

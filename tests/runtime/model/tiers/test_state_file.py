@@ -1,4 +1,4 @@
-"""Recurrent states in a folder belong to a write of a block, and are read only whole."""
+"""Recurrent states in a folder belong to one write of a block, and are read only if complete."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_state_is_lost_with_its_block(filled: Path) -> None:
 
 @pytest.mark.parametrize("lost", [5, None])
 def test_a_state_is_not_found_after_other_tokens_in_its_block(filled: Path, lost: int | None) -> None:
-    """Although the write of which it was has gone from the heads of blocks: numbers of writes do not repeat."""
+    """Even if the block's header no longer has the number of that write: write numbers are never reused."""
     with opened(filled) as file:
         if lost is None:
             file.discard()
@@ -93,7 +93,7 @@ def test_a_state_is_not_found_after_other_tokens_in_its_block(filled: Path, lost
 def test_the_last_of_several_states_is_found(filled: Path) -> None:
     with opened(filled) as file:
         file.write_state(4, 3, state(4))
-        file.write_state(1, 3, state(7))  # in the place of the other block's
+        file.write_state(1, 3, state(7))  # in the slot of the other block's state
     assert restored(filled) == {3: 1}
     with opened(filled) as file:
         assert np.array_equal(read(file, 1, 3), state(7))

@@ -1,4 +1,4 @@
-"""A call that a request forces is written in each family's own form, and read from it, by a server of a small model."""
+"""A forced call is written in each model family's own form and parsed from it, with a server and a small model."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ PARAMETERS = {
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": PARAMETERS}} for name in ("forecast", "weather")]
 
 FIRST = {shape.family: arch for arch, shape in reversed(PRESETS.items()) if shape.family not in ("v2", "v3")}
-"""The first small model of each family whose template has calls. That of V3 has them with another template."""
+"""The first small model of each family whose template supports calls. V3's uses another template."""
 TEMPLATES = {"mistral4": "mistral-small-4"}
-"""Templates that small models are served with, if not their own."""
+"""Templates of small models that do not use their own."""
 
 
 @pytest.fixture(

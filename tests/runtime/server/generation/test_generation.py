@@ -50,7 +50,7 @@ def test_the_cached_part_of_a_prompt_counts_once_for_all_choices(client):
     assert 0 < warm.prompt_tokens_details.cached_tokens < warm.prompt_tokens
 
 
-def test_choices_stream_interleaved_and_say_the_same(client):
+def test_streamed_choices_are_interleaved_and_equal_the_whole_reply(client):
     fields = {"n": 3, "seed": 5, "temperature": 1.0, "logprobs": True, "top_logprobs": 2}
     whole = chat(client, **fields)
     texts, tokens, reasons, roles = [""] * 3, [[] for _ in range(3)], [None] * 3, []
@@ -96,7 +96,7 @@ def test_echoed_prompts_are_scored_independently_and_consistently(client):
     prompts = ["word " * 60, "word " * 30, PROMPT]
     first, second, third = complete(client, prompt=prompts, echo=True, logprobs=3, n=1).choices
     assert [choice.index for choice in (first, second, third)] == [0, 1, 2]
-    common = len(second.logprobs.tokens) - 8 - 1  # the last token of the shorter one may be another
+    common = len(second.logprobs.tokens) - 8 - 1  # the last token of the shorter text may differ
     assert first.logprobs.token_logprobs[:common] == second.logprobs.token_logprobs[:common]
     assert first.logprobs.top_logprobs[:common] == second.logprobs.top_logprobs[:common]
     assert third.logprobs.token_logprobs != second.logprobs.token_logprobs[: len(third.logprobs.tokens)]
@@ -115,7 +115,7 @@ def test_offsets_point_into_the_echoed_text(client):
         assert token.startswith("bytes:") or choice.text[offset:following] == token
 
 
-def test_a_streamed_completion_says_the_same_log_probabilities_and_echo(client):
+def test_a_streamed_completion_has_the_same_log_probabilities_and_echo(client):
     fields = {"prompt": [PROMPT, "The sea 中"], "n": 2, "seed": 2, "temperature": 1.0, "echo": True, "logprobs": 2}
     whole = complete(client, **fields)
     output = [{"text": "", "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []} for _ in range(4)]

@@ -1,4 +1,4 @@
-"""A chat template that takes all there is costs its own request: the server serves others, and can be stopped."""
+"""A chat template that exhausts its limits fails only its own request: the server serves others and can be stopped."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_an_endless_template_does_not_prevent_the_server_from_stopping(hostile: 
 
 
 def wait_until_busy(pid: int) -> None:
-    """Until the process has begun what uses processor time."""
+    """Wait until the process has begun the work that uses CPU time."""
     before = cpu_ticks(pid)
     deadline = time.monotonic() + TIMEOUT_S
     while cpu_ticks(pid) < before + 10:

@@ -1,4 +1,4 @@
-"""`suffix` of text completions: the prompt of a gap, where the model has tokens for it."""
+"""`suffix` of text completions: a fill-in-the-middle prompt, if the model has tokens for it."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ def test_a_suffix_makes_the_prompt_of_a_gap(text: Text) -> None:
     assert text.tokenizer.decode(prompt.ids[1:], skip_control=False) == f"{PREFIX}ab{SUFFIX}c{MIDDLE}{MIDDLE}"
     middle = text.tokenizer.id_of(MIDDLE)
     assert (prompt.ids[0], prompt.ids.count(middle)) == (text.tokenizer.bos_id, 1), (
-        "a client's text is no control token"
+        "a client's text must not become a control token"
     )
     another_file = text.tokenizer.id_of(FILE)
     assert another_file in built.sampling.stop_token_ids

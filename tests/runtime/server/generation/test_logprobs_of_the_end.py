@@ -1,4 +1,4 @@
-"""Every generated token that `usage` counts has its log probability: the end token and a stop string's tokens too."""
+"""Every generated token that `usage` counts has a log probability, including the end token and stop string tokens."""
 
 import json
 from collections.abc import Iterator

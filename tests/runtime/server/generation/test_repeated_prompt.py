@@ -1,4 +1,4 @@
-"""How much of a prompt later turns repeat, in tokens."""
+"""Number of prompt tokens that later turns repeat."""
 
 from ballast.generation.repeated_prompt import repeated_tokens
 

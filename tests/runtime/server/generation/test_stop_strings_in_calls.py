@@ -1,4 +1,4 @@
-"""A stop string ends the content, and never a tool call."""
+"""A stop string ends the content, but never a tool call."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Structured replies, through the real `openai` client and a model that generates noise without a grammar."""
+"""Structured replies, through the real `openai` client and a model whose output is noise without a grammar."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def test_a_schema_is_followed_whole_and_streamed(client):
 
 
 def test_the_parse_helper_gets_its_model(client):
-    """Strings end, since a bias of 100 makes the quotation mark almost certain wherever it is allowed."""
+    """Strings end because a bias of 100 makes the quotation mark almost certain where it is allowed."""
     quote = quotation_marks(client)
     parsed = client.chat.completions.parse(
         model="m", messages=HELLO, response_format=Person, max_tokens=400, seed=4, logit_bias=quote

@@ -1,5 +1,5 @@
-"""The queue before the engine's: no work for clients that have left, a full queue says when to retry, and long lists
-are written in parts."""
+"""The queue before the engine's: no work for disconnected clients, a full queue reports when to retry, and long lists
+are processed in chunks."""
 
 import asyncio
 import json
@@ -119,7 +119,7 @@ async def test_a_full_queue_reports_when_a_slot_will_be_free(made: tuple[Tokeniz
     await until(lambda: queue.threads.num_waiting == MAX_WAITING)
     with pytest.raises(CapacityError) as refused:
         await run(queue, Client().request(), len)
-    assert refused.value.retry_after_s > MIN_RETRY_AFTER_S, "what was done before took long"
+    assert refused.value.retry_after_s > MIN_RETRY_AFTER_S, "the previous work took long"
     release.set()
     await asyncio.gather(*tasks)
 

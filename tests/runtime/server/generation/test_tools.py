@@ -52,7 +52,7 @@ def v3() -> Iterator[ServerProcess]:
 
 
 def both_ways(server: ServerProcess, script: str, **fields: Any) -> ChatCompletion:
-    """The whole reply, after a check that the stream gives the same."""
+    """The whole reply; checks that the stream produces the same."""
     request = {"model": "m", "messages": [{"role": "user", "content": f"say {script}"}], "seed": 3, **fields}
     with openai_client(server) as client:
         whole = client.chat.completions.create(**request)
@@ -212,7 +212,7 @@ def test_tools_are_called_in_parallel_after_a_word_about_it(v3: ServerProcess) -
     assert [call.function.arguments for call in choice.message.tool_calls or []] == [PARIS, ROME]
 
 
-def test_one_call_at_a_time_when_the_client_says_so(v3: ServerProcess) -> None:
+def test_one_call_at_a_time_if_the_client_requests_it(v3: ServerProcess) -> None:
     choice = both_ways(v3, "calls", tools=[WEATHER], parallel_tool_calls=False).choices[0]
     assert [call.function.arguments for call in choice.message.tool_calls or []] == [PARIS]
     assert choice.finish_reason == "tool_calls"
@@ -304,7 +304,7 @@ def test_without_tools_nothing_is_a_call(v3: ServerProcess, fields: dict[str, An
     assert choice.finish_reason == "stop"
 
 
-def test_a_conversation_with_tools_goes_on(r1: ServerProcess) -> None:
+def test_a_conversation_with_tools_continues(r1: ServerProcess) -> None:
     messages: list[Any] = [{"role": "user", "content": "say thoughtful"}]
     with openai_client(r1) as client:
         first = client.chat.completions.create(model="m", messages=messages, tools=[WEATHER]).choices[0].message
@@ -407,5 +407,5 @@ def test_every_delta_names_a_call_once(v3: ServerProcess) -> None:
     ]
     rest = [delta for delta in deltas if not delta.id]
     assert all(d.type is None and d.function and d.function.name is None for d in rest)
-    assert len(rest) > 20, "arguments come as they are written"
+    assert len(rest) > 20, "arguments are streamed while they are generated"
     assert json.loads("".join(d.function.arguments or "" for d in rest if d.index == 0 and d.function))

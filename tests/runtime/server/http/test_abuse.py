@@ -28,7 +28,7 @@ OPTIONS = (
 )
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 GROWTH_BYTES = 64 << 20
-"""Allocators keep some of what they were given; a leak of hundreds of requests would be more."""
+"""Allocators keep some freed memory; a leak over hundreds of requests would exceed this."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def server():
 
 @pytest.fixture(autouse=True)
 def nothing_stays(server):
-    """After each test the server holds no request, KV or connection, and little more memory than before."""
+    """After each test the server holds no request, KV or connection, and uses hardly more memory than before."""
     before = server.metrics()
     yield
     server.wait_until_empty()
@@ -75,7 +75,7 @@ def check_that_others_are_served(server):
 
 
 def test_slow_loris(server):
-    """Heads that arrive a byte at a time are cut off in time, without delaying others."""
+    """Request heads that arrive byte by byte are cut off in time, without delaying other clients."""
     connections = [connect(server) for _ in range(200)]
     open_ones = set(connections)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Padding: " + b"x" * 1000
@@ -248,7 +248,7 @@ NESTED = {
 
 
 def paths(value, above=()):
-    """The path of keys to every value inside."""
+    """The key path of every value in a nested structure."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, below in inside:
         yield (*above, key)
@@ -267,7 +267,8 @@ def changed(body, keys, value):
 
 
 def some(values, number):
-    """A third of `values`, of each field others: fields of a type are parsed by the same code. With `--long` all."""
+    """A third of `values`, different ones for each field, because the same code parses all fields of a type. With
+    `--long` all."""
     return [value for index, value in enumerate(values) if (index - number) % times(3, 1) == 0]
 
 
@@ -284,7 +285,7 @@ def test_wrong_types_everywhere(server, path):
     ]
     for body in bodies:
         if any(name in good and body[name] is None for name in ("max_tokens", "max_output_tokens")):
-            continue  # would ask for as much as there is
+            continue  # would request too much memory
         connection.request("POST", path, json.dumps(body), JSON)
         response = connection.getresponse()
         reply = response.read()
@@ -318,7 +319,7 @@ HEAD = (
 
 
 def test_half_of_the_clients_drop_at_random_times(server):
-    """The other half get every letter of their replies."""
+    """The other half receive all letters of their replies."""
     dice = random.Random(5)
     plans = [(dice.randint(1, 300), dice.randint(20, 150), dice.random() < 0.5, dice.random()) for _ in range(160)]
     complete = threading.Semaphore(0)
@@ -369,9 +370,9 @@ def http_body(reply):
     return whole
 
 
-def test_a_long_prompt_does_not_hold_up_a_stream(server):
-    """Counted in steps: alone, a stream gets a token in each step. It still does during the prefill of 4,000 tokens,
-    since every step with a part of the prompt also decodes, and no step is larger than a chunk."""
+def test_a_long_prompt_does_not_delay_a_stream(server):
+    """Counted in steps: a stream gets a token in each step. It also does during the prefill of 4,000 tokens, because
+    every step with prompt tokens also decodes, and no step is larger than a chunk."""
     num_prompt = 4000
 
     def steps():
@@ -390,11 +391,11 @@ def test_a_long_prompt_does_not_hold_up_a_stream(server):
     status, _ = send(server, {"prompt": "b" * num_prompt, "max_tokens": 1})
     after = steps()
     assert status == 200
-    assert server.metrics()["ballast_batch_running"] == 1, "the stream was to outlast the prompt"
+    assert server.metrics()["ballast_batch_running"] == 1, "the stream must outlast the prompt"
     text = steady.read().decode()
     connection.close()
     assert text.count('"finish_reason":null') >= 1998
-    assert after["prefill"] == before["prefill"], "a step in which the stream got nothing"
+    assert after["prefill"] == before["prefill"], "the stream got no token in some step"
     assert after["mixed"] - before["mixed"] >= math.ceil(num_prompt / CHUNK)
     metrics = server.metrics()
     bound = next(le for le in (1, 2, 4, 8, 16, 32, 64) if le >= CHUNK)

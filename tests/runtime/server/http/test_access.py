@@ -44,7 +44,7 @@ def until(condition, timeout_s=30):
 # --- keys --------------------------------------------------------------------------------------------------
 
 
-def test_everything_but_the_probes_wants_a_key(key_file):
+def test_all_paths_except_the_probes_require_a_key(key_file):
     with ServerProcess("--api_key_file", str(key_file), module=FAKE) as server:
         for path in ("/v1/models", "/metrics", "/debug/state", "/version", "/nowhere"):
             assert status(server, path=path).status_code == 401, path
@@ -94,7 +94,7 @@ def test_a_changed_key_file_is_reloaded_and_a_deleted_one_keeps_the_last_keys(ke
         assert status(server, "third-key").status_code == 200
         key_file.write_text("fourth-key\n")
         until(lambda: status(server, "fourth-key").status_code == 200)
-        assert not any("-key" in json.dumps(event) for event in server.events), "a key reached the log"
+        assert not any("-key" in json.dumps(event) for event in server.events), "a key was logged"
 
 
 async def test_a_file_that_is_checked_again_logs_a_problem_once(key_file, monkeypatch, caplog):
@@ -178,7 +178,7 @@ def test_a_renewed_certificate_is_used_only_with_its_key(authority, tmp_path):
     after = key.read_bytes()
     key.write_bytes(before)
     tls.certificate.refresh()
-    assert tls.certificate._problem, "a certificate whose key is still on its way"
+    assert tls.certificate._problem, "a certificate whose key has not been written yet"
     key.write_bytes(after)
     tls.certificate.refresh()
     assert not tls.certificate._problem

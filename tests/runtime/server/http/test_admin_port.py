@@ -1,4 +1,4 @@
-"""Health, metrics and debugging on a port of their own."""
+"""Health, metrics and debugging on a separate port."""
 
 import json
 import signal

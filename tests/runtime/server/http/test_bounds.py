@@ -1,4 +1,4 @@
-"""Limits for each client: connections, heads, bodies and replies that are too large, too slow or never read."""
+"""Limits per client: connections, heads, bodies and replies that are too large, too slow or never read."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ def impatient():
 
 @pytest.fixture(scope="module")
 def patient():
-    """A server whose only short limit is that of a whole body."""
+    """A server whose only short limit is the one for a whole body."""
     with ServerProcess(*PATIENT, module=FAKE) as process:
         yield process
 
@@ -126,7 +126,7 @@ def test_connections_over_the_limit_are_rejected_and_others_are_served(impatient
             assert (status, error["code"]) == (503, "too_many_connections")
     deadline = time.monotonic() + 30
     while impatient.get("/livez")[0] != 200:
-        assert time.monotonic() < deadline, "the places of those who left are not free again"
+        assert time.monotonic() < deadline, "connection slots of disconnected clients are not released"
         time.sleep(0.01)
     impatient.wait_until_empty(timeout_s=30)
 
@@ -217,7 +217,7 @@ def test_a_client_that_pipelined_and_left_is_noticed(server, second):
     assert not [event for event in server.events if event.get("level") == "error"]
 
 
-def test_a_pipelined_request_is_not_answered_and_the_reply_before_it_says_so(server):
+def test_a_pipelined_request_gets_no_reply_and_the_previous_reply_closes_the_connection(server):
     first, second = (request({"prompt": prompt, "max_tokens": 3}) for prompt in ("abc", "xyz"))
     reply = exchange(server, first + second)
     assert reply.count(b"HTTP/1.1 200 ") == 1
@@ -238,7 +238,7 @@ def test_requests_one_after_the_other_share_a_connection(server):
 
 
 def test_a_reply_to_a_closed_connection_is_not_an_error():
-    """After uvloop closes and before uvicorn knows of it, writing raises RuntimeError."""
+    """After uvloop closes the connection and before uvicorn knows, writing raises RuntimeError."""
     counted = []
 
     async def converse():

@@ -1,4 +1,4 @@
-"""Who counts as one client."""
+"""Which requests count as the same client."""
 
 import httpx
 import pytest
@@ -36,7 +36,7 @@ def test_a_number_fits_in_the_schedulers_64_bits():
 
 
 async def test_clients_cannot_forge_their_address():
-    """Not even who is on this machine, whom uvicorn trusts by default."""
+    """This includes clients on this machine, which uvicorn trusts by default."""
     seen = []
 
     async def app(scope, _receive, send):

@@ -1,4 +1,4 @@
-"""When a client leaves, its request is aborted in any state: no slot, queue place or KV stays held."""
+"""When a client disconnects, its request is aborted in any state: no slot, queue position or KV stays held."""
 
 import http.client
 import json
@@ -8,7 +8,7 @@ import pytest
 
 from devkit.servers.process import FAKE, JSON, ServerProcess
 
-# Slow enough that each state can be observed, quick enough that tests are not.
+# Slow enough to observe each state, fast enough to keep tests short.
 SLOW = (
     "--step_s",
     "0.05",
@@ -75,7 +75,7 @@ def test_leaving_the_queue_frees_the_slot(server, stream):
     server.wait_for(lambda now: now["ballast_requests_waiting"] == 1)
     queued.close()
     metrics = server.wait_for(lambda now: now["ballast_requests_waiting"] == 0)
-    assert metrics["ballast_batch_running"] == 1, "the request that was running must not be touched"
+    assert metrics["ballast_batch_running"] == 1, "the running request must not be affected"
     running.close()
     server.wait_until_empty()
 

@@ -1,4 +1,4 @@
-"""A body of any size beyond the limit gets a 413, as clients see it that read the reply early, late or never."""
+"""A body of any size beyond the limit gets a 413, whether the client reads the reply early, late or never."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Pages of other origins and names: what they can make a browser send is refused, and what is meant for this server is
-not."""
+"""Pages from other origins and host names: requests that they can make a browser send are rejected; requests meant for
+this server are not."""
 
 import json
 import socket
@@ -40,7 +40,7 @@ def problem(reply):
 
 
 def raw(server, head):
-    """The status of a request written by hand."""
+    """The status of a hand-written request."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(head)
         return int(connection.recv(65536).split()[1])
@@ -126,7 +126,7 @@ def test_proxy_headers_are_ignored(server):
 def test_the_servers_own_page_is_allowed(server):
     assert post(server, Origin=f"http://127.0.0.1:{server.port}").status_code == 200
     assert post(server, Host="localhost:8080", Origin="http://LocalHost:8080").status_code == 200
-    # A proxy has changed Host; the browser knows that the page is the server's own.
+    # A proxy has changed Host; the browser reports that the page is from the same origin.
     assert post(server, Origin="https://chat.example.org", Sec_Fetch_Site="same-origin").status_code == 200
     assert post(server, Origin="https://chat.example.org", Sec_Fetch_Site="same-site").status_code == 403
 
@@ -160,7 +160,7 @@ def test_pages_of_allowed_origins_are_served():
             assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, origin)
         assert post(server, Origin=EVIL).status_code == 403
         assert post(server, Origin="null").status_code == 403
-        # A page that may ask can read why it may not.
+        # A page of an allowed origin can read the reason of a rejection.
         misdirected = post(server, Origin="https://chat.example.org", Host="evil.example")
         assert misdirected.status_code == 421
         assert misdirected.headers["access-control-allow-origin"] == "https://chat.example.org"
@@ -278,7 +278,7 @@ def test_where_every_request_wants_a_key_the_name_makes_no_difference(tmp_path):
     with ServerProcess(*options, module=FAKE) as server:
         assert post(server, Host="chat.example.org", Authorization="Bearer the-key").status_code == 200
         assert post(server, Host="chat.example.org").status_code == 401
-        # The admin port wants no key.
+        # The admin port requires no key.
         assert get(server.admin_url, "/metrics", Host="chat.example.org").status_code == 421
 
 

@@ -1,4 +1,4 @@
-"""A server that is paused for a while, for example with its machine: requests in progress continue."""
+"""A server that is paused for a while, for example together with its machine: running requests continue."""
 
 import contextlib
 import json
@@ -43,11 +43,11 @@ def test_timeouts_that_expire_during_a_pause_are_extended_once(server):
         in_head.sendall(HEAD[:20])
         in_body.sendall(HEAD + BODY[:10])
         silent.sendall(HEAD + BODY[:10])
-        assert server.get("/livez")[0] == 200  # it has read what came before
+        assert server.get("/livez")[0] == 200  # it has read all earlier data
         server.send_signal(signal.SIGSTOP)
         time.sleep(PAUSE_S)
         server.send_signal(signal.SIGCONT)
-        assert server.get("/livez")[0] == 200  # it has noticed what is due
+        assert server.get("/livez")[0] == 200  # it has noticed expired timers
         in_head.sendall(HEAD[20:] + BODY)
         in_body.sendall(BODY[10:])
         assert everything(in_head).startswith(b"HTTP/1.1 200")

@@ -1,4 +1,4 @@
-"""The priority that a request gets: what it asks for, as far as the server or the client's key allows it."""
+"""A request's priority: the requested one, limited by the server or the client's key."""
 
 import json
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ def ask(server, key="", path="/v1/completions", **fields):
 
 @contextmanager
 def running(server, *args, **fields):
-    """(the reply that has begun, the priority with which its request runs)."""
+    """(the reply that has begun, the priority of the running request)."""
     server.wait_until_empty()
     with ask(server, *args, **fields) as reply:
         assert reply.status_code == 200, reply.read()
@@ -60,7 +60,7 @@ def refused(server, *args, **fields):
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_by_default_the_field_is_ignored_and_the_reply_says_so(plain, path):
+def test_by_default_the_field_is_ignored_and_reported(plain, path):
     with running(plain, path=path, priority=-5) as (reply, priority):
         assert (priority, reply.headers["x-ballast-ignored"]) == (0, "priority")
     plain.wait_for(lambda _: any(event.get("ignored_fields") == "priority" for event in plain.events))

@@ -9,7 +9,7 @@ from tools.page import pictures
 
 @pytest.fixture(scope="module")
 def browser():
-    expect.set_options(timeout=WAIT_MS)  # it does not follow a page's own
+    expect.set_options(timeout=WAIT_MS)  # expect() does not use the page's timeout
     with (
         sync_playwright() as playwright,
         pictures.chromium(playwright, "--host-resolver-rules=MAP evil.example 127.0.0.1") as started,
@@ -25,7 +25,7 @@ def page(browser):
     tab = context.new_page()
     faults = []
     tab.on("pageerror", lambda error: faults.append(str(error)))
-    # Chromium also logs every answer with 4xx; the page shows those.
+    # Chromium also logs every 4xx response; the page itself shows those.
     tab.on("console", lambda line: faults.append(line.text) if _is_fault(line) else None)
     tab.on("request", lambda requested: faults.append(requested.url) if "//127.0.0.1:" not in requested.url else None)
     yield tab

@@ -116,7 +116,7 @@ def test_however_an_agent_shows_reasoning_it_is_sent(server, display, ignored):
 
 
 def test_a_text_has_an_empty_list_of_citations(server):
-    """Anthropic's schema requires a list or null; @ai-sdk/anthropic takes a list or no key, but not null."""
+    """Anthropic's schema requires a list or null; @ai-sdk/anthropic accepts a list or no key, but not null."""
     body = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "say thought"}]}
     *_, whole = post(server, "/v1/messages", body).json()["content"]
     assert whole == {"type": "text", "text": "It is 4.", "citations": []}
@@ -324,7 +324,7 @@ LEFT_OUT = "(image: left out because this model reads only text)"
 
 
 def picture_of_a_tool(path, note=None):
-    """A conversation in which a tool has answered with a picture, or with `note` in its place."""
+    """A conversation in which a tool has returned a picture, or `note` instead of it."""
     if path == "/v1/messages":
         reported_text = {"type": "image", "source": PICTURE} if note is None else {"type": "text", "text": note}
         result = {"type": "tool_result", "tool_use_id": "a", "content": [reported_text]}
@@ -441,7 +441,7 @@ def cached(reply):
 
 
 def requested_by_claude_code(number, messages):
-    """As it asks: the first block, for its provider's billing, is another with each request."""
+    """A request of Claude Code: the first block, for billing, changes with every request."""
     billing = {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.330.{number}; cch={number:05};"}
     system = [billing, {"type": "text", "text": f"You are an agent. {LONG}"}]
     return {"model": "m", "max_tokens": 5, "system": system, "messages": messages}

@@ -16,7 +16,9 @@ from ballast.wire.ignored_fields import IgnoredFields
 from devkit.servers.process import ServerProcess
 from devkit.servers.script_server import PARIS, ROME
 
-if TYPE_CHECKING:  # else in functions: it takes two seconds, and each worker of pytest imports this file
+if (
+    TYPE_CHECKING
+):  # functions import it otherwise: the import takes two seconds, and each pytest worker imports this file
     import anthropic
 
 SCRIPT = ("devkit.servers.script_server",)
@@ -43,7 +45,7 @@ def client(server: ServerProcess) -> Iterator[anthropic.Anthropic]:
 
 
 def both_ways(client: anthropic.Anthropic, script: str, **fields: Any) -> anthropic.types.Message:
-    """The whole reply, after a check that the stream gives the same."""
+    """The whole reply; checks that the stream produces the same."""
     request = {
         "model": "m",
         "max_tokens": 300,
@@ -86,7 +88,7 @@ def test_reasoning_is_omitted_on_request(
     thinking: Any = {"type": kind, "display": display} | ({"budget_tokens": 1024} if kind == "enabled" else {})
     message = both_ways(client, "thought", thinking=thinking)
     assert [block.type for block in message.content] == ["thinking", "text"][0 if is_shown else 1 :]
-    assert message.usage.output_tokens > len("It is 4."), "it was thought all the same"
+    assert message.usage.output_tokens > len("It is 4."), "the model reasons nevertheless"
 
 
 def test_streamed_reasoning_ends_with_its_signature(server: ServerProcess) -> None:
@@ -161,7 +163,7 @@ def test_tools_can_be_forced(client: anthropic.Anthropic, choice: Any) -> None:
     assert message.stop_reason == "tool_use"
 
 
-def test_a_conversation_with_tools_goes_on(client: anthropic.Anthropic) -> None:
+def test_a_conversation_with_tools_continues(client: anthropic.Anthropic) -> None:
     messages: list[Any] = [{"role": "user", "content": "say thoughtful"}]
     first = client.messages.create(model="m", max_tokens=300, messages=messages, tools=[WEATHER])
     results = [

@@ -1,4 +1,4 @@
-"""`cache_salt`: a prefix is served from the cache only to requests with the same salt, in every API."""
+"""`cache_salt`: a cached prefix is shared only between requests with the same salt, in every API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 def cached(server: ServerProcess, path: str, prompt: str, **fields: Any) -> int:
-    """Tokens of the prompt that the cache served."""
+    """Number of cached prompt tokens."""
     body: dict[str, Any] = {"max_tokens": 1} | fields
     if path == "/v1/responses":
         body = {"input": prompt, "max_output_tokens": 1} | fields
@@ -46,7 +46,7 @@ PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messag
 def test_only_equal_salts_share_a_prefix(server: ServerProcess, path: str) -> None:
     prompt = f"{path} {TEXT}"
     assert cached(server, path, prompt, cache_salt="one") == 0
-    assert cached(server, path, prompt) == 0, "no salt is a salt of its own"
+    assert cached(server, path, prompt) == 0, "requests without a salt do not share with salted ones"
     assert cached(server, path, prompt, cache_salt="two") == 0
     assert cached(server, path, prompt, cache_salt="one") >= 48
     assert cached(server, path, prompt, cache_salt=None) >= 48

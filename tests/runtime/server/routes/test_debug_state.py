@@ -1,4 +1,4 @@
-"""The numbers that /debug/state shows."""
+"""The numbers in /debug/state."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Fields of vLLM's, SGLang's and llama.cpp's clients: each changes the reply as it does there."""
+"""Fields of clients of vLLM, SGLang and llama.cpp: each has the same effect as there."""
 
 import json
 
@@ -14,14 +14,14 @@ OPTIONS = ("--max_new_tokens", "60", "--cache_lens", "4096", "--max_batch_size",
 
 @pytest.fixture(scope="module")
 def alphabet():
-    """Its replies spell the alphabet; a letter is a token."""
+    """A server whose replies spell the alphabet; one letter is one token."""
     with ServerProcess(*OPTIONS, module=FAKE) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def thinker():
-    """It thinks, on demand."""
+    """A server whose model reasons on request."""
     with ServerProcess("--chat_template", "deepseek-r1", *OPTIONS, module=SCRIPT) as process:
         yield process
 
@@ -268,7 +268,7 @@ def test_the_prompts_log_probabilities(alphabet):
     assert second[str(token("c"))] | {"logprob": -100.0} == {"logprob": -100.0, "rank": None, "decoded_token": "c"}
     ranked = sorted((entry["rank"], entry["decoded_token"]) for entry in second.values() if entry["rank"])
     assert [rank for rank, _ in ranked] == [1, 2]
-    assert ranked[0][1] == "a", "what the model would have said there"
+    assert ranked[0][1] == "a", "the token that the model would have chosen there"
     whole = chat(alphabet, "abc", max_tokens=1, prompt_logprobs=0)
     assert len(whole["prompt_logprobs"]) == whole["usage"]["prompt_tokens"]
     assert "prompt_logprobs" not in text(alphabet)["choices"][0]

@@ -1,4 +1,4 @@
-"""Fields that the server does not know, over HTTP: each API answers, and says what it ignored."""
+"""Unknown fields over HTTP: each API answers and reports what it ignored."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_an_unknown_field_is_ignored_reported_and_counted(server, path):
     assert "x-ballast-ignored" not in httpx.post(server.url + path, json=BODIES[path], timeout=60).headers
 
 
-def test_a_stream_says_so_as_well_and_the_log_too(server):
+def test_a_stream_and_the_log_report_ignored_fields_too(server):
     fields = {"stream": True, "temprature": 0}
     reply = httpx.post(server.url + "/v1/completions", json=BODIES["/v1/completions"] | fields, timeout=60)
     assert reply.headers["x-ballast-ignored"] == "temprature"

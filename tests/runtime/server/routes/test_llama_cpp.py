@@ -1,4 +1,4 @@
-"""/completion and /infill as llama.cpp's server answers them."""
+"""/completion and /infill, compatible with llama.cpp's server."""
 
 import json
 
@@ -148,4 +148,6 @@ def test_the_prompt_for_a_gap():
     read = parse_llama(InfillRequest, json.dumps(body).encode(), 100, IgnoredFields())
     ids = infill_prompt(read, text, require_fim(text))
     assert tokenizer.decode(ids[1:], skip_control=False) == f"x{BEGIN}ab{HOLE}{BEGIN}{END}c"
-    assert (ids[0], ids.count(tokenizer.id_of(BEGIN))) == (tokenizer.bos_id, 1), "a client's text is no control token"
+    assert (ids[0], ids.count(tokenizer.id_of(BEGIN))) == (tokenizer.bos_id, 1), (
+        "client text must not become control tokens"
+    )

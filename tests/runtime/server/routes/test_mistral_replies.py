@@ -1,4 +1,4 @@
-"""Replies of Mistral, whose calls have no end mark, in all four APIs, through the real server."""
+"""Replies of Mistral models, whose calls have no end mark, in all four APIs, through the real server."""
 
 from __future__ import annotations
 

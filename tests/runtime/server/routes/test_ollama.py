@@ -1,4 +1,4 @@
-"""Ollama's API by plain HTTP, against the real server."""
+"""Ollama's API over plain HTTP, against the real server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lines(reply: httpx.Response) -> list[dict[str, Any]]:
 
 
 def both_ways(server: ServerProcess, script: str, **fields: Any) -> dict[str, Any]:
-    """The whole reply to a chat, after a check that the stream brings the same."""
+    """The whole chat reply; checks that the stream produces the same."""
     requested = {"messages": [{"role": "user", "content": f"say {script}"}], "options": {"num_predict": 300}} | fields
     whole = post(server, "/api/chat", **requested, stream=False).json()
     parts = lines(post(server, "/api/chat", **requested))
@@ -74,7 +74,7 @@ def test_a_chat_has_thinking_content_and_costs(server: ServerProcess) -> None:
     assert whole["eval_count"] == len("Let me see.\n") + 1 + len("\n\nIt is 4.") + 1
 
 
-def test_a_reply_that_num_predict_cuts_says_length(server: ServerProcess) -> None:
+def test_a_reply_limited_by_num_predict_has_the_reason_length(server: ServerProcess) -> None:
     whole = both_ways(server, "endless", think=False, options={"num_predict": 5})
     assert (whole["message"]["content"], whole["done_reason"], whole["eval_count"]) == ("Let m", "length", 5)
 
@@ -95,7 +95,7 @@ def test_tool_calls_are_whole_and_have_objects_as_arguments(server: ServerProces
     assert whole["done_reason"] == "stop"
 
 
-def test_a_conversation_with_tools_goes_on(server: ServerProcess) -> None:
+def test_a_conversation_with_tools_continues(server: ServerProcess) -> None:
     called = {"function": {"name": "weather", "arguments": {"city": "Paris"}}}
     messages = [
         {"role": "system", "content": "You help."},
@@ -119,7 +119,7 @@ def test_results_get_the_ids_of_their_calls() -> None:
 
 
 def test_formats_hold_the_reply() -> None:
-    with ServerProcess("--max_batch_size", "4") as process:  # the built-in model, which a grammar can force
+    with ServerProcess("--max_batch_size", "4") as process:  # the built-in model, which follows grammars
         schema: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
         schema["additionalProperties"] = False
         requested = {"messages": [{"role": "user", "content": "hello"}], "stream": False, "options": {"temperature": 0}}

@@ -21,7 +21,7 @@ def server(noise):
         yield process
 
 
-# A model with random weights ends when it happens to; these tests count on its going on.
+# A model with random weights rarely ends by itself; these tests rely on that.
 GO_ON = {"ignore_eos": True}
 CLIENT_GONE = 'ballast_requests_total{endpoint="chat_completions",outcome="client_gone"}'
 
@@ -159,7 +159,7 @@ def test_an_unknown_model_or_route_is_not_found(client):
 
 
 def test_a_stream_cancelled_in_the_middle_frees_its_memory(server, client):
-    # The reply has 8 MB, more than the buffers of the connection: the server cannot finish it, however slow the client.
+    # The reply has 8 MB, more than the connection's buffers, so the server cannot finish sending it.
     receives_little = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]
     before = server.metrics().get(CLIENT_GONE, 0)
     with httpx.Client(transport=httpx.HTTPTransport(socket_options=receives_little), timeout=60) as http:
@@ -174,7 +174,7 @@ def test_a_stream_cancelled_in_the_middle_frees_its_memory(server, client):
 
 
 def test_a_client_that_leaves_after_the_last_token_but_before_the_last_byte_is_gone(server):
-    """The engine has finished the reply; most of it waits for a client that does not read."""
+    """The engine has finished the reply; most of it is still waiting for a client that does not read."""
     fields = {"max_tokens": 512, "n": 8, "stream": True, "logprobs": True, "top_logprobs": 20} | GO_ON
     body = json.dumps({"model": "m", "messages": HELLO, "temperature": 0} | fields).encode()
     before = server.metrics().get(CLIENT_GONE, 0)

@@ -1,4 +1,4 @@
-"""Paths that vLLM, SGLang and llama.cpp's server have and OpenAI has not."""
+"""Paths of vLLM, SGLang and llama.cpp's server that OpenAI's API does not have."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The chat page at /, used in a real browser as a person uses it: with the keyboard."""
+"""The chat page at /, tested in a real browser with keyboard input."""
 
 import hashlib
 import json
@@ -84,7 +84,7 @@ def test_the_bars_move_while_it_streams_and_escape_or_the_button_stops(page, ser
     ids=["split", "inline"],
 )
 def test_reasoning_is_folded(page, server, frames):
-    """The fake model does not reason, so the stream is faked here, in both forms that servers send."""
+    """The fake model does not reason, so the stream is simulated, in both forms that servers send."""
     page.route("**/v1/chat/completions", lambda route: route.fulfill(body="".join(frames) + "data: [DONE]\n\n"))
     page.goto(server.url)
     ask(page, "what?")
@@ -206,7 +206,7 @@ def test_regenerated_replies_and_edited_questions_keep_earlier_versions(page, se
         ask(page, "!")
     assert requested.value.post_data_json["messages"] == [{"role": "user", "content": "first!"}]
     expect(replies).to_have_text("four")
-    # Back to the first question, by keyboard: with the branch that was written last.
+    # Back to the first question, by keyboard; the branch written last is shown.
     page.get_by_role("button", name="Earlier version").focus()
     page.keyboard.press("Enter")
     expect(replies).to_have_text(["two", "three"])
@@ -346,7 +346,7 @@ def test_a_full_storage_drops_the_oldest_chats_but_never_all(page, server):
         page.locator("#new").click()
         ask(page, title)
         expect(page.locator("article.assistant .figures")).to_contain_text("first after")
-    # Room for two chats, and then for less than one.
+    # First enough storage for two chats, then for less than one.
     page.evaluate("""() => {
       const set = Storage.prototype.setItem;
       window.room = localStorage.getItem("ballast-chats").length + 20;
@@ -513,7 +513,7 @@ def test_text_files_go_with_a_message(page, server):
         "filename": "a.py",
         "file_data": "data:text/plain,print('%C3%A4')",
     }
-    expect(page.locator("article.assistant .figures")).to_contain_text("5 tokens")  # the server took it
+    expect(page.locator("article.assistant .figures")).to_contain_text("5 tokens")  # the server accepted it
     expect(page.locator("article.user .files")).to_contain_text("a.py")
     expect(page.locator("#files")).to_be_hidden()
 
@@ -528,7 +528,9 @@ def test_text_files_can_be_dropped_anywhere_on_the_page(page, server):
     }""")
     page.locator("#conversation, main").first.dispatch_event("drop", {"dataTransfer": dropped})
     expect(page.locator("#files li")).to_have_text(["a.txt · 3 charactersRemove", "b.py · 4 charactersRemove"])
-    assert page.url.rstrip("/") == server.url.rstrip("/"), "the browser has not opened a file in the page's place"
+    assert page.url.rstrip("/") == server.url.rstrip("/"), (
+        "the browser must not open the dropped file instead of the page"
+    )
 
 
 def test_settings_are_sent_and_empty_ones_use_server_defaults(page, server):
@@ -582,7 +584,9 @@ def test_the_input_box_grows_with_its_text_within_the_page(page, server):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(browser, server, scheme):
-    context = browser.new_context(color_scheme=scheme, bypass_csp=True)  # axe itself is put in against the policy
+    context = browser.new_context(
+        color_scheme=scheme, bypass_csp=True
+    )  # the test injects axe against the page's policy
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
     call = chunk(tool_calls=[{"index": 0, **CALL}])
@@ -614,7 +618,7 @@ def violations(page):
 
 
 def test_the_built_in_model_answers_the_examples_well(page, built_in_server):
-    """The first things that a newcomer clicks on."""
+    """The examples that a new user clicks first."""
     page.goto(built_in_server.url)
     answers = ("Ballast serves DeepSeek-class", "105", "--port", "apple, fig, pear")
     expect(page.locator("#examples button")).to_have_count(len(answers))
@@ -648,14 +652,14 @@ def test_the_page_sends_the_key_that_the_server_requires(page, tmp_path):
         page.keyboard.press("Enter")
         expect(page.locator("#key")).to_be_focused()
         expect(page.locator("#prompt")).to_have_value("abc")
-        page.locator("#show-chats").click()  # a look at others loses nothing
+        page.locator("#show-chats").click()  # viewing other chats loses nothing
         page.keyboard.press("Escape")
         page.locator("#key").fill("the-key")
         page.keyboard.press("Enter")
         expect(page.locator("#key-form")).to_be_hidden()
         expect(page.locator("article.assistant .text")).to_have_text("def")
         expect(page.locator("#batch-text")).to_have_text("0 of 4")
-        # The page asks for the server's load every second: it ends before its server does.
+        # The page polls the server's load every second; it is closed before its server stops.
         page.close()
 
 
@@ -676,7 +680,8 @@ POST = """async ([url, type]) => {
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 403), ("evil.example", 421)])
 def test_a_page_of_another_host_cannot_use_the_server(browser, server, host, status):
-    """The browser sends such a body without asking the server before. The name was moved here, as its owner can."""
+    """The browser sends such a body without a preflight request. The name resolves to this server, as its owner can
+    do."""
     tab = browser.new_page()
     num_tokens, num_events = server.metrics()["ballast_prompt_tokens_total"], len(server.events)
     tab.goto(f"http://evil.example:{server.port}/livez")
@@ -752,7 +757,9 @@ def test_the_content_security_policy_blocks_other_origins(server):
         assert "unsafe" not in policy
         assert "require-trusted-types-for 'script'; trusted-types 'none'" in policy
         if "/vendor/" not in path:
-            assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", reply.text), "nothing is loaded from elsewhere"
+            assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", reply.text), (
+                "the page must not load from other hosts"
+            )
         again = httpx.get(server.url + path, headers={"If-None-Match": reply.headers["etag"]}, timeout=60)
         assert (again.status_code, again.content) == (304, b"")
 

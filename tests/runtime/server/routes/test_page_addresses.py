@@ -1,4 +1,4 @@
-"""The chat page's address names the chat that is shown."""
+"""The chat page's URL identifies the shown chat."""
 
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ def fragment(page):
 
 @pytest.fixture
 def two_chats(page, server):
-    """The addresses of a chat about ships and of one about trains, which is shown."""
+    """The URLs of two chats, one about ships and one about trains; the latter is shown."""
     shows(page, "one", "two")
     page.goto(server.url)
     assert fragment(page) == ""
@@ -93,7 +93,7 @@ def test_a_link_opens_its_chat_in_another_tab(page, two_chats):
     expect(other.locator("article > .text")).to_have_text(["ships", "one"])
 
 
-def test_a_link_to_a_deleted_chat_says_so(page, two_chats):
+def test_a_link_to_a_deleted_chat_shows_a_message(page, two_chats):
     page.locator("#show-chats").click()
     page.get_by_role("button", name="Delete ships").click()
     page.locator("#close-chats").click()
@@ -103,7 +103,7 @@ def test_a_link_to_a_deleted_chat_says_so(page, two_chats):
     page.goto("about:blank")
     page.goto(two_chats[0])
     expect(page.locator("#status")).to_have_text(GONE)
-    # A question there begins another chat.
+    # A new question there starts another chat.
     shows(page, "three")
     page.locator("#prompt").focus()
     ask(page, "boats")

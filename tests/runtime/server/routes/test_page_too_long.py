@@ -1,4 +1,4 @@
-"""A chat that is longer than the model's context continues: without its oldest turns, or from a summary."""
+"""A chat that exceeds the model's context continues without its oldest turns, or from a summary."""
 
 import json
 
@@ -10,7 +10,7 @@ from devkit.servers.page_steps import ask, chunk, shows
 from devkit.servers.process import FAKE, ServerProcess
 
 CONTEXT = 512
-"""Tokens, of which the fake model takes one for each letter."""
+"""In tokens. The fake model uses one per letter."""
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def chat(browser, server):
-    """A chat of four turns: its address, and what the browser keeps of it."""
+    """A chat of four turns: its URL, and the data that the browser stores for it."""
     page = browser.new_page()
     page.goto(server.url)
     page.locator("#max-tokens").evaluate("field => field.value = 20")
@@ -37,7 +37,7 @@ def chat(browser, server):
 
 @pytest.fixture
 def full(page, server, chat):
-    """The page with a chat that leaves no room for another turn; its next request is refused."""
+    """The page with a chat that leaves no room for another turn; its next request is rejected."""
     url, kept = chat
     page.goto(server.url)
     page.evaluate("kept => kept.forEach((entry) => localStorage.setItem(...entry))", kept)
@@ -69,8 +69,8 @@ def test_the_oldest_turns_are_dropped_and_the_question_is_answered(full):
     expect(full.locator("article.assistant")).to_have_count(5)
     expect(full.locator("#too-long")).to_be_hidden()
     expect(full.locator("#status")).to_have_text("")
-    expect(full.locator("#stop")).to_be_hidden()  # a reply is kept when it has ended
-    # All is still shown, with a line below what the model does not see; and it stays so after a reload.
+    expect(full.locator("#stop")).to_be_hidden()  # a reply is stored when it has ended
+    # All turns are still shown, with a line below those that the model does not see, also after a reload.
     line = full.locator(".left-out")
     expect(line).to_contain_text("The model does not see what is above this line.")
     full.reload()
@@ -107,7 +107,7 @@ def test_turns_are_dropped_until_the_rest_fits(full):
     expect(full.locator("#too-long")).to_be_hidden()
 
 
-def test_a_question_that_is_too_long_by_itself_says_so(full):
+def test_a_question_that_exceeds_the_context_alone_is_reported(full):
     full.locator("#prompt").fill("x" * 600)
     full.locator("#drop-oldest").click()
     expect(full.locator("#status")).to_contain_text("Shorten the prompt")
@@ -127,14 +127,14 @@ def test_a_chat_starts_again_with_a_summary(full):
     expect(full.locator("article.user > .text")).to_have_text(["e" * 100])
     expect(full.locator("article.assistant .figures")).to_contain_text("20 tokens")
     *summing, last = [request.post_data_json["messages"] for request in requested]
-    assert len(summing) >= 2, "the chat is longer than one request takes"
+    assert len(summing) >= 2, "the chat does not fit in one request"
     assert all(each[-1]["content"].startswith("Summarise the conversation so far") for each in summing)
     turns = [message["content"][:1] for each in summing for message in each if message["role"] == "user"]
-    assert [turn for turn in turns if turn != "S"] == list("abcd"), "every turn is summed up, once"
+    assert [turn for turn in turns if turn != "S"] == list("abcd"), "every turn is summarized once"
     assert [message["role"] for message in last] == ["system", "user"]
     summary = full.locator("article.summary > .text").first.inner_text()
     assert last[0]["content"] == f"Be brief.\n\nSummary of the conversation so far:\n\n{summary}"
-    # The new chat has an address of its own, and a way to the earlier one.
+    # The new chat has its own URL and a link to the earlier one.
     full.wait_for_url(lambda url: "#chat=" in url and url != earlier)
     full.reload()
     expect(full.locator("article.summary > .text").first).to_have_text(summary)

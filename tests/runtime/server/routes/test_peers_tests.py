@@ -1,8 +1,8 @@
-"""What the tests of llama.cpp's server and of vLLM's entrypoints ask of a server, in our words, against this one.
+"""Requirements from the tests of llama.cpp's server and vLLM's entrypoints, in our words, tested on this server.
 
-Each row names the test that it follows. peers-tests.md in this folder lists which of theirs pass, which concern
-missing features, and which are refused on purpose. Every passing row of that page has a row here, or names the test of
-ours that proves it.
+Each row names the test that it follows. peers-tests.md in this folder lists which of their tests pass, which concern
+missing features, and which differ on purpose. Every passing row of that page has a row here, or names our test that
+covers it.
 """
 
 import json
@@ -209,7 +209,7 @@ def test_llama_progress(server):
             if "prompt_progress" in event
         ]
         assert found
-        assert 0 <= found[0]["cache"] < found[0]["processed"], "the first comes after a step, not before"
+        assert 0 <= found[0]["cache"] < found[0]["processed"], "the first event comes after a step, not before"
         assert (found[0]["cache"] > 0) is is_cached
         assert found[-1]["processed"] == found[-1]["total"] > 0
         counts = [each["processed"] for each in found]
@@ -390,7 +390,7 @@ def test_vllm_batches_and_echo(server, prompt):
     assert echoed["text"].endswith(first["text"])
     found = echoed["logprobs"]
     assert len(found["tokens"]) == len(found["text_offset"]) == len(found["token_logprobs"]) > 5
-    has_first = isinstance(prompt, list)  # a text stands behind BOS, which is not echoed
+    has_first = isinstance(prompt, list)  # a text follows BOS, which is not echoed
     assert (found["token_logprobs"][0] is None) is (found["top_logprobs"][0] is None) is has_first
 
 

@@ -47,7 +47,7 @@ def user(script: str) -> list[dict[str, str]]:
 
 
 def limited(*, strict: bool) -> dict[str, Any]:
-    """A tool whose arguments have few values, so that calls against the script's will end."""
+    """A tool whose arguments have few possible values, so that calls end although the grammar overrides the script."""
     properties = {"city": {"enum": ["Paris", "Rome"]}, "sure": {"type": "boolean"}}
     parameters = {
         "type": "object",
@@ -78,7 +78,7 @@ def test_calls_may_follow_reasoning_that_is_not_closed(http: httpx.Client) -> No
 
 
 def test_an_opened_call_is_of_a_declared_tool_with_valid_arguments(http: httpx.Client) -> None:
-    """The model tries to call nothing."""
+    """The model tries to call a tool without a name."""
     fields = {"tools": [limited(strict=False)], "temperature": 0, "parallel_tool_calls": False}
     message = chat(http, "bare_broken", **fields)
     ((name, arguments),) = calls_of(message)

@@ -34,7 +34,7 @@ def client() -> Iterator[openai.OpenAI]:
 
 
 def both_ways(client: openai.OpenAI, script: str, **fields: Any) -> Response:
-    """The whole response, after a check that the stream gives the same."""
+    """The whole response; checks that the stream produces the same."""
     request = {"model": "m", "input": f"say {script}", **fields}
     whole = client.responses.create(**request)
     events = list(client.responses.create(**request, stream=True))
@@ -108,7 +108,7 @@ def test_a_function_is_called(client: openai.OpenAI, choice: Any) -> None:
     assert (call.name, call.arguments) == ("weather", PARIS)
 
 
-def test_a_conversation_goes_on(client: openai.OpenAI) -> None:
+def test_a_conversation_continues(client: openai.OpenAI) -> None:
     items: list[Any] = [{"role": "user", "content": "say thoughtful"}]
     first = client.responses.create(model="m", input=items, tools=[WEATHER])
     items += [item.model_dump(exclude_none=True) for item in first.output]

@@ -1,4 +1,4 @@
-"""The launch command and the request of the release note that Ballast follows, word for word."""
+"""The launch command and the request of the release note that Ballast implements, verbatim."""
 
 import http.client
 import json

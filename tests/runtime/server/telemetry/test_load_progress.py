@@ -1,4 +1,4 @@
-"""Progress of loading: in the metrics, as a bar on a terminal, else as lines in the log."""
+"""Load progress: in the metrics, as a bar on a terminal, otherwise as log lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GB = 10**9
 
 
 class Steps:
-    """A load whose reports come at the given seconds."""
+    """A load that reports progress at the given seconds."""
 
     def __init__(self, *steps: tuple[float, float]) -> None:
         self.now = 0.0

@@ -191,7 +191,7 @@ def test_a_request_is_counted_once_in_every_metric(server):
 
 
 def counts(server):
-    """What the counter of requests says, by its labels."""
+    """Values of the request counter, by labels."""
     return {name: value for name, value in server.metrics().items() if name.startswith("ballast_requests_total")}
 
 
@@ -224,7 +224,9 @@ def test_the_costs_of_steps_have_their_lane_and_number_of_tokens():
         server.wait_until_empty()
         samples = families(server)["ballast_step_cost_seconds"].samples
     assert all(sample.labels.keys() == {"lane", "tokens"} for sample in samples)
-    assert {sample.labels["lane"] for sample in samples} == {"decode", "decode_in_pass"}, "without a GPU, none is long"
+    assert {sample.labels["lane"] for sample in samples} == {"decode", "decode_in_pass"}, (
+        "without a GPU there is no prefill lane"
+    )
     for lane in ("decode", "decode_in_pass"):
         tokens = [int(sample.labels["tokens"]) for sample in samples if sample.labels["lane"] == lane]
         assert tokens[0] == 1
@@ -290,4 +292,4 @@ def test_a_gpus_memory_is_shown_and_zero_without_one():
     }
     assert set(samples(VramProbe((), None, taken)).values()) == {0}
     assert list(samples(VramProbe(("cuda:1", "cuda:1"), 5, taken)).values()) == [6, 8, 10]
-    assert requested == ["cuda:1"] * 3, "a server without a GPU does not load torch"
+    assert requested == ["cuda:1"] * 3, "a server without a GPU must not load torch"

@@ -1,4 +1,4 @@
-"""Traces of requests: what a collector gets from a server, and which headers lead from one trace to the next."""
+"""Traces of requests: the spans that a collector gets from a server, and the headers that link traces."""
 
 import json
 import signal
@@ -92,7 +92,7 @@ def test_a_request_that_waits_has_its_wait_in_the_queue(server, collector):
     for trace in (first, second):
         queue = spans_of(collector, trace, 5)["queue"]
         waits.append(int(queue["endTimeUnixNano"]) - int(queue["startTimeUnixNano"]))
-    assert max(waits) >= 100_000_000, "one of the two had to wait for some of the other's 40 steps of 10 ms"
+    assert max(waits) >= 100_000_000, "one request had to wait for some of the other's 40 steps of 10 ms"
 
 
 def test_unsampled_requests_and_probes_are_not_traced(server, collector):
@@ -159,7 +159,7 @@ def test_the_last_spans_are_sent_at_exit_and_a_dead_collector_is_harmless():
         ("x" * 100_000, None),
     ],
 )
-def test_a_traceparent_is_read_as_w3c_says(header, sampled):
+def test_a_traceparent_is_parsed_according_to_w3c(header, sampled):
     found = read_parent(header)
     assert (found and found.sampled) is sampled
     if found is not None:

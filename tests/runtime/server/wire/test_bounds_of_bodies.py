@@ -1,5 +1,5 @@
-"""Bounds of request bodies that hold before anything is built: while the objects of a body are built and checked, no
-other thread runs, the event loop's among them."""
+"""Limits on request bodies that are checked before objects are built: while a body is built and validated, no other
+thread runs, including the event loop's."""
 
 import json
 
@@ -105,7 +105,7 @@ def test_a_conversation_has_a_limited_length_for_any_context(turn):
     ],
 )
 def test_a_list_is_checked_up_to_its_first_wrong_item(kind, path):
-    """A list of errors costs ten times what the list costs."""
+    """A list of errors costs ten times as much as the list."""
     *outer, name = path.split(".")
     value = {name: [None] * 1000}
     for field in reversed(outer):
@@ -115,7 +115,7 @@ def test_a_list_is_checked_up_to_its_first_wrong_item(kind, path):
     with pytest.raises(ValidationError) as refused:
         kind.model_validate(value)
     of_field = [problem for problem in refused.value.errors() if name in problem["loc"]]
-    assert 1 <= len(of_field) <= 2, "one, or one for each type that a field may have"
+    assert 1 <= len(of_field) <= 2, "one error, or one per type that the field may have"
 
 
 def test_any_number_of_unknown_fields_is_ignored_and_counted():

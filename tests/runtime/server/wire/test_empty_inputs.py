@@ -1,4 +1,4 @@
-"""An empty input gets a 400 that says so and names the field, in every API; an empty text is a text."""
+"""An empty input gets a 400 that names the field, in every API; an empty text is valid text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every refusal: the right status, OpenAI's envelope, and a message that names the field."""
+"""Every rejection has the right status, OpenAI's envelope, and a message that names the field."""
 
 import gzip
 import http.client
@@ -30,7 +30,7 @@ def send(server, method, path, body=None, headers=None, encode_chunked=False):
 
 
 def refused(server, path, body):
-    """(status, param, code, message) of a refused body."""
+    """(status, param, code, message) of a rejected body."""
     status, headers, data = send(server, "POST", path, body if isinstance(body, bytes) else json.dumps(body))
     assert headers["Content-Type"] == "application/json"
     assert set(data) == {"error"}
@@ -198,7 +198,7 @@ def test_a_compressed_body_is_refused_by_the_name_of_its_encoding(server, path, 
     assert f"Content-Encoding: {encoding};" in reply["error"]["message"]
 
 
-def test_a_body_that_says_it_is_not_compressed_is_read(server):
+def test_a_body_with_identity_encoding_is_read(server):
     assert send(server, "POST", "/v1/completions", json.dumps(TEXT), {"Content-Encoding": "identity"})[0] == 200
 
 

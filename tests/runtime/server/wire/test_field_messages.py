@@ -1,4 +1,4 @@
-"""The messages about fields with a wrong type or value: they say what the field may be, in the client's names."""
+"""Error messages for fields with a wrong type or value: they list the allowed values, in the client's terms."""
 
 import json
 
@@ -57,7 +57,7 @@ def anthropic(body):
         (anthropic, {"system": [{"type": "text"}]}, "system.0.text: must be a string"),
     ],
 )
-def test_a_message_says_what_a_field_may_be(read, fields, message):
+def test_a_message_lists_the_allowed_values(read, fields, message):
     body = {"model": "m", "messages": MESSAGES, "prompt": "hi", "max_tokens": 2}
     if read is ollama:
         del body["max_tokens"]

@@ -1,4 +1,4 @@
-"""Fields of a request that no type declares are ignored and reported, have no effect, or are refused by name."""
+"""Undeclared request fields are ignored and reported, have no effect, or are rejected by name."""
 
 import json
 
@@ -19,7 +19,7 @@ from ballast.wire.responses.request import ResponsesRequest, parse_responses
 USER = {"role": "user", "content": "hi"}
 FUNCTION = {"type": "function", "function": {"name": "f"}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-# What OpenAI's client for Node adds to replies, and sends back with them.
+# Fields that OpenAI's Node client adds to replies and sends back with them.
 CALLED = {"name": "f", "arguments": "{}", "parsed_arguments": None}
 PARSED_CALL = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": CALLED}]}
 PARSED_TEXT = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "", "parsed": None}]}
@@ -99,7 +99,7 @@ def test_unknown_fields_are_reported_or_rejected_by_their_path(kind, fields, nam
 def test_ignored_fields_change_nothing():
     with_more = parsed(ChatCompletionRequest, IgnoredFields(), magic=1, messages=[USER | {"magic": {"a": 1}}])
     assert with_more == parsed(ChatCompletionRequest, IgnoredFields())
-    assert with_more.messages == [USER], "a template would read it"
+    assert with_more.messages == [USER], "a template would read additional fields"
 
 
 RULES = [
@@ -191,7 +191,7 @@ def test_ignored_fields_are_logged_once_per_minute(caplog):
     assert [(each.fields, each.requests) for each in caplog.records] == [("a", 1), ("b, c, d", 3)]
 
 
-def test_every_rule_says_why():
+def test_every_rule_has_a_reason():
     for _, _, rule in RULES:
         assert isinstance(rule, NoEffect | Refused)
         assert rule.why[0].islower() or rule.why.startswith(("JSON", "vLLM"))

@@ -1,4 +1,4 @@
-"""The parts of the wire format that need no server: request bodies in, frames out."""
+"""Parts of the wire format that need no server: request bodies in, frames out."""
 
 import json
 from dataclasses import fields
@@ -145,7 +145,7 @@ def test_any_value_in_any_field_is_accepted_or_rejected_by_name(value):
         if refusal is not None:
             assert refusal.status == 400
             assert refusal.param is not None
-            # Two fields that exclude each other are refused by the name of one.
+            # For two mutually exclusive fields, the error names one of them.
             assert refusal.param.split(".")[0] in (name, *BESIDE)
 
 

@@ -1,4 +1,4 @@
-"""/openapi.json is true: every request that it allows is answered as it says."""
+"""/openapi.json is accurate: every request that it allows gets a reply as described."""
 
 import json
 
@@ -45,13 +45,13 @@ BOUNDED = hypothesis.settings(
 
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
 def test_every_operation_keeps_to_its_description(server, mode):
-    """With bodies that the description allows, and with invalid ones."""
+    """Sends bodies that the description allows, and invalid ones."""
     schema = schemathesis.openapi.from_url(server.url + "/openapi.json")
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) >= 13
     for operation in operations:
         if mode is schemathesis.GenerationMode.NEGATIVE and not operation.body:
-            continue  # nothing to get wrong
+            continue  # no field can be invalid
 
         @BOUNDED
         @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
@@ -82,7 +82,7 @@ def test_the_description_of_a_tool_is_as_strict_as_the_server(server, path, fiel
         tool = {"type": "function", "function": {"name": "f", field: value}}
         sent = {**body, "tools": [tool], "stream": False}
         assert validator.is_valid(sent) is is_right
-        # The server has no template for tools: it names them once they are right.
+        # The server has no template for tools; it reports that after it has validated them.
         message = httpx.post(server.url + path, json=sent, timeout=60).text
         assert (f"function.{field}" in message) is not is_right
 
@@ -114,7 +114,7 @@ TEXT = {"prompt": ["abc", "de"], "max_tokens": 2, "logprobs": 2, "echo": True}
     ],
 )
 def test_replies_have_the_described_shapes_and_openais(server, path, body, kinds, chunk):
-    """OpenAI's schemas are the models of its client, validated strictly."""
+    """OpenAI's schemas are the models of its client, with strict validation."""
     whole = httpx.post(server.url + path, json=body, timeout=60)
     assert whole.status_code == 200
     for kind in kinds:
@@ -125,7 +125,7 @@ def test_replies_have_the_described_shapes_and_openais(server, path, body, kinds
     assert len(frames) > 4
     for frame in frames:
         if '"finish_reason":null' in frame and chunk is openai.types.Completion:
-            continue  # the client's model has no chunks of texts: it demands the reason in each
+            continue  # the client's model has no text chunks: it requires a finish reason in each
         chunk.model_validate_json(frame.removeprefix("data: "), strict=True)
 
 

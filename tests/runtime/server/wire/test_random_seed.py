@@ -1,5 +1,5 @@
-"""The seed -1 asks for a random one, in every API. Every other whole number is a seed, but for -1 as 32 bits in
-llama.cpp's API."""
+"""The seed -1 requests a random seed, in every API. All other integers are seeds, except 2**32 - 1 in llama.cpp's
+API."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def post(server, path, body):
 
 
 def chunks(data):
-    """The JSON of every frame but the last, which must be [DONE]."""
+    """The JSON of every frame except the last, which must be [DONE]."""
     assert data.endswith("data: [DONE]\n\n")
     frames = data.removesuffix("data: [DONE]\n\n").split("\n\n")
     assert frames.pop() == ""
@@ -145,7 +145,7 @@ def test_force_think_begins_the_reply_inside_think(thinker):
     assert re.fullmatch(r"\w\w", reasoning)
     whole = json.loads(post(thinker, "/v1/chat/completions", chat("abc", max_tokens=2))[1])
     assert whole["choices"][0]["message"]["reasoning_content"] == reasoning
-    assert whole["usage"]["completion_tokens"] == 2, "what the prompt holds is not counted as generated"
+    assert whole["usage"]["completion_tokens"] == 2, "prompt tokens are not counted as generated"
 
 
 def test_models_lists_every_served_name(thinker):
@@ -160,13 +160,13 @@ def test_models_lists_every_served_name(thinker):
 
 
 def test_a_silent_stream_sends_comments_that_clients_skip():
-    """Steps take many times the allowed silence, and longer than any chance delay."""
+    """Steps take many times as long as the allowed silence, and longer than any scheduling delay."""
     options = ("--step_s", "1.2", "--keep_alive_s", "0.1", "--max_batch_size", "1", "--max_new_tokens", "10")
     with ServerProcess(*options, module=FAKE) as server:
         _, data = post(server, "/v1/chat/completions", chat("abc", max_tokens=2, stream=True))
         comments = data.count(": keep-alive\n\n")
         assert comments >= 3
-        assert data.startswith(": keep-alive\n\n"), "before the first token"
+        assert data.startswith(": keep-alive\n\n"), "a comment is sent before the first token"
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks(data.replace(": keep-alive\n\n", ""))]
         assert deltas == [
             {"role": "assistant", "content": ""},

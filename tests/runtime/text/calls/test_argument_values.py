@@ -1,4 +1,4 @@
-"""Which JSON a bare value is, by the schema of a tool's parameters."""
+"""Conversion of a bare value to JSON, according to the schema of a tool's parameters."""
 
 from __future__ import annotations
 

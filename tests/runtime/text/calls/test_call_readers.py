@@ -1,5 +1,5 @@
-"""Calls as JSON between marks, as keys and values between marks, and in tags with a mark in each, well-formed and
-malformed, in one piece and in many."""
+"""Calls as JSON between marks, as keys and values between marks, and in tags that contain a mark; well-formed and
+malformed, in one chunk and in many."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ ARGUMENTS = '{"a": "}{\\"", "b": [1]}'
         (f"I look.\n\n{C}{ONE}{END_C}\n{C}\n{ONE}\n{END_C}\n", "I look.\n\n", [("f", ARGUMENTS)] * 2),
         (f'{C}{{"name":"f","arguments":{{}}}}{END_C}', "", [("f", "{}")]),
         (f'{C} {{ "name" : "f" , "arguments" :\n {{}} }} {END_C}', "", [("f", "{}")]),
-        # Its keys in another order, no arguments, arguments as text.
+        # Keys in another order, no arguments, arguments as text.
         (f'{C}{{"arguments": {{"a": 1}}, "name": "f"}}{END_C}', "", [("f", '{"a": 1}')]),
         (f'{C}{{"name": "f"}}{END_C}', "", [("f", "{}")]),
         (f'{C}{{"name": "f", "arguments": "{{}}"}}{END_C}', "", [("f", '"{}"')]),
         (f'{C}{{"name": "f", "arguments":}}{END_C}', "", [("f", "{}")]),
-        # Cut, and without an end.
+        # Truncated, and without an end.
         (f'{C}{{"name": "f", "arguments": {{"a": [1', "", [("f", '{"a": [1')]),
         (f'hm\n{C}{{"name": "f", "argu', 'hm\n{"name": "f", "argu', []),
         (f'{C}{ONE}\n{C}\n{{"na', '\n{"na', [("f", ARGUMENTS)]),
         (f"{C}{ONE}", "", [("f", ARGUMENTS)]),
         (f"{C}{ONE}{C}{ONE}", "", [("f", ARGUMENTS)] * 2),
         (f"{C}{ONE}\n{ONE}", ONE, [("f", ARGUMENTS)]),
-        # No call: its words are content.
+        # Not a call: its text is content.
         (f"{C}not JSON{END_C}", "not JSON", []),
         (f'{C}{{"name": "a b", "arguments": {{}}}}{END_C}', '{"name": "a b", "arguments": {}}', []),
         (f'{C}{{"name": 7, "arguments": {{}}}}{END_C}', '{"name": 7, "arguments": {}}', []),
@@ -107,7 +107,7 @@ def pair(key: str, value: str) -> str:
         (f"{C}f\n{pair('text', 'a')}\n{pair('count', '3')}\n{END_C}", "", {"text": "a", "count": 3}),
         (f"{C}f\n{K}text{END_K}\n{V}a{END_V}{END_C}", "", {"text": "a"}),
         (f"hm\n{C}f{END_C}", "hm\n", {}),
-        # What only the schema tells: text that looks like JSON, and the other way round.
+        # Only the schema decides: text that looks like JSON, and vice versa.
         (f"{C}f{pair('text', '3')}{pair('text', 'true')}{END_C}", "", {"text": "true"}),
         (f"{C}f{pair('text', '')}{pair('sure', 'true')}{pair('list', '[1, {}]')}{END_C}", "", None),
         (f"{C}f{pair('name', 'null')}{END_C}", "", {"name": None}),
@@ -118,10 +118,10 @@ def pair(key: str, value: str) -> str:
         # Text of several lines, quotes, other letters; marks that belong elsewhere.
         (f"{C}f{pair('text', chr(10) + 'a' + chr(34) + chr(92) + '中👍 ')}{END_C}", "", {"text": '\na"\\中👍 '}),
         (f"{C}f{pair('text', f'a{T}b')}{END_C}", "", {"text": "ab"}),
-        # Ends that are missing.
+        # Missing end marks.
         (f"{C}f{K}text{V}a{K}count{V}3{END_C}", "", {"text": "a", "count": 3}),
         (f"{C}f{pair('text', 'a')}", "", {"text": "a"}),
-        # Text between pairs is no argument, and is kept.
+        # Text between pairs is not an argument, and is kept.
         (f"{C}f{pair('text', 'a')}and{pair('count', '1')}{END_C}", "and", {"text": "a", "count": 1}),
     ],
 )
@@ -165,12 +165,12 @@ CS, END_CS, SEP = Mark.CALLS, Mark.END_CALLS, Mark.SEPARATOR
     [
         (f"{CS}\n{C}f{SEP}\n{K}text{END_K}\n{V}a{END_V}\n{END_C}\n{END_CS}", "", [("f", '{"text": "a"}')]),
         (f"hm{CS}{C}f{SEP}{END_C}{C}g{SEP}\n{END_C}{END_CS}", "hm", [("f", "{}"), ("g", "{}")]),
-        # The marks around all calls, or a call's end, are missing.
+        # Missing marks around all calls, or at the end of a call.
         (f"{C}f{SEP}\n{pair('count', '3')}\n{END_C}", "", [("f", '{"count": 3}')]),
         (f"{CS}\n{C}f{SEP}\n{pair('count', '3')}\n{END_CS}done", "done", [("f", '{"count": 3}')]),
         (f"{CS}\n{C}f{SEP}{C}g{SEP}{END_CS}", "", [("f", "{}"), ("g", "{}")]),
         (f"{CS}\n{C}f{pair('text', 'a')}{END_C}{END_CS}", "", [("f", '{"text": "a"}')]),
-        # No call, and text that is none of it.
+        # Not a call, and text outside of it.
         (f"{CS}no call{END_CS}", "no call", []),
         (f"{CS}{C}a b{SEP}c{END_C}{END_CS}", "a bc", []),
         (f"{CS}{C}f{SEP}so{END_C}{END_CS}", "so", [("f", "{}")]),
@@ -215,13 +215,13 @@ F, END_F = '<invoke name="f">\n', "</invoke>\n"
             "",
             [("f", {"list": ["</parameter></invoke>"]})],
         ),
-        # Ends that are missing.
+        # Missing end marks.
         (f"{C}{F}{invoked('text', 'a')}", "", [("f", {"text": "a"})]),
         (f"{C}{F}{invoked('text', 'a')}{END_C}", "", [("f", {"text": "a"})]),
         (f'{C}{F}<parameter name="text">a\n{END_F}{END_C}', "", [("f", {"text": "a"})]),
         (f'{C}{F}<parameter name="text">a{END_F}{F}{END_F}{END_C}', "", [("f", {"text": "a"}), ("f", {})]),
         (f"{C}{F}{invoked('text', 'a')}{F}{END_F}{END_C}", "", [("f", {"text": "a"}), ("f", {})]),
-        # No call, and text that is none of it.
+        # Not a call, and text outside of it.
         (f"{C}not a call{END_C}", "not a call", []),
         (f'{C}<invoke name="a b"></invoke>{END_C}', '<invoke name="a b"></invoke>', []),
         (f"{C}so {F}{END_F}{END_C}", "so", [("f", {})]),
@@ -255,7 +255,7 @@ G, END_G = "<function=f>\n", "</function>\n"
     ("reply", "content", "calls"),
     [
         (f"{C}\n{G}{exact('text', 'a')}{END_G}{END_C}", "", [("f", {"text": "a"})]),
-        # The line break before a call is the answer's.
+        # The line break before a call belongs to the answer.
         (f"hm\n{C}\n{G}{END_G}{END_C}", "hm\n", [("f", {})]),
         (f"{C}\n{G}{END_G}{END_C}{C}\n{G}{exact('count', '3')}{END_G}{END_C}", "", [("f", {}), ("f", {"count": 3})]),
         (f"{C}<function=f><parameter=text>a</parameter></function>{END_C}", "", [("f", {"text": "a"})]),
@@ -264,11 +264,11 @@ G, END_G = "<function=f>\n", "</function>\n"
         (f"{C}{G}{exact('text', '3')}{exact('name', 'null')}{END_G}{END_C}", "", [("f", {"text": "3", "name": None})]),
         (f"{C}{G}{exact('text', '</parameter> </c>')}{END_G}{END_C}", "", [("f", {"text": "</parameter> </c>"})]),
         (f"{C}{G}{exact('a' + chr(34), 'b')}{END_G}{END_C}", "", [("f", {'a"': "b"})]),
-        # Ends that are missing.
+        # Missing end marks.
         (f"{C}{G}{exact('text', 'a')}", "", [("f", {"text": "a"})]),
         (f"{C}{G}<parameter=text>a\n{END_G}{END_C}", "", [("f", {"text": "a"})]),
         (f"{C}{G}{exact('text', 'a')}{C}{G}{END_G}{END_C}", "", [("f", {"text": "a"}), ("f", {})]),
-        # No call, and text that is none of it.
+        # Not a call, and text outside of it.
         (f"{C}not a call{END_C}", "not a call", []),
         (f"{C}<function=a b></function>{END_C}", "<function=a b></function>", []),
         (f"{C}{G}and{exact('text', 'a')}{END_G}{END_C}done", "anddone", [("f", {"text": "a"})]),
@@ -311,16 +311,16 @@ def tagged(key: str, value: str) -> str:
             "hm\n",
             [("f", {"text": "a\n <b> ", "count": 3})],
         ),
-        # One line break at each end belongs to the tags, or none.
+        # At each end, at most one line break belongs to the tags.
         (f"{C}<function=f><parameter=text>\n\na\n\n</parameter></function>{END_C}", "", [("f", {"text": "\na\n"})]),
         (f"{C}<function=f><parameter=text>a</parameter></function>{END_C}", "", [("f", {"text": "a"})]),
         (f"{C}<function=f><parameter=text>\n\n</parameter></function>{END_C}", "", [("f", {"text": ""})]),
         (f"{C}<function=f>{tagged('text', '</param' + chr(10) + '</p')}</function>{END_C}", "", None),
-        # Ends that are missing.
+        # Missing end marks.
         (f"{C}<function=f>{tagged('count', '3')}{END_C}", "", [("f", {"count": 3})]),
         (f"{C}<function=f>{tagged('text', 'a')}", "", [("f", {"text": "a"})]),
         (f"{C}<function=f><parameter=text>\na\n{END_C}", "", [("f", {"text": "a"})]),
-        # No call, and text that is none of it.
+        # Not a call, and text outside of it.
         (f"{C}not a call{END_C}", "not a call", []),
         (f"{C}<function=a b></function>{END_C}", "<function=a b></function>", []),
         (f"{C}<function=f>", "", [("f", {})]),
@@ -361,7 +361,7 @@ JSON = ' string="false"'
     ("reply", "content", "calls"),
     [
         (f"{BEGIN}{INVOKE_F}{dsml('text', 'a')}{END_INVOKE}{END}", "", [("f", {"text": "a"})]),
-        # As the published form writes a call without arguments, and without the empty line.
+        # A call without arguments in the published form, and without the empty line.
         (f"hm{BEGIN}{INVOKE_F}\n{END_INVOKE}{INVOKE_F}{END_INVOKE}{END}", "hm", [("f", {}), ("f", {})]),
         # The tag decides, not the form of the content. Invalid JSON is text, and so is everything outside tags.
         (f"{BEGIN}{INVOKE_F}{dsml('a', '5')}{dsml('b', '5', JSON)}{END_INVOKE}{END}", "", [("f", {"a": "5", "b": 5})]),
@@ -372,13 +372,13 @@ JSON = ' string="false"'
             "",
             [("f", {"a": ' <b>\n"</parameter> </'})],
         ),
-        # What would end a tag, within a key.
+        # Text within a key that would end a tag.
         (
             f"{BEGIN}{INVOKE_F}{dsml('a>b', '5', JSON)}{dsml('<=', '')}{END_INVOKE}{END}",
             "",
             [("f", {"a>b": 5, "<=": ""})],
         ),
-        # Tags as a model may write them that does not keep to the form.
+        # Deviating tags that a model may write.
         (
             f"{BEGIN}<{D} invoke name = 'f' >\n<{D}parameter string='false' name='a\"' >1</{D} parameter >\n"
             f'<{D}parameter name="b" string="True"\n>2</{D}parameter\n></{D}invoke ></{D} function_calls>',
@@ -390,7 +390,7 @@ JSON = ' string="false"'
             "",
             [("f", {"a": "<b></other></parameter, </<"})],
         ),
-        # A value whose end is missing.
+        # A value with a missing end.
         (f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="true">1{END_INVOKE}{END}', "", [("f", {"a": "1"})]),
         (f'{BEGIN}{INVOKE_F}<{D}parameter name="a" string="false">1\n{END}so', "so", [("f", {"a": 1})]),
         # The second value of a name is dropped.
@@ -400,12 +400,12 @@ JSON = ' string="false"'
         (f"hm{BEGIN}{INVOKE_F}{END_INVOKE}{END}\n\na < b\n<", "hm\n\na < b\n<", [("f", {})]),
         (f"hm{f'{BEGIN}{INVOKE_F}{END_INVOKE}{END}' * 2}", "hm", [("f", {}), ("f", {})]),
         (f"hm{f'{BEGIN}{INVOKE_F}{END_INVOKE}{END}so' * 2}", "hmsoso", [("f", {}), ("f", {})]),
-        # Tags that are missing.
+        # Missing tags.
         (f'hm\n\n<{D}invoke name="f">{dsml("a", "1")}</{D}invoke>', "hm", [("f", {"a": "1"})]),
         (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{INVOKE_F}{END_INVOKE}{END}", "", [("f", {"a": "1"}), ("f", {})]),
         (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}{END}", "", [("f", {"a": "1"})]),
         (f"{BEGIN}{INVOKE_F}{dsml('a', '1')}", "", [("f", {"a": "1"})]),
-        # No call, and text that is none of it.
+        # Not a call, and text outside of it.
         ("a < b\n\n<", "a < b\n\n<", []),
         (f"a\n\n<{D}function_calls>words{END}more", "awordsmore", []),
         (f"a<{D}other>b", "aother>b", []),
@@ -507,7 +507,7 @@ def test_a_tag_that_never_ends_is_text_in_linear_time(begin: str, read: ReadCall
     ],
 )
 def test_tags_within_a_string_of_json_take_linear_time(begin: str, end: str, read: ReadCalls) -> None:
-    """Reading the quotation marks again for each tag would take minutes."""
+    """Scanning the quotation marks again for each tag would take minutes."""
     tags = ["</parameter><parameter name='text'></parameter><parameter=text>"] * 8000
     [call] = parse([begin, '["', '\\"' * 100_000, *tags, '"]', end], read).calls
     assert json.loads(call.arguments) == {"list": ['"' * 100_000 + "".join(tags)]}

@@ -1,4 +1,4 @@
-"""Calls that a model writes in other ways than its template: tags that are missing or not on lines of their own."""
+"""Calls that deviate from the template: tags that are missing or not on separate lines."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_reasoning_ends_where_a_call_without_its_opening_tag_begins() -> None:
 )
 @pytest.mark.parametrize("after", ["END_THINK", "CALL"])
 def test_text_about_calls_stays_in_front_of_a_tag(form: str, begun: str, after: str) -> None:
-    """The reasoning keeps it, or the content where the reasoning is part of that."""
+    """The text stays in the reasoning, or in the content if the reasoning is part of it."""
     call = JSON_CALL if form == "Qwen3" else CALL
     text = f"Hm.\n{begun}" + (f"{Mark.END_THINK}Yes" if after == "END_THINK" else "") + f"{C}\n{call}{END_C}"
     for start in (Start.REASONING, Start.CONTENT):

@@ -1,4 +1,4 @@
-"""Replies on channels: reasoning, preambles, calls and answers, well-formed and malformed, in one piece and in many."""
+"""Replies on channels: reasoning, preambles, calls and answers, well-formed and malformed, in one chunk and in many."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CASES = [
         ("Hm.", "I look.", [("f", "{}")]),
     ),
     (f"{THOUGHT}{C}analysis{M}So.{E}{S}assistant{C}final{M}Four.", ("Hm.\n\nSo.", "Four.", [])),
-    # What the smaller model writes now and then.
+    # Deviations that the smaller model sometimes writes.
     (f"{C}commentary{C}analysis{M}Hm.{E}{S}assistant{C}final{M}Four.", ("Hm.", "Four.", [])),
     (f"{C}analysis{M}Hm.{C}final{M}Four.", ("Hm.", "Four.", [])),
     (f"{C}analysis{M}Hm.{E}assistant{C}final{M}Four.", ("Hm.", "Four.", [])),
@@ -65,7 +65,7 @@ CASES = [
     ("Four.", ("", "Four.", [])),
     ("assistance", ("", "assistance", [])),
     ("to", ("", "to", [])),
-    # What is no call.
+    # Text that is not a call.
     (f"{C}commentary to=functions.f{M}not {{}} json", ("", "not {} json", [])),
     (f"{C}commentary to=functions.f{M}[1]", ("", "[1]", [])),
     (f"{C}commentary to=functions.f{M}" + '{"a":1} and more', ("", "and more", [("f", '{"a":1}')])),

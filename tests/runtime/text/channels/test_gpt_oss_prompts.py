@@ -1,4 +1,4 @@
-"""Prompts of gpt-oss where the published template fails or drops something, and the history rules of both."""
+"""Prompts of gpt-oss for which the published template fails or drops text, and the history rules of both templates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SYSTEM = (
 )
 ASK, REPLY = "<|start|>user<|message|>U<|end|>", "<|start|>assistant"
 USER = {"role": "user", "content": "U"}
-# A release that is not known, in the shape of the published template.
+# An unknown release, in the form of the published template.
 OTHER = """
 {%- for m in messages %}
     {%- if m.role == 'system' %}<|start|>developer<|message|>{{ m.content }}<|end|>
@@ -73,7 +73,7 @@ def test_a_vocabulary_with_its_tokens_is_served_with_its_template(text: Text) ->
     assert {"<|return|>", "<|call|>"} < ends
 
 
-def test_the_end_of_a_message_ends_no_reply_even_if_the_file_says_so() -> None:
+def test_the_end_of_a_message_never_ends_a_reply() -> None:
     metadata = byte_metadata("gpt-4o", user_defined=TOKENS)
     tokens = metadata["tokenizer.ggml.tokens"]
     for key in ("eos", "eot"):

@@ -1,4 +1,4 @@
-"""A tokenizer.json is checked field by field, tried in a guarded process, and used only where a slow encoding does no
+"""A tokenizer.json is checked field by field, tested in a guarded process, and used only if a slow encoding cannot do
 harm."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from devkit.texts import mixed_texts
 
 FILE = json.loads(build_backend(byte_metadata(merges=((b"a", b"b"),)), "bytes.gguf").to_str())
 SLOW = "a*a*[bc]"
-"""Takes the cube of a text's length in steps, and no search passes the library's own limit."""
+"""Needs cubic time in the text's length, without exceeding the library's own limit in any search."""
 PLACE = "pre_tokenizer.pretokenizers.0.pattern"
 
 PADDING = {
@@ -51,7 +51,7 @@ ADDED = {
 
 
 def template(special_ids: int, times: int) -> dict[str, Any]:
-    """A post-processor that puts a token of `ids` ids before a text, `times` times."""
+    """A post-processor that inserts a token of `ids` ids before a text, `times` times."""
     text_a = {"Sequence": {"id": "A", "type_id": 0}}
     return {
         "type": "TemplateProcessing",
@@ -62,7 +62,7 @@ def template(special_ids: int, times: int) -> dict[str, Any]:
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The file with another value at a path such as `model.vocab.x`; a list's end is one of its places."""
+    """The file with another value at a path such as `model.vocab.x`; an index one past a list's end appends."""
     tree = copy.deepcopy(FILE)
     *above, last = path.split(".")
     at: Any = tree
@@ -183,7 +183,7 @@ def test_fields_unused_by_serving_change_nothing(tmp_path: Path, path: str, valu
 
 
 @pytest.mark.parametrize(("ids", "adds"), [(1, True), (0, False)])
-def test_the_post_processor_says_whether_bos_comes_first(tmp_path: Path, ids: int, adds: bool) -> None:
+def test_the_post_processor_determines_whether_bos_is_added(tmp_path: Path, ids: int, adds: bool) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": BOS}))
     assert load(tmp_path, changed("post_processor", template(ids, 1))).add_bos is adds
 
@@ -209,7 +209,7 @@ def test_published_files_encode_in_this_process(directory: Path) -> None:
 
 @pytest.mark.parametrize("pre", ["published v2", *SPLITS])
 def test_known_patterns_take_linear_time(pre: str) -> None:
-    """In quadratic time this would take longer than a test may."""
+    """In quadratic time this would exceed the test's time limit."""
     if pre == "published v2":
         encode = load_tokenizer_json(V2_DIRECTORY / "tokenizer.json").encoder
     else:
@@ -247,7 +247,7 @@ REPEATED = {"type": "Replace", "pattern": {"String": "~"}, "content": "~" * 16}
 
 @pytest.mark.usefixtures("short_limits")
 def test_expanding_replacements_fail_only_their_own_request(tmp_path: Path) -> None:
-    """Sixteen to the seventh bytes of one."""
+    """One byte expands to 16**7 bytes."""
     tokenizer = load(tmp_path, FILE | {"normalizer": {"type": "Sequence", "normalizers": [REPEATED] * 7}})
     usual = tokenizer.encode("cab")
     with pytest.raises(RequestError, match=r"tokenizer \(.*tokenizer\.json\) was stopped: "):

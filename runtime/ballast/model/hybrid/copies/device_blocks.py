@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
 
-from ballast.model.hybrid.device_wait import Event, wait_for
+from ballast.model.hybrid.copies.going_out import GoingOut
+from ballast.model.hybrid.device_wait import Event
 from ballast.model.hybrid.platforms.interface import Bytes, Take
 from ballast.model.hybrid.platforms.platform_of import platform_of
 
@@ -52,8 +52,7 @@ class DeviceBlocks:
         self._stream = self._platform.new_stream()
         # Tiers call copy_in on their own threads.
         self._lock = threading.Lock()
-        self._going_out: deque[tuple[Event, frozenset[int], frozenset[int]]] = deque()
-        """Copies with their blocks, and with those of windows."""
+        self._going_out = GoingOut()
 
     def new_memory(self, num_blocks: int) -> Bytes:
         """See CacheBlocks."""
@@ -70,7 +69,7 @@ class DeviceBlocks:
                 for block, row in zip(gathered, memory, strict=True):
                     torch.from_numpy(row).copy_(_bytes_of(block), non_blocking=True)
             copy = self._event()
-        self._going_out.append((copy, frozenset(blocks), frozenset(windows)))
+        self._going_out.add(copy, blocks, windows)
         return copy
 
     @torch.inference_mode()
@@ -87,17 +86,7 @@ class DeviceBlocks:
 
     def before_writing(self, blocks: Sequence[int], alive: Callable[[], None], windows: Sequence[int] = ()) -> None:
         """See CacheBlocks. Raises EngineDeadError if a copy does not end."""
-        while self._going_out and self._going_out[0][0].query():
-            self._going_out.popleft()
-        written, written_windows = set(blocks), set(windows)
-        wait_for(
-            [
-                copy
-                for copy, going, going_windows in self._going_out
-                if not (written.isdisjoint(going) and written_windows.isdisjoint(going_windows))
-            ],
-            alive,
-        )
+        self._going_out.wait(alive, blocks, windows)
 
     def _own(self, gathered: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
         """Each tensor, the position of its blocks in the gather buffer, and whether its blocks are those of windows."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -18,13 +17,12 @@ class PinnedAhead:
     """A context in which a thread allocates memory in pieces, which `take` returns to callers. Leaving it waits for the
     thread and releases unused pieces. If the system refuses memory, the thread stops without an error."""
 
-    def __init__(self, num_bytes: int, piece_bytes: int, new: Take, use_device: Callable[[], None] = lambda: None):
-        """`new` allocates memory. `use_device` binds the thread to the device; otherwise it might allocate memory
-        through another device."""
-        self._num_pieces = num_bytes // piece_bytes
-        self._piece_bytes = piece_bytes
+    def __init__(self, sizes: Sequence[int], new: Take, use_device: Callable[[], None] = lambda: None):
+        """`sizes`: bytes of each piece, in the order of allocation. `new` allocates memory. `use_device` binds the
+        thread to the device; otherwise it might allocate memory through another device."""
+        self._sizes = sizes
         self._new, self._use_device = new, use_device
-        self._pieces: deque[Bytes] = deque()
+        self._pieces: list[Bytes] = []
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._fill, name="ballast-pin-ahead", daemon=True)
 
@@ -38,12 +36,13 @@ class PinnedAhead:
         self.give_back()
 
     def take(self, num_bytes: int) -> Bytes:
-        """A pre-pinned buffer, cut to `num_bytes`, if at least half of it is used; otherwise new memory. Waits for the
-        thread. Raises MemoryError."""
+        """The smallest pre-pinned buffer that holds `num_bytes`, cut to them, if at least half of it is used; otherwise
+        new memory. Waits for the thread. Raises MemoryError."""
         self.wait()
-        if self._pieces and num_bytes <= self._piece_bytes <= 2 * num_bytes:
-            return self._pieces.popleft()[:num_bytes]
-        return self._new(num_bytes)
+        fitting = [index for index, piece in enumerate(self._pieces) if num_bytes <= piece.nbytes <= 2 * num_bytes]
+        if not fitting:
+            return self._new(num_bytes)
+        return self._pieces.pop(min(fitting, key=lambda index: self._pieces[index].nbytes))[:num_bytes]
 
     def wait(self) -> None:
         """Wait until the thread has ended, because pinning would disturb measurements."""
@@ -57,9 +56,11 @@ class PinnedAhead:
 
     def _fill(self) -> None:
         try:
-            if self._num_pieces:
+            if self._sizes:
                 self._use_device()
-            while len(self._pieces) < self._num_pieces and not self._is_over.is_set():
-                self._pieces.append(self._new(self._piece_bytes))
+            for num_bytes in self._sizes:
+                if self._is_over.is_set():
+                    return
+                self._pieces.append(self._new(num_bytes))
         except (MemoryError, RuntimeError) as error:
             log.info("less memory was pinned in advance", extra={"why": str(error).partition("\n")[0]})

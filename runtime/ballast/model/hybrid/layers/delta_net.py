@@ -80,5 +80,5 @@ class DeltaNetLayer:
     def long(
         self, weights: DeltaNetWeights, normed: torch.Tensor, cache: LayerStates, step: Step, out: torch.Tensor
     ) -> None:
-        """Never called: steps with recurrent layers have no long slices."""
-        raise AssertionError("a long slice of a recurrent layer")
+        """See `LayerKind`: as other slices."""
+        out.copy_(self(weights, normed, cache, step))

@@ -15,6 +15,7 @@ from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers, LayerKind
 from ballast.model.hybrid.layers.delta_net import DeltaNetLayer
 from ballast.model.hybrid.layers.grouped_attention import GroupedAttention
+from ballast.model.hybrid.layers.kimi_delta import KimiDeltaLayer
 from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
@@ -23,12 +24,12 @@ from ballast.model.hybrid.recurrent.recurrence import Recurrence
 from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
-from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import SINKS
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import AttentionMixer, Mixer
+from ballast.model.layers.layer import AttentionMixer, Mixer, RecurrentMixer
 from ballast.model.layers.positions import RopeSpec
-from ballast.model.rope import build_rope_table, softmax_scale
+from ballast.model.rope import RopeTable, build_rope_table, softmax_scale, unrotated
 
 
 def choose_kernels(state: LoadState, report: Report) -> None:
@@ -68,10 +69,11 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     options = state.options
     pointwise = _pointwise_by_mixer(state, device.backend)
     device.pointwise = pointwise[0]
-    slices = slice_sizes_of(state.mixers[0]) if options.slices is None else options.slices
+    slices = slice_sizes_of(state.mixers[0], has_states=state.spec.state_numbers > 0)
+    slices = slices if options.slices is None else options.slices
     short = replace(slices, long_from=None)
     recurrent: dict[Mixer, LayerKind[Any, Any]] = {
-        mixer: DeltaNetLayer(mixer, recurrence) for mixer, recurrence in device.recurrences.items()
+        mixer: _recurrent_kind(mixer, recurrence) for mixer, recurrence in device.recurrences.items()
     }
 
     def layers(attends: Sequence[Attention], expanded: ExpandedAttention | None) -> AttentionLayers:
@@ -110,10 +112,16 @@ def _pointwise_by_mixer(state: LoadState, backend: Backend) -> list[Pointwise]:
     for mixer in state.mixers:
         key = mixer.rope, softmax_scale(mixer)
         if key not in made:
-            rope = build_rope_table(mixer.rope, state.num_positions, state.weights.rope_factors)
+            rope = _rope_table(state, mixer)
             made[key] = backend.pointwise(state.spec.rms_eps, rope, key[1], state.options.kv_dtype)
             made[key].num_saturated = next(iter(made.values())).num_saturated
     return [made[mixer.rope, softmax_scale(mixer)] for mixer in state.mixers]
+
+
+def _rope_table(state: LoadState, mixer: AttentionMixer) -> RopeTable:
+    if isinstance(mixer, LatentSpec) and not mixer.rotates:
+        return unrotated(mixer.rope.dim)
+    return build_rope_table(mixer.rope, state.num_positions, state.weights.rope_factors)
 
 
 def _attention(state: LoadState, backend: Backend, sizes: Sizes) -> Attention:
@@ -131,12 +139,12 @@ def _attention(state: LoadState, backend: Backend, sizes: Sizes) -> Attention:
         raise ModelError(state.gguf_model.path, str(error)) from error
 
 
-def _recurrences(state: LoadState, backend: Backend) -> dict[DeltaNetSpec, Recurrence]:
+def _recurrences(state: LoadState, backend: Backend) -> dict[RecurrentMixer, Recurrence]:
     try:
         return {
             mixer: backend.recurrence(mixer, state.spec.rms_eps)
             for mixer in dict.fromkeys(state.layer_mixers)
-            if isinstance(mixer, DeltaNetSpec)
+            if isinstance(mixer, RecurrentMixer)
         }
     except ValueError as error:
         raise ModelError(state.gguf_model.path, str(error)) from error
@@ -164,6 +172,10 @@ def _expanded_sizes(mixer: AttentionMixer, of: Sizes) -> ExpandedSizes | None:
     if not isinstance(of, LatentSizes) or not isinstance(mixer, LatentSpec) or mixer.index is not None:
         return None
     return ExpandedSizes(of.num_heads, of.rank, mixer.nope_dim, of.rope_dim, mixer.v_dim, of.scale, of.block_tokens)
+
+
+def _recurrent_kind(mixer: RecurrentMixer, recurrence: Recurrence) -> LayerKind[Any, Any]:
+    return KimiDeltaLayer(recurrence) if isinstance(mixer, KimiDeltaSpec) else DeltaNetLayer(mixer, recurrence)
 
 
 def _kind(

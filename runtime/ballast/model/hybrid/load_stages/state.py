@@ -31,7 +31,7 @@ from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.hybrid.weights import HybridWeights, RoutedWeights
-from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.packed_tensors import Packing
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -64,7 +64,7 @@ class DeviceState:
     """Attention by lane and mixer of attention, with kernels that need no compilation in advance."""
     late_attention: Sequence[LateAttention | None]
     """By mixer of attention."""
-    recurrences: Mapping[DeltaNetSpec, Recurrence]
+    recurrences: Mapping[RecurrentMixer, Recurrence]
 
     # --- weights ---
     linears: list[Linear]
@@ -120,7 +120,7 @@ class LoadState:
         assert of_layers is not None, "the plan rejects these kinds of layers"
         self.layer_mixers = of_layers
         """The mixer of each layer, attention or recurrent."""
-        self.mixers = tuple(dict.fromkeys(each for each in of_layers if not isinstance(each, DeltaNetSpec)))
+        self.mixers = tuple(dict.fromkeys(each for each in of_layers if not isinstance(each, RecurrentMixer)))
         """The different mixers that are attention."""
         self.num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
         """Maximum positions of a request."""

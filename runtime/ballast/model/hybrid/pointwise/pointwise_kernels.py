@@ -61,6 +61,15 @@ def _is_beyond(value, LARGEST: tl.constexpr):
 
 
 @triton.jit
+def _angle_of(position, pair, ROPE: tl.constexpr, ROTATES: tl.constexpr):
+    """Where the tables have the pairs of a token; the first row, if no position rotates anything."""
+    angle = pair.to(tl.int64)
+    if ROTATES:
+        angle += tl.load(position).to(tl.int64) * (ROPE // 2)
+    return angle
+
+
+@triton.jit
 def query_and_cache(
     nope,  # float32 [T, heads, RANK]
     heads,  # float32 [T, heads, HEAD_DIM], tokens HEADS_STRIDE apart; the last ROPE entries are rotated
@@ -77,6 +86,7 @@ def query_and_cache(
     num_heads,
     eps,
     HAS_SCALES: tl.constexpr,
+    ROTATES: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEADS_STRIDE: tl.constexpr,
     RANK: tl.constexpr,
@@ -93,7 +103,7 @@ def query_and_cache(
     is_latent = column < RANK
     pair = tl.arange(0, PADDED_PAIRS)
     is_pair = pair < ROPE // 2
-    angle = tl.load(positions + token).to(tl.int64) * (ROPE // 2) + pair
+    angle = _angle_of(positions + token, pair, ROPE, ROTATES)
     cosine = tl.load(cos + angle, mask=is_pair, other=0.0)
     sine = tl.load(sin + angle, mask=is_pair, other=0.0)
     if head < num_heads:
@@ -147,6 +157,7 @@ def rotated_query(
     scale,
     num_heads,
     HAS_SCALES: tl.constexpr,
+    ROTATES: tl.constexpr,
     HEADS_STRIDE: tl.constexpr,
     NOPE: tl.constexpr,
     ROPE: tl.constexpr,
@@ -170,7 +181,7 @@ def rotated_query(
     tl.store(made + of_nope, (_bounded(values, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_nope)
     pair = tl.arange(0, PADDED_PAIRS)[None, :]
     in_pair = has_head & (pair < ROPE // 2)
-    angle = tl.load(positions + token).to(tl.int64) * (ROPE // 2) + pair
+    angle = _angle_of(positions + token, pair, ROPE, ROTATES)
     cosine = tl.load(cos + angle, mask=pair < ROPE // 2, other=0.0)
     sine = tl.load(sin + angle, mask=pair < ROPE // 2, other=0.0)
     even = tl.load(given + NOPE + 2 * pair, mask=in_pair, other=0.0)

@@ -28,7 +28,7 @@ class TritonPointwise:
         self._rms_eps = rms_eps
         self._cos = torch.from_numpy(rope.cos).to(device)
         self._sin = torch.from_numpy(rope.sin).to(device)
-        self._has_scales = rope.query_scale is not None
+        self._rotates, self._has_scales = rope.rotates, rope.query_scale is not None
         # Any pointer, if there are none.
         self._scales = self._cos if rope.query_scale is None else torch.from_numpy(rope.query_scale).to(device)
         self._rope_dim = 2 * rope.cos.shape[1]
@@ -87,6 +87,7 @@ class TritonPointwise:
             num_heads,
             self._rms_eps,
             HAS_SCALES=self._has_scales,
+            ROTATES=self._rotates,
             HEAD_DIM=heads.shape[2],
             HEADS_STRIDE=heads.stride(0),
             RANK=rank,
@@ -119,6 +120,7 @@ class TritonPointwise:
             scale,
             num_heads,
             HAS_SCALES=self._has_scales,
+            ROTATES=self._rotates,
             HEADS_STRIDE=heads.stride(0),
             NOPE=head_dim - self._rope_dim,
             ROPE=self._rope_dim,

@@ -6,7 +6,8 @@ the chunk, the changes N [tokens, VALUE] of all tokens solve
 out = diag(exp(c)) Q S + (Q Kᵀ ∘ D) N, and the state after the chunk is exp(c[-1]) S + (diag(exp(c[-1] - c)) K)ᵀ N.
 
 `solve_chunks` inverts I + A for all chunks together, `pass_chunks` carries the state from chunk to chunk. A difference
-of sums is taken before its exponential, which is then at most 1.
+of sums is taken before its exponential, which is then at most 1. If each row of a state has a decay, the kernels of
+row_decay_kernels.py do what `solve_chunks` does.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -19,6 +20,18 @@ import triton.language as tl
 
 from ballast.model.hybrid.recurrent.delta_kernels import key_head_of
 from ballast.model.hybrid.reduce_kernels import plus
+
+
+@triton.jit
+def inverse_below(below, num_tokens, TOKENS: tl.constexpr):
+    """The part below the diagonal of the inverse of I + A, given that of -A [TOKENS, TOKENS], by forward
+    substitution: rows that are done are those of the inverse, the others those of -A."""
+    row = tl.arange(0, TOKENS)[:, None]
+    for done in range(1, num_tokens):
+        new = tl.reduce(tl.where(row == done, below, 0.0), 0, plus)
+        new += tl.reduce(new[:, None] * below, 0, plus)
+        below = tl.where(row == done, new[None, :], below)
+    return below
 
 
 @triton.jit
@@ -58,22 +71,18 @@ def solve_chunks(
     score = tl.dot(query, tl.trans(key), input_precision="tf32x3")
     tl.store(scores + own, tl.where(row >= column, score * fade, 0.0), mask=is_there[:, None])
     overlap = tl.dot(key, tl.trans(key), input_precision="tf32x3") * fade * beta[:, None]
-    # Forward substitution, below the diagonal: rows that are done are those of the inverse, the others those of -A.
-    inverse = tl.where(row > column, -overlap, 0.0)
-    for done in range(1, end - begin):
-        new = tl.reduce(tl.where(row == done, inverse, 0.0), 0, plus)
-        new += tl.reduce(new[:, None] * inverse, 0, plus)
-        inverse = tl.where(row == done, new[None, :], inverse)
+    inverse = inverse_below(tl.where(row > column, -overlap, 0.0), end - begin, TOKENS)
     tl.store(inverses + own, tl.where(row == column, 1.0, inverse), mask=is_there[:, None])
 
 
 @triton.jit(do_not_specialize=["first_row"])
 def pass_chunks(
-    inputs,  # float32 [T, CHANNELS], prepared
-    log_decays,  # float32 [T, HEADS]
+    inputs,  # float32 [T, CHANNELS], prepared, or as from `fade_chunks`
+    log_decays,  # float32 [T, HEADS], or as from `fade_chunks`
     betas,  # float32 [T, HEADS]
     inverses,  # as from `solve_chunks`
     scores,
+    chunk_decays,  # as from `fade_chunks`, if DECAYS_ROWS
     states,  # float32 [slots, HEADS, KEY, VALUE]
     before,  # int32 [R], the slot that each row reads
     row_chunks,  # int32 [R + 1], the chunks that precede each row
@@ -88,6 +97,7 @@ def pass_chunks(
     KEY: tl.constexpr,
     VALUE: tl.constexpr,
     CHANNELS: tl.constexpr,
+    DECAYS_ROWS: tl.constexpr,
     TOKENS: tl.constexpr,
     BLOCK: tl.constexpr,  # columns, whose number divides VALUE
 ):
@@ -106,9 +116,13 @@ def pass_chunks(
         first = begin.to(tl.int64)
         own = (first * HEADS + head) * TOKENS + (place[:, None] * (HEADS * TOKENS) + place[None, :])
         beta = tl.load(betas + first * HEADS + head + place * HEADS, mask=is_there, other=0.0)
-        decay = tl.load(log_decays + first * HEADS + head + place * HEADS, mask=is_there, other=0.0)
-        sums, total = tl.associative_scan(decay, 0, plus), tl.reduce(decay, 0, plus)
-        grown = tl.exp(sums)[:, None]
+        if DECAYS_ROWS:
+            grown = 1.0  # in the inputs
+            kept = tl.load(chunk_decays + (chunk * HEADS + head) * KEY + of_key)[:, None]
+        else:
+            decay = tl.load(log_decays + first * HEADS + head + place * HEADS, mask=is_there, other=0.0)
+            sums, total = tl.associative_scan(decay, 0, plus), tl.reduce(decay, 0, plus)
+            grown, kept = tl.exp(sums)[:, None], tl.exp(total)
         token_inputs = inputs + first * CHANNELS
         key_at = token_inputs + key_head * KEY + (place[:, None] * CHANNELS + of_key[None, :])
         key = tl.load(key_at + KEY_HEADS * KEY, mask=is_there[:, None], other=0.0)
@@ -123,8 +137,13 @@ def pass_chunks(
         attended = tl.dot(score, change, attended, input_precision="tf32x3")
         out_at = out + (first * HEADS + head) * VALUE + (place[:, None] * (HEADS * VALUE) + column[None, :])
         tl.store(out_at, attended, mask=is_there[:, None])
-        key = tl.load(key_at + KEY_HEADS * KEY, mask=is_there[:, None], other=0.0)  # again, to keep fewer registers
-        faded = tl.trans(key * tl.exp(total - sums)[:, None])
-        state = tl.dot(faded, change, state * tl.exp(total), input_precision="tf32x3")
+        if DECAYS_ROWS:
+            faded_at = log_decays + (first * HEADS + head) * KEY + (place[:, None] * (HEADS * KEY) + of_key[None, :])
+            faded = tl.load(faded_at, mask=is_there[:, None], other=0.0)
+        else:
+            # Again, to keep fewer registers.
+            key = tl.load(key_at + KEY_HEADS * KEY, mask=is_there[:, None], other=0.0)
+            faded = key * tl.exp(total - sums)[:, None]
+        state = tl.dot(tl.trans(faded), change, state * kept, input_precision="tf32x3")
         slot = tl.load(chunk_slots + chunk).to(tl.int64)
         tl.store(states + slot * (HEADS * KEY * VALUE) + tile, state, mask=slot > 0)

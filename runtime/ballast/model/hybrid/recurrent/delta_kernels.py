@@ -1,8 +1,8 @@
 """Triton kernels of the gated delta rule: what precedes it, one token of each row, and what follows it.
 
-Per head, with a state S [KEY, VALUE], a query q, a key k, a value v, a decay and a beta: S *= decay;
-S += k ⊗ (beta * (v - k · S)); out = q · S. All numbers are float32. Slot 0 reads as zeros, and what is written to it is
-lost.
+Per head, with a state S [KEY, VALUE], a query q, a key k, a value v, a beta, and a decay of the state or of each of its
+rows: S *= decay; S += k ⊗ (beta * (v - k · S)); out = q · S. All numbers are float32. Slot 0 reads as zeros, and what
+is written to it is lost.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -85,7 +85,7 @@ def prepare(
 @triton.jit
 def update_one_each(
     inputs,  # [R, CHANNELS], prepared
-    log_decays,  # [R, HEADS]
+    log_decays,  # [R, HEADS], or [R, HEADS, KEY]
     betas,  # [R, HEADS]
     states,  # [slots, HEADS, KEY, VALUE]
     before,  # int32 [R], the slot that each row reads
@@ -97,6 +97,7 @@ def update_one_each(
     KEY: tl.constexpr,
     VALUE: tl.constexpr,
     CHANNELS: tl.constexpr,
+    DECAYS_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,  # columns, whose number divides VALUE
 ):
     """One token of each row. Grid: rows, heads, blocks of columns."""
@@ -107,7 +108,11 @@ def update_one_each(
     key_at = inputs + row * CHANNELS + key_head_of(head, HEADS, KEY_HEADS, ALTERNATE) * KEY + of_key
     query, key = tl.load(key_at), tl.load(key_at + KEY_HEADS * KEY)
     value = tl.load(inputs + row * CHANNELS + 2 * KEY_HEADS * KEY + head * VALUE + column)
-    decay, beta = tl.exp(tl.load(log_decays + row * HEADS + head)), tl.load(betas + row * HEADS + head)
+    beta = tl.load(betas + row * HEADS + head)
+    if DECAYS_ROWS:
+        decay = tl.exp(tl.load(log_decays + (row * HEADS + head) * KEY + of_key))[:, None]
+    else:
+        decay = tl.exp(tl.load(log_decays + row * HEADS + head))
     read, written = tl.load(before + row).to(tl.int64), tl.load(after + row).to(tl.int64)
     tile = head * (KEY * VALUE) + of_key[:, None] * VALUE + column[None, :]
     state = tl.load(states + read * (HEADS * KEY * VALUE) + tile, mask=read > 0, other=0.0) * decay
@@ -128,9 +133,10 @@ def gated_norm(
     VALUE: tl.constexpr,
     GATE_STRIDE: tl.constexpr,
     PADDED_VALUE: tl.constexpr,
+    SIGMOID: tl.constexpr,
     BLOCK: tl.constexpr,  # heads
 ):
-    """RMS norm of each head, times silu(gates). Grid: tokens, blocks of heads."""
+    """RMS norm of each head, times silu(gates) or their sigmoid. Grid: tokens, blocks of heads."""
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[:, None]
     column = tl.arange(0, PADDED_VALUE)[None, :]
@@ -140,4 +146,7 @@ def gated_norm(
     inverse = 1.0 / tl.sqrt(tl.reduce(value * value, 1, plus) / VALUE + eps)
     gate = tl.load(gates + token * GATE_STRIDE + head * VALUE + column, mask=is_there, other=0.0)
     normed = value * inverse[:, None] * tl.load(weight + column, mask=column < VALUE, other=0.0)
-    tl.store(at, normed * (gate / (1.0 + tl.exp(-gate))), mask=is_there)
+    numerator = gate
+    if SIGMOID:
+        numerator = 1.0
+    tl.store(at, normed * (numerator / (1.0 + tl.exp(-gate))), mask=is_there)

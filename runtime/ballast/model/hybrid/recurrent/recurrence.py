@@ -1,4 +1,4 @@
-"""The operations of Gated DeltaNet between its matrix products."""
+"""The operations of recurrent layers between their matrix products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Gates:
     """The products that give each token's betas and decays, whose rows may be strided."""
 
     beta: torch.Tensor  # [T, H]
-    alpha: torch.Tensor  # [T, H]
+    alpha: torch.Tensor  # [T, H], or [T, H * K] if each row of a state has a decay
     group: int = 0
     """If not 0, `beta` and `alpha` are one tensor [T, 2 H]: the betas of this many heads, then their alphas, and so on.
     """
@@ -49,10 +49,10 @@ class Recurrence(Protocol):
         states: torch.Tensor,
         rows: StateRows,
     ) -> torch.Tensor:
-        """The output of each token, [T, H, V]. `convolved` [T, C]: queries and keys of all key heads, normed in place,
-        then values. A state decays by exp(rate * softplus(alpha + rate_shift)), where both are [H]. `states`
-        [slots, H, K, V]."""
+        """The output of each token, [T, H, V]. `convolved` [T, C]: queries and keys of all key heads, which are
+        overwritten, then values. A state decays by exp(rate * softplus(alpha + rate_shift)), where both are [H]. If
+        each row of a state has a decay, alpha is [T, H * K] and rate_shift [H * K]. `states` [slots, H, K, V]."""
 
     def gated_norm(self, values: torch.Tensor, gates: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """RMS norm of each head of values [T, H, V] with weight [V], times silu of gates [T, H * V], whose rows may be
-        strided → [T, H * V]. Overwrites the values."""
+        """RMS norm of each head of values [T, H, V] with weight [V], times silu of gates [T, H * V], or their sigmoid
+        in Kimi Delta Attention → [T, H * V]. Rows of gates may be strided. Overwrites the values."""

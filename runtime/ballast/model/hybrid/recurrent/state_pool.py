@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from ballast.model.layers.delta_net import DeltaNetSpec
-from ballast.model.layers.layer import Mixer
+from ballast.model.hybrid.recurrent.sizes import RecurrentSizes, sizes_of
+from ballast.model.layers.layer import Mixer, RecurrentMixer
 
 
 class LayerStates(NamedTuple):
@@ -27,10 +27,16 @@ class DeviceStatePool:
         def zeros(*shape: int) -> torch.Tensor:
             return torch.zeros((num_slots + 1, *shape), device=device)
 
+        def states(sizes: RecurrentSizes) -> LayerStates:
+            recurrent = zeros(sizes.num_heads, sizes.key_dim, sizes.v_dim)
+            return LayerStates(recurrent, zeros(sizes.conv_taps - 1, sizes.channels))
+
         self.layers: list[LayerStates | None] = [
-            LayerStates(zeros(mixer.num_heads, mixer.key_dim, mixer.v_dim), zeros(mixer.conv_taps - 1, mixer.channels))
-            if isinstance(mixer, DeltaNetSpec)
-            else None
-            for mixer in mixers
+            states(sizes_of(mixer)) if isinstance(mixer, RecurrentMixer) else None for mixer in mixers
         ]
         """None for a layer without state."""
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The states of all layers, in order; each [slots, …]."""
+        return [tensor for layer in self.layers if layer is not None for tensor in layer]

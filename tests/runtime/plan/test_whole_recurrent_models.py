@@ -1,0 +1,115 @@
+"""What whole models with recurrent layers take, from loads of a layer of each kind in its real size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as GgmlType
+
+from ballast._core import kernels
+from ballast.host.machine import Memory
+from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_state_slots
+from ballast.model.layers.feed_forward import EXPERTS
+from ballast.model.metadata import read_spec
+from ballast.model.packed_tensors import Packing
+from ballast.model.residence import weight_memory
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import EMBEDDING
+from ballast.model.weights import ModelWeights, load_weights
+from ballast.plan import MemoryPlan, Numbers, make_plan
+from ballast.weights.gguf import block_of, open_gguf
+from devkit.models.changed_spec import changed
+from devkit.models.gguf_files import write_hollow_model
+from devkit.models.quant_recipes import q4_k_m_types
+from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
+from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC, QWEN35_35B_SPEC, QWEN35_122B_SPEC, QWEN35_397B_SPEC
+
+NUMBERS = Numbers(
+    cache_lens=65536,
+    block_tokens=32,
+    max_batch_size=4,
+    chunk_size=256,
+    prefill_chunk_size=256,
+    isa=kernels.usable_isas()[0],
+)
+NUM_EXPERTS, VOCAB_SIZE = 16, 1024
+"""Of what is loaded. Memory is proportional to both if rows of routers and outputs fill whole panels."""
+
+
+@pytest.mark.parametrize(
+    ("spec", "file_bytes"),
+    [
+        (QWEN35_35B_SPEC, 21.2e9),
+        (QWEN3_NEXT_80B_SPEC, 48.5e9),
+        (QWEN35_122B_SPEC, 74e9),
+        (QWEN35_397B_SPEC, 241e9),
+        (KIMI_LINEAR_48B_SPEC, 30e9),
+    ],
+    ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
+)
+def test_the_plan_is_the_sum_of_loaded_layers(tmp_path: Path, spec: ModelSpec, file_bytes: float) -> None:
+    types = q4_k_m_types(spec)
+    whole = open_gguf(write_hollow_model(tmp_path / "whole.gguf", spec, types))
+    assert sum(info.num_bytes for info in whole.tensors.values()) == pytest.approx(file_bytes, rel=0.02)
+    plan = make_plan(whole, read_spec(whole), NUMBERS, Memory(1 << 40, 1 << 40, None))
+
+    kinds = [kind_of(spec, types, layer) for layer in range(spec.num_layers)]
+    examples = {kind: kinds.index(kind) for kind in dict.fromkeys(kinds)}
+    loaded = loaded_layers(tmp_path / "layers.gguf", spec, types, tuple(examples.values()))
+    sizes = {kind: layer_bytes(spec, layer) for kind, layer in zip(examples, loaded.layers, strict=True)}
+    output = matrix_bytes(loaded.output) * spec.vocab_size // VOCAB_SIZE
+    taken = sum(sizes[kind] for kind in kinds) + output + whole.tensors[EMBEDDING].num_bytes
+    assert use(plan, "weights") == pytest.approx(taken, rel=0.0001)
+
+    num_blocks = num_kv_blocks(NUMBERS.cache_lens, NUMBERS.block_tokens)
+    num_slots = num_state_slots(spec.states, NUMBERS.cache_lens, NUMBERS.max_batch_size)
+    states = StatePool(spec.states, num_slots)
+    assert use(plan, "KV cache") == KvPool(spec.planes, num_blocks, NUMBERS.block_tokens).nbytes
+    assert use(plan, "recurrent state") == sum(state.nbytes for of_layer in states.layers for state in of_layer)
+    estimates = sum(use(plan, name) for name in ("work buffers", "tables", "program"))
+    assert estimates < 0.03 * plan.needed_bytes
+
+
+def kind_of(spec: ModelSpec, types: Mapping[str, GgmlType], layer: int) -> tuple[object, ...]:
+    """Equal for layers that take equal memory."""
+    of_layer = {name.split(".", 2)[2]: kind for name, kind in types.items() if block_of(name) == layer}
+    return spec.layers[layer], *sorted(of_layer.items())
+
+
+def loaded_layers(file: Path, spec: ModelSpec, types: Mapping[str, GgmlType], layers: Sequence[int]) -> ModelWeights:
+    """Loads these layers from a file of their own, with fewer experts and a smaller vocabulary."""
+    small = changed(spec, num_experts=NUM_EXPERTS, num_experts_used=1, vocab_size=VOCAB_SIZE)
+    cut = replace(small, layers=tuple(small.layers[layer] for layer in layers))
+    cut_types = {name: kind for name, kind in types.items() if block_of(name) is None}
+    for number, layer in enumerate(layers):
+        begin = f"blk.{layer}."
+        of_layer = {name: kind for name, kind in types.items() if name.startswith(begin)}
+        cut_types |= {f"blk.{number}.{name.removeprefix(begin)}": kind for name, kind in of_layer.items()}
+    gguf = open_gguf(write_hollow_model(file, cut, cut_types))
+    found = read_spec(gguf)
+    packing = Packing(kernels.ThreadPool(1), NUMBERS.isa, 2)
+    return load_weights(gguf, found, found.vocab_size, packing, lambda _: None)
+
+
+def layer_bytes(spec: ModelSpec, layer: Mapping[str, object]) -> int:
+    """What the layer takes with all of its experts."""
+    by_role = {
+        role: each.nbytes if isinstance(each, np.ndarray) else matrix_bytes(each) for role, each in layer.items()
+    }
+    factor = spec.routing.num_experts // NUM_EXPERTS
+    return sum(size * (factor if role in (EXPERTS, "router") else 1) for role, size in by_role.items())
+
+
+def matrix_bytes(loaded: object) -> int:
+    """Of its matrices, those that share memory once."""
+    found = weight_memory(loaded)
+    return sum(size for _, size in {place for ranges in (*found.experts.values(), found.others) for place in ranges})
+
+
+def use(plan: MemoryPlan, name: str) -> int:
+    [found] = [row.num_bytes for row in plan.uses if row.name == name]
+    return found

@@ -36,7 +36,7 @@
 # For agent:
 # CONVERSATIONS  numbers of conversations at once; "1 4" unless set
 # TURNS, TOKENS  turns of a conversation, and tokens of its last prompt; 20 and 40000 unless set
-# AGAIN    turns whose prompts are processed again; 3 unless set
+# AGAIN    turns whose prompts are processed again; 1, the middle one, unless set
 #
 # For arrivals and agent:
 # SERVE    where ballast serve computes, and more of its options; "--device cuda:0 --vram_limit 24GiB" unless set, for
@@ -274,7 +274,7 @@ agent_at() {
   serve "$server" "$shape" "$model" "$out/agent-$server-${shape/:/-}.log" "${options[@]}" || return 1
   # shellcheck disable=SC2086  # lists are words
   "$python" benchmarks/serving/agents.py --conversations ${CONVERSATIONS:-1 4} --turns "${TURNS:-20}" \
-    --tokens "$tokens" --again "${AGAIN:-3}" --server "$server" "${facts[@]}" | tee -a "$out/agents.jsonl"
+    --tokens "$tokens" --reply 32 --again "${AGAIN:-1}" --server "$server" "${facts[@]}" | tee -a "$out/agents.jsonl"
 }
 
 # serve SERVER NAME MODEL LOG OPTION...: starts it, waits until it is ready, and stops it when this shell ends. `facts`,

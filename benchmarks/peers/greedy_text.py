@@ -62,15 +62,15 @@ def yarn_of(arch: str) -> TinyYarn:
 
 TIMEOUT_S = 900.0
 ADJUSTED: dict[str, dict[str, Any]] = {
-    "gptoss": {"rope_theta": 40600.0},
+    "gptoss": {"rope_theta": 40555.0},
     "laguna": {"yarn": replace(yarn_of("laguna"), attention_factor=None)},
     "k2": {"yarn": replace(yarn_of("k2"), beta_fast=32.0)},
     "v2": {"num_groups": 1, "num_groups_used": 1},
     "v2lite": {"num_layers": 27},
 }
 """Changes to presets that llama.cpp computes differently from the models' authors. It rounds the ends of gpt-oss's YaRN
-ramp, which are 0 and 6.999 with this theta. It reads neither Laguna's factor of cosines and sines nor K2's `beta_fast`.
-It gives V2's groups of experts the score of V3's. It knows V2-Lite by the number of layers."""
+ramp, which with this theta are 0 and 6.9999. It reads neither Laguna's factor of cosines and sines nor K2's
+`beta_fast`. It gives V2's groups of experts the score of V3's. It knows V2-Lite by the number of layers."""
 ADDED: dict[str, dict[str, float]] = {
     "mistral4": {"mistral4.attention.temperature_scale": 0.1, "mistral4.attention.temperature_length": 16}
 }
@@ -207,7 +207,10 @@ def write_floats(file: Path, copy: Path, added: Mapping[str, float] | None = Non
             of = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
             writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=of)
     for key, value in (added or {}).items():
-        (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
+        if isinstance(value, int):
+            writer.add_uint32(key, value)
+        else:
+            writer.add_float32(key, value)
     for tensor in reader.tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         if tensor.name in expected and expected[tensor.name].has_ones:

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -190,6 +191,8 @@ class Conversation:
     prompts: list[int] = field(default_factory=list)
     """The number of messages in each turn's prompt."""
     answers: list[Answer] = field(default_factory=list)
+    repeated: list[Answer] = field(default_factory=list)
+    """To prompts that were processed again."""
 
     def next_prompt(self) -> list[Message]:
         """The prompt of the next turn."""
@@ -214,6 +217,10 @@ class Conversation:
         """All turns."""
         for _ in range(self.num_turns):
             self.answers.append(client.ask(self.next_prompt(), reply_tokens))
+
+    def process_again(self, client: Client, turn: int) -> None:
+        """That turn's prompt, which no cache can serve."""
+        self.repeated.append(client.ask(self.again(turn), 1))
 
     def again(self, turn: int) -> list[Message]:
         """The prompt of that turn, counted from 0, with another first word."""
@@ -308,14 +315,15 @@ def measure(
         for number in range(count)
     ]
     turns = spread(options.turns, options.again)
-    repeated: list[Answer] = []
     beside = others.gaps_during(lambda: at_once(lambda talk: talk.converse(client, options.reply), talks))
-    beside_again = others.gaps_during(
-        lambda: [
-            at_once(lambda talk, turn=turn: repeated.append(client.ask(talk.again(turn), 1)), talks) for turn in turns
-        ]
-    )
+
+    def process_again() -> None:
+        for turn in turns:
+            at_once(partial(Conversation.process_again, client=client, turn=turn), talks)
+
+    beside_again = others.gaps_during(process_again)
     continued = [answer for talk in talks for answer in talk.answers[1:]]
+    repeated = [answer for talk in talks for answer in talk.repeated]
     size = f"{count} at once, {options.turns} turns to {options.tokens} tokens"
     return bench_record(
         "serving/agents",
@@ -340,10 +348,11 @@ def spread(num_turns: int, count: int | None) -> list[int]:
     return sorted({round(1 + (last - 1) * (n / (count - 1) if count > 1 else 0.5)) for n in range(count)})
 
 
-def at_once(work: Callable[[Conversation], object], talks: Sequence[Conversation]) -> None:
+def at_once(work: Callable[[Conversation], None], talks: Sequence[Conversation]) -> None:
     """Do it for all conversations in threads. Raises what one of them raises."""
     with ThreadPoolExecutor(len(talks)) as pool:
-        list(pool.map(work, talks))
+        for each in [pool.submit(work, talk) for talk in talks]:
+            each.result()
 
 
 def figures(continued: Sequence[Answer], repeated: Sequence[Answer]) -> dict[str, float | None]:

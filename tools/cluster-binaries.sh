@@ -88,7 +88,7 @@ echo "cluster-binaries: building $1 (for Kubernetes $version); some minutes when
 if [ "$1" = charts ]; then
   helm=helm.sh/helm/v3
   stamps="-X $helm/internal/version.version=$(awk -v name=$helm '$1 == name { print $2 }' "$sources/helm/go.mod")"
-  for part in pkg/chartutil pkg/lint/rules; do # the default Kubernetes version of helm
+  for part in pkg/chartutil pkg/lint/rules; do # which Kubernetes it assumes where it asks none
     stamps+=" -X $helm/$part.k8sVersionMajor=1 -X $helm/$part.k8sVersionMinor=$minor"
   done
   build helm $helm/cmd/helm "$stamps"

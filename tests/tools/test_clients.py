@@ -41,6 +41,6 @@ def test_a_client_that_connects_to_another_machine_fails_its_checks(tmp_path, le
 def test_an_unknown_client_is_rejected_with_the_known_ones(capsys):
     assert main(["aider", "opennai"]) == 2
     message = capsys.readouterr().err
-    assert message.startswith("clients: there is no opennai; known are ")
+    assert message.startswith("clients: unknown: opennai; known clients: ")
     assert " aider," in message
     assert message.count("\n") == 1

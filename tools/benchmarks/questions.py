@@ -436,14 +436,14 @@ EXPERT_TYPES = Question(
             (32, ("Q2_K", "Q4_K")),
         )
         for kind in kinds
-        for tokens in (1, 4, 16)
+        for tokens in (1, 16)
     ),
     columns=(
         Column("GB/s", "gb_per_s"),
         Column("% of memory bandwidth", "share", scale=100),
         Column("memory bandwidth, GB/s", "memory_gb_per_s"),
     ),
-    command="python benchmarks/kernels/packed_experts.py --shape r1 --type Q2_K Q4_K --tokens 1 4 16 --threads 32",
+    command="python benchmarks/kernels/packed_experts.py --shape r1 --type Q2_K Q4_K --tokens 1 16 --threads 32",
 )
 
 _TTFT = (
@@ -889,6 +889,47 @@ DECODE_LLAMA_CPP = Question(
     peer="llama.cpp b12032, with the options above, `-c 8192 -npp 64 -ntg 200 -npl 1,1,4,16`.",
 )
 
+RECURRENT_LLAMA_CPP = Question(
+    name="recurrent-llama-cpp",
+    title="Qwen3.5-35B-A3B's shape, compared with llama.cpp",
+    about=(
+        "A GPU computes attention and Gated DeltaNet, and all experts are in host memory. One round; the file is "
+        "hollow: most weights are zeros. Ballast samples; llama-batched-bench does not."
+    ),
+    file="peers_llama_cpp.jsonl",
+    rows=tuple(
+        Row(label, f"qwen3.5-35b.gguf, experts in host memory: {case}")
+        for label, case in (
+            *((f"prompt of {tokens:,} tokens", f"prefill {tokens}") for tokens in (4096, 32768)),
+            *((streams, f"decode B={batch}, sampled") for batch, streams in _STREAMS),
+        )
+    ),
+    columns=_WITH_LLAMA_CPP,
+    command="MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES=qwen3.5-35b PLACES=host HOLLOW=1 tools/gpu.sh peers",
+    peer="llama.cpp b12032, with [the options of the comparison](benchmarks.md#prompts-compared-with-llamacpp).",
+)
+
+AGENTS = Question(
+    name="agents",
+    title="An agent's conversation with Qwen3-Coder-Next's shape",
+    about=(
+        "20 turns with tool results and questions grow to 40,000 tokens, so that each adds about 2,000. Turns 2 to 20 "
+        "continue from snapshots of the recurrent state, inside 24 GiB of GPU memory. The same prompts were also sent "
+        "with another first word, which no cache can serve. For each turn, about 40 GB of experts cross PCIe once. Another "
+        "request decodes meanwhile."
+    ),
+    file="agents.jsonl",
+    rows=(Row("1 conversation", "qwen3-coder-next: 1 at once, 20 turns to 40000 tokens"),),
+    columns=(
+        Column("first token p50, s", "first_token_p50_s", digits=2),
+        Column("without the cache, s", "again_p50_s", digits=2),
+        Column("prompt tokens from the cache, %", "cached_share", scale=100),
+        Column("ITL of the other request, ms", "others_itl_p50_ms", digits=1),
+        Column("alone, ms", "others_alone_itl_p50_ms", digits=1),
+    ),
+    command="MODEL_DIR=FOLDER SERVERS=ballast tools/gpu.sh agent",
+)
+
 STARTS = Question(
     name="starts",
     title="First and later starts of a server",
@@ -919,6 +960,8 @@ COMPARED = (
 )
 
 MEASURED = (
+    RECURRENT_LLAMA_CPP,
+    AGENTS,
     PROMPTS_BESIDE,
     LONG_PROMPT,
     WHOLE_R1,

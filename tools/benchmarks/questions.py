@@ -115,28 +115,6 @@ def _prompt_and_streams(*batches: int, sampled: str = "") -> tuple[tuple[str, st
     return (("prompt of 512", "prefill 512"), *streams)
 
 
-def _on_gpu(batch: int, sampled: str) -> Row:
-    return Row(
-        f"{_streams(batch)}{sampled or ', greedy'}",
-        f"r1.gguf: decode B={batch}{sampled}",
-        {"all_on_gpu": True, "device": "cuda:0"},
-    )
-
-
-ALL_ON_GPU = Question(
-    name="all-on-gpu",
-    title="Decode: every expert in GPU memory",
-    about=(
-        "R1's shape cut to 8 layers, small enough for one GPU, greedy and sampled (temperature 0.6, top_p 0.95). Flat "
-        "logits, as random weights give them, are the worst case for top_p."
-    ),
-    file="engine_decode.jsonl",
-    rows=tuple(_on_gpu(batch, sampled) for batch in (1, 4, 16) for sampled in ("", ", sampled")),
-    columns=(Column("tok/s", "tokens_per_s", charted=True),),
-    command="python benchmarks/engine/decode.py MODEL.gguf --device cuda:0 --all_on_gpu --batch 1 4 16",
-    axis=f"tokens per second, all streams together: {_R1_CUT}",
-)
-
 CPU_ALONE = Question(
     name="cpu-alone",
     title="A CPU alone, compared with ik_llama.cpp",
@@ -915,8 +893,8 @@ AGENTS = Question(
     about=(
         "20 turns with tool results and questions grow to 40,000 tokens, so that each adds about 2,000. Turns 2 to 20 "
         "continue from snapshots of the recurrent state, inside 24 GiB of GPU memory. The same prompts were also sent "
-        "with another first word, which no cache can serve. For each turn, about 40 GB of experts cross PCIe once. Another "
-        "request decodes meanwhile."
+        "with another first word, which no cache can serve. For each turn, about 40 GB of experts cross PCIe once. "
+        "Another request decodes meanwhile."
     ),
     file="agents.jsonl",
     rows=(Row("1 conversation", "qwen3-coder-next: 1 at once, 20 turns to 40000 tokens"),),
@@ -970,7 +948,6 @@ MEASURED = (
     STARTS,
     WHOLE_R1_START,
     SECOND_START,
-    ALL_ON_GPU,
     CPU_TYPES,
     CPU_AVX2,
     KT_KERNEL,

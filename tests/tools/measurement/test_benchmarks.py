@@ -74,7 +74,7 @@ def test_a_chart_of_a_cut_r1_says_so_inside_the_picture() -> None:
         if question.file != "engine_whole_model.jsonl" and any(cut.match(row.case) for row in question.rows):
             assert "8 of 61 layers" in charts[page.CHARTS / f"{question.name}.svg"], question.name
             checked += 1
-    assert checked >= 2
+    assert checked >= 1
 
 
 def test_every_record_is_shown_on_a_page_or_referenced_elsewhere() -> None:

@@ -353,9 +353,9 @@ SERVICE = Dashboard(
                     "Memory that torch has reserved, and the limit of the plan. CUDA's own part is not in the first and is "
                     "included in the second.",
                     (
-                        Query(f"ballast_vram_reserved_bytes{{{OURS}}}", "{{pod}} taken"),
-                        Query(f"ballast_vram_allocated_bytes{{{OURS}}}", "{{pod}} in tensors"),
-                        Query(f"ballast_vram_limit_bytes{{{OURS}}}", "{{pod}} limit"),
+                        Query(f"ballast_vram_reserved_bytes{{{OURS}}}", "{{pod}} {{device}} taken"),
+                        Query(f"ballast_vram_allocated_bytes{{{OURS}}}", "{{pod}} {{device}} in tensors"),
+                        Query(f"ballast_vram_limit_bytes{{{OURS}}}", "{{pod}} {{device}} limit"),
                     ),
                     unit="bytes",
                 ),

@@ -26,10 +26,10 @@ from ballast.model.hybrid import device as device_module
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
 from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
-from ballast.model.hybrid.forward_pass import check_ranges
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit
+from ballast.model.layer_ranges import check_ranges
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec

@@ -59,7 +59,7 @@ def test_a_server_starts_and_serves(
         metrics = server.metrics()
         assert metrics["ballast_decode_graphs"] == 2
         assert (metrics["ballast_resident_experts"] > 0) == (num_experts == "auto")
-        assert metrics["ballast_vram_limit_bytes"] == 80 << 30
+        assert metrics['ballast_vram_limit_bytes{device="cuda:0"}'] == 80 << 30
         state = json.loads(server.get("/debug/state", admin=True)[2])
         assert state["device"] == "cuda:0"
         assert [tier["name"] for tier in state["kv_tiers"]] == ["host"]

@@ -17,7 +17,6 @@ from ballast.model.hybrid.device_errors import computing_on
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
-from ballast.model.hybrid.forward_pass import check_ranges
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers
@@ -31,6 +30,7 @@ from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.hybrid.weights import HybridWeights, RoutedWeights
+from ballast.model.layer_ranges import check_ranges
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.packed_tensors import Packing
 from ballast.model.spec import ModelSpec

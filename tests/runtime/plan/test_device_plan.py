@@ -417,7 +417,6 @@ def test_the_plan_includes_all_buffers(written: MakeTiny) -> None:
 
 
 def config_for(file: Path, vram_limit: int | None) -> Config:
-    limits = None if vram_limit is None else (vram_limit,)
     return Config(
         model=ModelConfig(gguf_path=file),
         scheduling=SchedulingConfig(cache_lens=8192),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.batch import Batch, padding
-from ballast.model.device_counts import DeviceCounts
+from ballast.model.device_counts import DeviceCounts, DeviceNumbers
 from ballast.model.hybrid.decode_steps import DecodeSteps
 from ballast.model.hybrid.device import Device
 from ballast.model.hybrid.device_wait import wait_for
@@ -279,13 +279,21 @@ class HybridModel(Runner):
     def device_counts(self) -> DeviceCounts:
         """The devices' counters and settings."""
         return DeviceCounts(
-            self.expert_bytes_read_over_pcie,
             self._num_streamed_steps,
             self.devices.num_graphs,
-            sum(device.experts.num_gpu_experts for device in self.devices),
-            self._experts.pcie_share,
+            tuple(map(self._numbers_of, self.devices)),
             sum(device.num_saturated for device in self.devices),
             self._off.reasons,
+        )
+
+    def _numbers_of(self, device: Device) -> DeviceNumbers:
+        streamed = 0 if self.streamed is None else self.streamed.bytes_read_by(device.torch_device)
+        return DeviceNumbers(
+            str(device.torch_device),
+            (device.layers[0], device.layers[-1]),
+            device.experts.pcie_bytes_read + streamed,
+            device.experts.num_gpu_experts,
+            device.experts.pcie_share,
         )
 
     @property

@@ -63,10 +63,12 @@ def test_a_server_starts_and_serves(
         server.wait_until_empty()
         metrics = server.metrics()
         assert metrics["ballast_decode_graphs"] == 2
-        assert (metrics["ballast_resident_experts"] > 0) == (num_experts == "auto")
-        for name in devices.split(","):
-            assert metrics[f'ballast_vram_limit_bytes{{device="{name}"}}'] == 80 << 30
         state = json.loads(server.get("/debug/state", admin=True)[2])
+        assert [each["name"] for each in state["devices"]] == devices.replace("cuda", "cpu").split(",")
+        for name in devices.split(","):
+            simulated = name.replace("cuda", "cpu")
+            assert (metrics[f'ballast_resident_experts{{device="{simulated}"}}'] > 0) == (num_experts == "auto")
+            assert metrics[f'ballast_vram_limit_bytes{{device="{name}"}}'] == 80 << 30
         assert state["device"] == devices
         assert [tier["name"] for tier in state["kv_tiers"]] == ["host"]
         not_pinned = {"streamed_experts": "the experts' memory is not pinned"}

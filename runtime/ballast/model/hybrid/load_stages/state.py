@@ -125,6 +125,10 @@ class LoadState:
         self.num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
         """Maximum positions of a request."""
 
+    def name_of(self, measurement: str, device: DeviceState) -> str:
+        """The name of a measurement of one device."""
+        return measurement if len(self.devices) == 1 else f"{measurement} of {device.backend.device}"
+
     def on_each(self, run: Callable[[DeviceState], None]) -> None:
         """Call `run` for each device in order, while it is active."""
         for device in self.devices:

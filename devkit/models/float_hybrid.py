@@ -41,8 +41,8 @@ def load_hybrid(
     **options: Any,
 ) -> HybridModel:
     """One thread computes the CPU's experts. `make_experts`: `CpuBackend`'s. `split`: the layers at which another
-    simulated device begins (`SimulatedDevices`), or another part of the same GPU, or one of `others`. `keeps_windows`: whether layers with
-    a window keep nothing else. `options` are `HybridOptions`'s and override the settings."""
+    simulated device begins (`SimulatedDevices`), or another part of the same GPU, or one of `others`. `keeps_windows`:
+    whether layers with a window keep nothing else. `options` are `HybridOptions`'s and override the settings."""
     assert make_experts is None or device.type == "cpu", "a GPU has experts of its own"
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)

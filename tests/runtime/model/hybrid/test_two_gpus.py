@@ -27,7 +27,7 @@ BLOCK_TOKENS = 16
 SMALL = ("--cpu_threads", "1", "--cache_lens", "1024", "--max_batch_size", "2", "--max_new_tokens", "64")
 
 
-@pytest.mark.parametrize("device", reversed(GPUS), ids=str)
+@pytest.mark.parametrize("device", GPUS[::-1], ids=str)
 def test_work_is_captured_on_the_current_device(device: torch.device) -> None:
     """Also after a capture on another device."""
     for each in (GPUS[0], device):
@@ -54,14 +54,12 @@ def test_memory_pinned_on_one_device_is_pinned_for_both() -> None:
 
 
 def test_blocks_of_both_devices_return_unchanged_from_host_memory() -> None:
-    layers = [
-        torch.randn(40 * BLOCK_TOKENS, width, device=device).half()
-        for device, width in zip(GPUS, (24, 40), strict=True)
-    ]
+    sizes = zip((24, 40), GPUS, strict=True)
+    layers = [torch.randn(40 * BLOCK_TOKENS, width, device=device).half() for width, device in sizes]
     before = [layer.clone() for layer in layers]
     take = platform_of(GPUS[0]).host_memory()
     blocks = BlocksOfDevices([DeviceBlocks([layer], BLOCK_TOKENS, take) for layer in layers], take)
-    memory, order = blocks.new_memory(39), list(np.random.default_rng(5).permutation(np.arange(1, 40)))
+    memory, order = blocks.new_memory(39), (np.random.default_rng(5).permutation(39) + 1).tolist()
     device_wait.wait_for([blocks.copy_out(order, list(memory))], lambda: None)
     for layer in layers:
         layer[BLOCK_TOKENS:] = 0
@@ -81,16 +79,7 @@ def num_reply_tokens(server: ServerProcess, prompt: list[int]) -> int:
 def test_a_server_computes_on_both_and_keeps_blocks_of_both(written: MakeTiny, tmp_path: Path, arch: str) -> None:
     """The cache cannot hold all prompts together, so that they return from host memory."""
     file = written(arch=arch, mla="split", quant="q4_k").gguf
-    options = (
-        "--gguf_path",
-        str(file),
-        "--device",
-        "cuda:0,cuda:1",
-        "--device_split",
-        "1,1",
-        "--kv_host_bytes",
-        "64MiB",
-    )
+    options = ("--gguf_path", str(file), "--device", "cuda:0,cuda:1", "--kv_host_bytes", "64MiB")
     cache = {"XDG_CACHE_HOME": str(tmp_path)}  # with nothing measured
     with ServerProcess(*options, *SMALL, environment=cache, until_ready=False) as server:
         server.event("ready", START_LIMIT_S)

@@ -28,7 +28,10 @@ def auto_device() -> tuple[str, str]:
     if reason is not None:
         return "cpu", reason
     reason = why_unusable("cuda:0")
-    return ("cuda:0", "this machine has a GPU") if reason is None else ("cpu", f"the GPU cannot be used: {reason}")
+    if reason is not None:
+        return "cpu", f"the GPU cannot be used: {reason}"
+    count = num_visible_gpus()
+    return "cuda:0", "this machine has a GPU" if count <= 1 else f"the first of {count} GPUs; device=cuda uses all"
 
 
 def why_no_driver_device() -> str | None:

@@ -457,6 +457,14 @@ def test_auto_is_the_first_gpu_where_it_can_be_used(no_device, unusable, device,
     assert (requested.machine.device, requested.device_reason) == ("cpu", "asked for")
 
 
+def test_auto_says_how_to_use_all_gpus(monkeypatch):
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
+    monkeypatch.setattr(gpu, "why_unusable", lambda name: None)
+    monkeypatch.setattr(gpu, "num_visible_gpus", lambda: 2)
+    config = resolved(device="auto")
+    assert (config.machine.gpus, config.device_reason) == (("cuda:0",), "the first of 2 GPUs; device=cuda uses all")
+
+
 def test_devices_and_the_limit_of_their_memory():
     assert resolved(device="cuda").machine.device == "cuda:0"
     assert resolved(device="cuda:3", vram_limit=1 << 30).machine.device == "cuda:3"

@@ -281,19 +281,9 @@ class HybridModel(Runner):
         return DeviceCounts(
             self._num_streamed_steps,
             self.devices.num_graphs,
-            tuple(map(self._numbers_of, self.devices)),
+            tuple(_numbers_of(device, self.streamed) for device in self.devices),
             sum(device.num_saturated for device in self.devices),
             self._off.reasons,
-        )
-
-    def _numbers_of(self, device: Device) -> DeviceNumbers:
-        streamed = 0 if self.streamed is None else self.streamed.bytes_read_by(device.torch_device)
-        return DeviceNumbers(
-            str(device.torch_device),
-            (device.layers[0], device.layers[-1]),
-            device.experts.pcie_bytes_read + streamed,
-            device.experts.num_gpu_experts,
-            device.experts.pcie_share,
         )
 
     @property
@@ -355,6 +345,17 @@ class HybridModel(Runner):
         experts.begin(batch.token_ids.size)
         embedded = yield from within(self.devices[0].active, self._prefill_rows.pieces(batch.token_ids))
         return (yield from self.layers.pieces(embedded, steps, experts, is_prefill=True))
+
+
+def _numbers_of(device: Device, streamed: StreamedLayers | None) -> DeviceNumbers:
+    copied = 0 if streamed is None else streamed.bytes_read_by(device.torch_device)
+    return DeviceNumbers(
+        str(device.torch_device),
+        (device.layers[0], device.layers[-1]),
+        device.experts.pcie_bytes_read + copied,
+        device.experts.num_gpu_experts,
+        device.experts.pcie_share,
+    )
 
 
 def _rate_limited(alive: Callable[[], None]) -> Callable[[], None]:

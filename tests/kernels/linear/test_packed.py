@@ -115,6 +115,18 @@ def test_linear_at_every_batch_size(rng, pool, make_matrix, kind, isa, num_bytes
         assert np.all(np.abs(out - reference) <= rounding + (cols + 2) * 2.0**-24 * magnitudes)
 
 
+@every_isa
+@every_width
+@pytest.mark.parametrize("factor", [2.0**-90, 2.0**90])
+def test_activations_of_any_size_are_rounded_alike(rng, pool, make_matrix, isa, num_bytes, factor):
+    packed = kernels.pack(pool, make_matrix(T.Q4_K, 16, 512)[0], isa, activation_bytes=num_bytes)
+    x = rng.standard_normal((3, 512), dtype=np.float32)
+    plain, scaled = (np.empty((3, 16), np.float32) for _ in range(2))
+    kernels.linear(pool, x, packed, plain)
+    kernels.linear(pool, x * np.float32(factor), packed, scaled)
+    np.testing.assert_array_equal(scaled, plain * np.float32(factor))
+
+
 def codes_at_their_limits(kind, rows, cols, bits):
     """Every byte of codes is `bits`, and block scales are one: with all bits set the largest codes and sub-block scales
     that a format can hold, with 0x77 the largest step of tables with a sign bit."""

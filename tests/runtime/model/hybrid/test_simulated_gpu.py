@@ -49,7 +49,7 @@ def test_a_server_starts_and_serves(
     """With all experts on the GPU, and with all in host memory."""
     file = written(arch=arch, quant="f32").gguf
     options = ("--gguf_path", str(file), "--device", device, "--gpu_experts", num_experts)
-    cache = {"XDG_CACHE_HOME": str(tmp_path)}  # with nothing measured
+    cache = {"FLASHINFER_WORKSPACE_BASE": str(tmp_path)}  # with nothing measured
     with ServerProcess(*options, *SMALL, *SHORT, module=SIMULATED, environment=cache) as server:
         devices = device if "," in device else "cuda:0"
         assert server.event("device")["device"] == devices

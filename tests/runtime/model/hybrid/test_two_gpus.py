@@ -80,7 +80,7 @@ def test_a_server_computes_on_both_and_keeps_blocks_of_both(written: MakeTiny, t
     """The cache cannot hold all prompts together, so that they return from host memory."""
     file = written(arch=arch, mla="split", quant="q4_k").gguf
     options = ("--gguf_path", str(file), "--device", "cuda:0,cuda:1", "--kv_host_bytes", "64MiB")
-    cache = {"XDG_CACHE_HOME": str(tmp_path)}  # with nothing measured
+    cache = {"FLASHINFER_WORKSPACE_BASE": str(tmp_path)}  # with nothing measured
     with ServerProcess(*options, *SMALL, environment=cache, until_ready=False) as server:
         server.event("ready", START_LIMIT_S)
         rng = np.random.default_rng(7)

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "check.h"
 #include "sched/tiers/fetching.h"
 
@@ -55,4 +57,17 @@ TEST(the_tier_of_the_last_block_alone_brings_the_state) {
   const Found found{0, 0, 1, 1};
   EXPECT_EQ(num_worth_fetching(planner, 4, {{6.0, 0, 1}, {1.0, 0, 1}}, found, 17, 0), 4u);
   EXPECT_EQ(num_worth_fetching(planner, 4, {{0.1, 0, 1}, {6.0, 0, 1}}, found, 17, 0), 2u);
+}
+
+TEST(blocks_after_which_no_request_can_begin_save_nothing) {
+  const StepPlanner planner = one_second_per_token();
+  const Found found{0, 0, 1, 1};
+  const std::vector<FetchSpeed> speeds{{0.1}, {6.0}};
+  const auto all_or_none = [](size_t num_blocks) { return num_blocks < 4 ? 0 : num_blocks; };
+  EXPECT_EQ(num_worth_fetching(planner, 4, speeds, found, 17, 0), 2u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, speeds, found, 17, 0, all_or_none), 4u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{0.1}, {9.0}}, found, 17, 0, all_or_none), 0u);
+  const auto first_three = [](size_t num_blocks) { return std::min<size_t>(num_blocks, 3); };
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{0.1}, {4.5}}, found, 17, 0, first_three), 2u);
+  EXPECT_EQ(num_worth_fetching(planner, 4, {{0.1}, {3.9}}, found, 17, 0, first_three), 3u);
 }

@@ -226,6 +226,43 @@ TEST(what_is_still_to_come_alone_counts_when_a_fetch_is_reconsidered) {
   server.scheduler.check();
 }
 
+TEST(blocks_before_those_with_the_state_are_not_worth_fetching_alone) {
+  SchedulerConfig config = config_of({{100, 100, 40, 2}, {100, 100, 40, 2, true}});
+  config.decode_costs = CostCurve("decode_costs", {{1, 1.0}, {16, 16.0}});  // one token per second
+  Server server(config);
+  // The first tier has two blocks; the second one has five, with the state after them.
+  const std::vector<BlockId> ids{BlockId{5}, BlockId{4}, BlockId{3}, BlockId{2}, BlockId{1}, kNullBlock};
+  const std::vector<int32_t> all = tokens(22);
+  for (const int32_t tier : {0, 1}) {
+    const std::vector<BlockId> blocks(ids.end() - (tier == 0 ? 3 : 6), ids.end() - 1);
+    const std::vector<BlockId> parents(ids.end() - static_cast<std::ptrdiff_t>(blocks.size()), ids.end());
+    std::vector<int32_t> content;
+    for (const BlockId block : blocks) {
+      const auto begin = all.begin() + (static_cast<int32_t>(block) - 1) * 4;
+      content.insert(content.end(), begin, begin + 4);
+    }
+    std::vector<StateSlot> states(blocks.size(), kNullSlot);
+    if (tier == 1) states.front() = StateSlot{1};
+    server.scheduler.restore(tier, blocks, parents, content, std::vector<Salt>(blocks.size()), {}, states);
+  }
+  server.scheduler.measured(0, 0.1);
+  server.scheduler.measured(1, 5.0);
+  // 15 s for three blocks, and two tokens; computing what the first tier lacks would take 14 s, but its
+  // blocks are of no use without a state.
+  server.scheduler.add(SeqId{9}, all, 2, {});
+  server.scheduler.plan();
+  server.take();
+  EXPECT(server.fetches[SeqId{9}] == 5);
+  server.scheduler.coming(SeqId{9}, 0, 0);
+  EXPECT(server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.measured(1, 7.0);
+  EXPECT(!server.scheduler.is_worth_fetching(SeqId{9}));
+  server.scheduler.measured(1, 5.0);
+  server.scheduler.fetched(SeqId{9}, 5, Damage::kNone);
+  EXPECT(server.scheduler.cached_tokens(SeqId{9}) == 20);
+  server.scheduler.check();
+}
+
 TEST(a_damaged_state_is_dropped_without_its_block) {
   Server server(config_of({{100, 100, 40, 2}}));
   AddOptions options;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "sched/steps/step_planner.h"
@@ -18,10 +19,12 @@ struct FetchSpeed {
 
 // How many of the blocks that tiers hold are worth fetching. `found`: the tier of each block, ascending.
 // Tiers fetch concurrently; the remaining ones of the last `num_tokens` are computed afterwards, with
-// num_decode decoding requests. The tier of the last one also brings the state. All or no blocks of a tier
-// are fetched; all of them if either time is unknown.
-size_t num_worth_fetching(const StepPlanner& planner, int32_t block_tokens,
-                          const std::vector<FetchSpeed>& tiers, const std::vector<int32_t>& found,
-                          int32_t num_tokens, int32_t num_decode);
+// num_decode decoding requests. The tier of the last one also brings the state. All usable or no blocks of a
+// tier are fetched; all of them if either time is unknown. `num_usable`: of the first blocks, those after
+// which a request can begin.
+size_t num_worth_fetching(
+    const StepPlanner& planner, int32_t block_tokens, const std::vector<FetchSpeed>& tiers,
+    const std::vector<int32_t>& found, int32_t num_tokens, int32_t num_decode,
+    const std::function<size_t(size_t)>& num_usable = [](size_t num_blocks) { return num_blocks; });
 
 }  // namespace ballast

@@ -51,36 +51,41 @@ void TierMirror::match(Request& request, const StepPlanner& planner, int32_t num
   if (request.found.empty()) return;
   const int32_t num_matched = static_cast<int32_t>(request.match.num_usable) * config_.block_tokens;
   request.found.resize(num_worth_fetching(planner, config_.block_tokens, speeds_, request.found,
-                                          request.num_tokens() - num_matched, num_decode));
+                                          request.num_tokens() - num_matched, num_decode,
+                                          [&](size_t num_found) { return num_usable(request, num_found); }));
   keep_usable(request);
 }
 
-// Reduces what was found to blocks after which the request can begin: layers with a window have what it sees,
-// and a tier has the recurrent state after the last block.
 void TierMirror::keep_usable(Request& request) const {
+  request.found.resize(num_usable(request, request.found.size()));
+  if (request.found.empty() || !blocks_.states().is_used()) return;
+  request.found.back() = *tier_with_state(request, request.found.size() - 1);
+}
+
+// Of the first blocks that were found, those after which the request can begin: layers with a window have
+// what it sees, and a tier has the recurrent state after the last block.
+size_t TierMirror::num_usable(const Request& request, size_t num_found) const {
   const size_t begin = request.match.num_usable;
   const auto is_there = [&](size_t index) {
     if (index < begin) return blocks_.windows().of(request.match.blocks[index]) != kNullBlock;
     const size_t tier = static_cast<size_t>(request.found[index - begin]);
     return tiers_[tier].has_window(request.tiers[tier].match.blocks[index]);
   };
-  const size_t end = blocks_.windows().num_usable(begin + request.found.size(), is_there);
-  request.found.resize(std::max(begin, end) - begin);
-  if (!blocks_.states().is_used()) return;
-  while (!request.found.empty() && !takes_state_from(request)) request.found.pop_back();
+  size_t num = std::max(begin, blocks_.windows().num_usable(begin + num_found, is_there)) - begin;
+  if (!blocks_.states().is_used()) return num;
+  while (num > 0 && !tier_with_state(request, num - 1)) --num;
+  return num;
 }
 
-// Whether a tier has the state after the last block that was found. If so, it brings that block.
-bool TierMirror::takes_state_from(Request& request) const {
-  const size_t last = request.match.num_usable + request.found.size() - 1;
-  for (size_t t = static_cast<size_t>(request.found.back()); t < tiers_.size(); ++t) {
+// The tier that has a block that was found, and the state after it. If there is one, it brings that block.
+std::optional<int32_t> TierMirror::tier_with_state(const Request& request, size_t index) const {
+  const size_t at = request.match.num_usable + index;
+  for (size_t t = static_cast<size_t>(request.found[index]); t < tiers_.size(); ++t) {
     const std::vector<BlockId>& blocks = request.tiers[t].match.blocks;
-    const bool is_there = last < blocks.size() && tiers_[t].is_stored(blocks[last]);
-    if (!is_there || tiers_[t].state_of(blocks[last]) == kNullSlot) continue;
-    request.found.back() = static_cast<int32_t>(t);
-    return true;
+    const bool is_there = at < blocks.size() && tiers_[t].is_stored(blocks[at]);
+    if (is_there && tiers_[t].state_of(blocks[at]) != kNullSlot) return static_cast<int32_t>(t);
   }
-  return false;
+  return std::nullopt;
 }
 
 void TierMirror::begin_fetch(Request& request) {
@@ -144,8 +149,12 @@ bool TierMirror::is_worth_fetching(const Request& request, const std::vector<Req
     for (const int32_t tier : request.fetches) --speeds[static_cast<size_t>(tier)].num_ahead;
     for (size_t t = 0; t < tiers_.size(); ++t) speeds[t].num_ahead += request.tiers[t].num_coming;
   }
+  const size_t num_asked = request.fetches.size();
+  const auto usable = [&](size_t num_blocks) {
+    return needs_all() && num_blocks < num_asked ? 0 : num_blocks;
+  };
   return num_worth_fetching(planner, config_.block_tokens, speeds, request.fetches, request.num_uncomputed(),
-                            num_decode) == request.fetches.size();
+                            num_decode, usable) == num_asked;
 }
 
 void TierMirror::check_fetched(const Request& request, int32_t num_blocks, Damage damage) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -84,7 +85,8 @@ class TierMirror {
   static void check_fetched(const Request& request, int32_t num_blocks, Damage damage);
   static std::vector<Tier> make_tiers(const SchedulerConfig& config);
   void keep_usable(Request& request) const;
-  bool takes_state_from(Request& request) const;
+  size_t num_usable(const Request& request, size_t num_found) const;
+  std::optional<int32_t> tier_with_state(const Request& request, size_t index) const;
   // Whether a fetch is of use only as a whole: a window or a recurrent state is there only after its last
   // block.
   bool needs_all() const { return blocks_.windows().is_used() || blocks_.states().is_used(); }

@@ -209,10 +209,11 @@ def _tiers(
     news = threading.Event()
     tiers: list[KvTier] = []
     state_bytes = 0 if states is None else states.state_bytes
-    if state_bytes and settings.kv_host_bytes and not num_states_in(settings.kv_host_bytes, state_bytes):
+    for_states = num_states_in(settings.kv_host_bytes, state_bytes) * state_bytes
+    if state_bytes and settings.kv_host_bytes and not for_states:
         why = f"a quarter of it is too small for one recurrent state of {human(state_bytes)}; raise kv_host_bytes"
         log.warning("kv_host_bytes is not used", extra={"why": why})
-    elif settings.kv_host_bytes >= cache.block_bytes:
+    elif settings.kv_host_bytes - for_states >= cache.block_bytes:
         try:
             tiers.append(HostTier(cache, settings.kv_host_bytes, states))
         except MemoryError as error:

@@ -43,7 +43,7 @@ class HostTier:
     takes_rested_states = False
 
     def __init__(self, cache: CacheBlocks, num_bytes: int, states: CacheStates | None = None) -> None:
-        """Uses at most `num_bytes`, which must hold at least one block; with `states`, a quarter of it for them.
+        """Uses at most `num_bytes`; with `states`, a quarter of it for them. The rest must hold at least one block.
 
         If the system refuses part of the memory of blocks or of states, the tier keeps half of what it got, to leave
         some to others. Raises MemoryError if that is less than a block, or than a state.

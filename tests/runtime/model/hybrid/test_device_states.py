@@ -406,6 +406,18 @@ def test_a_tier_that_is_too_small_for_a_state_is_not_used(written: MakeTiny, cap
     assert found.tiers[0].num_states == 1
 
 
+def test_a_tier_has_room_for_a_block_besides_its_states(written: MakeTiny) -> None:
+    model = load(written, CPU, SETTINGS)
+    all_tokens = len(model.kv_tensors[0])
+    blocks, states = copied_cache(model, all_tokens, platform_of(CPU).host_memory())
+    assert blocks.block_bytes > 4 * model.state_bytes
+    gguf = open_gguf(written(arch="qwen3next", mla="split", quant="f32").gguf)
+    assert _tiers(gguf, blocks, replace(SETTINGS, kv_host_bytes=blocks.block_bytes), states) is None
+    found = _tiers(gguf, blocks, replace(SETTINGS, kv_host_bytes=2 * blocks.block_bytes), states)
+    assert found is not None
+    assert found.tiers[0].num_blocks == 1
+
+
 def test_a_loaded_model_has_tiers_for_its_states(
     device: torch.device, written: MakeTiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

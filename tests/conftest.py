@@ -58,14 +58,19 @@ def short_reads_of_memory() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` if there is no CUDA device, and those also marked `flashinfer` if flashinfer is not
-    installed."""
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    reason = why_unusable("cuda:0") if marked else None
+    """Skip tests marked `gpu` if there is no CUDA device, those marked `gpu2` if there is no second one, and those also
+    marked `flashinfer` if flashinfer is not installed."""
     has_flashinfer = importlib.util.find_spec("flashinfer") is not None
-    for item in marked:
-        if reason is not None:
-            item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
+    reasons: dict[str, str | None] = {}
+    for item in items:
+        mark = next((mark for mark in ("gpu2", "gpu") if item.get_closest_marker(mark)), None)
+        if mark is None:
+            continue
+        if mark not in reasons:
+            reasons[mark] = why_unusable("cuda:0") or (why_unusable("cuda:1") if mark == "gpu2" else None)
+        if reasons[mark] is not None:
+            what = "no GPU" if mark == "gpu" else "no two GPUs"
+            item.add_marker(pytest.mark.skip(reason=f"{what}: {reasons[mark]}"))
         elif item.get_closest_marker("flashinfer") and not has_flashinfer:
             item.add_marker(pytest.mark.skip(reason="flashinfer is not installed: install requirements/dev-cuda.txt"))
 

@@ -114,7 +114,7 @@ test() {
 # Failures are also written one by one: a run may be cut off.
 tests_of() {
   local name=$1 workers=$2
-  TEST_FAILURES="$out/failures.txt" "$python" -m pytest -q -m gpu -p no:cacheprovider -p no:benchmark "${@:3}" \
+  TEST_FAILURES="$out/failures.txt" "$python" -m pytest -q -m "gpu or gpu2" -p no:cacheprovider -p no:benchmark "${@:3}" \
     --junitxml="$out/$name.xml" --numprocesses "$workers" --dist worksteal | tee "$out/$name.log"
 }
 

@@ -166,7 +166,7 @@ def sample(server: ServerProcess, seen: Seen) -> None:
     except OSError:
         return  # the server has exited or is too busy; the next second shows which
     seen.rss.append(now["process_resident_memory_bytes"])
-    seen.vram.append(now.get("ballast_vram_reserved_bytes", 0.0))
+    seen.vram.append(sum(size for name, size in now.items() if name.startswith("ballast_vram_reserved_bytes")))
 
 
 def judge(seen: Seen, stuck: int, died: int | None) -> list[str]:

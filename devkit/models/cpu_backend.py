@@ -128,7 +128,7 @@ class CpuBackend:
         return nullcontext()
 
     def autotune(
-        self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements
+        self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements, name: str
     ) -> None:
         """See `Backend`."""
 

@@ -37,20 +37,22 @@ def load_hybrid(
     ahead: PinnedAhead | None = None,
     make_experts: MakeExperts | None = None,
     split: Sequence[int] = (),
+    others: Sequence[torch.device] = (),
     keeps_windows: bool = False,
     **options: Any,
 ) -> HybridModel:
     """One thread computes the CPU's experts. `make_experts`: `CpuBackend`'s. `split`: the layers at which another
-    simulated device begins (`SimulatedDevices`), or another part of the same GPU. `keeps_windows`: whether layers with
-    a window keep nothing else. `options` are `HybridOptions`'s and override the settings."""
+    simulated device begins (`SimulatedDevices`), or another part of the same GPU, or one of `others`. `keeps_windows`:
+    whether layers with a window keep nothing else. `options` are `HybridOptions`'s and override the settings."""
     assert make_experts is None or device.type == "cpu", "a GPU has experts of its own"
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
     ends = [*split, spec.num_layers]
-    devices = [
-        DeviceOptions(torch.device("cpu", number) if split and device == CPU else device, range(begin, end))
-        for number, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
-    ]
+    names = [device, *others] if others else [device] * len(ends)
+    if split and device == CPU:
+        names = [torch.device("cpu", number) for number in range(len(ends))]
+    ranges = [range(*bounds) for bounds in itertools.pairwise([0, *ends])]
+    devices = [DeviceOptions(*each) for each in zip(names, ranges, strict=True)]
     steps = outstanding_tokens(settings.chunk_size, settings.prefill_chunk_size, has_lanes=True)
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
     window = spec.window if keeps_windows else None

@@ -25,8 +25,12 @@ from devkit.models.cpu_backend import CpuBackend
 from devkit.models.cpu_platform import CpuPlatform
 from devkit.models.float_experts import FloatExperts
 
-CPU = torch.device("cpu")
 MEMORY_BYTES = 80 << 30
+
+
+def in_place_of(device: torch.device) -> torch.device:
+    """The name of the CPU's memory for a GPU."""
+    return torch.device("cpu", device.index)
 
 
 class QueuedGraphs(DecodeGraphs):
@@ -45,7 +49,7 @@ class SimulatedBackend(CpuBackend):
     captures_graphs = True
 
     def __init__(self, device: torch.device) -> None:
-        super().__init__(CPU, FloatExperts)
+        super().__init__(in_place_of(device), FloatExperts)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -75,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
             assert hasattr(module, name)
             setattr(module, name, function)
     backends.MAKERS["cuda"] = SimulatedBackend
-    PLATFORMS["cuda"] = lambda device: CpuPlatform(CPU)
+    PLATFORMS["cuda"] = lambda device: CpuPlatform(in_place_of(device))
     return cli.main(["serve", *argv])
 
 

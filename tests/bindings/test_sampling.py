@@ -148,9 +148,10 @@ def rows_of(logits: Logits) -> Iterator[SampledRow]:
 
 
 def test_a_row_is_independent_of_threads_and_other_rows() -> None:
+    """Also of those beyond the 32 rows that are sampled at once."""
     rng = np.random.default_rng(4)
     names = [*SHAPES]
-    logits = np.stack([SHAPES[names[n % len(names)]](rng, 2000) for n in range(21)]).astype(np.float32)
+    logits = np.stack([SHAPES[names[n % len(names)]](rng, 2000) for n in range(35)]).astype(np.float32)
     alone = StepSampler(kernels.ThreadPool(1), "reference")
     expected = [alone.sample(logits, [row])[0] for row in rows_of(logits)]
     scored = [ScoredRow(row, row, row % 4) for row in range(len(logits))]

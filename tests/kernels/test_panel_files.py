@@ -59,12 +59,13 @@ def test_panels_packed_in_memory_can_be_written_to_a_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_a_byte_that_changed_is_seen(tmp_path: Path, mapped: bool) -> None:
+@pytest.mark.parametrize("at", [1_000_003, 2_100_001], ids=["first chunk", "last chunk"])
+def test_a_byte_that_changed_is_seen(tmp_path: Path, mapped: bool, at: int) -> None:
     _, file = packed(tmp_path / "panels", mapped=True, checksum=None)
     with (tmp_path / "panels").open("r+b") as stream:
-        stream.seek(1_000_003)
+        stream.seek(at)
         byte = stream.read(1)
-        stream.seek(1_000_003)
+        stream.seek(at)
         stream.write(bytes([byte[0] ^ 1]))
     with pytest.raises(RuntimeError, match="checksum differs"):
         packed(tmp_path / "panels", mapped=mapped, checksum=file.checksum)

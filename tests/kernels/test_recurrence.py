@@ -171,18 +171,18 @@ def test_a_token_does_not_depend_on_steps_rows_and_threads(sizes: Sizes, isa: st
 @pytest.mark.parametrize("isa", ISAS)
 def test_without_slots_rows_begin_at_zeros_and_leave_nothing(isa: str):
     sizes = SIZES[0]
-    inputs, states = inputs_of(sizes, 20), empty_states(sizes)
+    inputs, states = inputs_of(sizes, 150), empty_states(sizes)
     out = np.empty_like(inputs.values)
     kernels.delta_rule(
         kernels.ThreadPool(1),
         **inputs._asdict(),
-        token_indptr=np.array([0, 20], np.int32),
+        token_indptr=np.array([0, 150], np.int32),
         states=states,
         out=out,
         heads_alternate=False,
         isa=isa,
     )
-    np.testing.assert_array_equal(out, run(sizes, inputs, [Row(range(20), 0, 1)], empty_states(sizes), isa))
+    np.testing.assert_array_equal(out, run(sizes, inputs, [Row(range(150), 0, 1)], empty_states(sizes), isa))
     assert np.isnan(states).all()
 
 

@@ -405,15 +405,11 @@ EXPERT_TYPES = Question(
     file="packed_experts.jsonl",
     rows=tuple(
         Row(
-            f"{kind}, {tokens} {'token' if tokens == 1 else 'tokens'}, {threads} threads",
+            f"{kind}, {tokens} {'token' if tokens == 1 else 'tokens'}",
             f"r1, {kind}, amx, 1 bytes an activation, {tokens} tokens",
-            {"threads": threads},
+            {"threads": 16},
         )
-        for threads, kinds in (
-            (16, ("Q2_K", "Q3_K", "Q4_K", "MXFP4", "TQ2_0", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")),
-            (32, ("Q2_K", "Q4_K")),
-        )
-        for kind in kinds
+        for kind in ("Q2_K", "Q3_K", "Q4_K", "MXFP4", "TQ2_0", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
         for tokens in (1, 16)
     ),
     columns=(
@@ -421,7 +417,7 @@ EXPERT_TYPES = Question(
         Column("% of memory bandwidth", "share", scale=100),
         Column("memory bandwidth, GB/s", "memory_gb_per_s"),
     ),
-    command="python benchmarks/kernels/packed_experts.py --shape r1 --type Q2_K Q4_K --tokens 1 16 --threads 32",
+    command="python benchmarks/kernels/packed_experts.py --shape r1 --type Q2_K Q4_K --tokens 1 16 --threads 16",
 )
 
 _TTFT = (

@@ -231,12 +231,12 @@ SERVICE = Dashboard(
                     "Experts by tier",
                     "Routed experts in the GPU's memory, over all layers, by pod. 0: all are in host memory, as without a "
                     "GPU.",
-                    (Query(f"ballast_resident_experts{{{OURS}}}", "{{pod}}"),),
+                    (Query(f"ballast_resident_experts{{{OURS}}}", "{{pod}} {{device}}"),),
                 ),
                 Panel(
                     "Read by the GPU across PCIe",
                     "Share of a decode step's experts in host memory that the GPU reads and computes; the CPU computes the others.",
-                    (Query(f"ballast_pcie_share_ratio{{{OURS}}}", "{{pod}}"),),
+                    (Query(f"ballast_pcie_share_ratio{{{OURS}}}", "{{pod}} {{device}}"),),
                     unit="percentunit",
                     maximum=1,
                 ),
@@ -353,9 +353,9 @@ SERVICE = Dashboard(
                     "Memory that torch has reserved, and the limit of the plan. CUDA's own part is not in the first and is "
                     "included in the second.",
                     (
-                        Query(f"ballast_vram_reserved_bytes{{{OURS}}}", "{{pod}} taken"),
-                        Query(f"ballast_vram_allocated_bytes{{{OURS}}}", "{{pod}} in tensors"),
-                        Query(f"ballast_vram_limit_bytes{{{OURS}}}", "{{pod}} limit"),
+                        Query(f"ballast_vram_reserved_bytes{{{OURS}}}", "{{pod}} {{device}} taken"),
+                        Query(f"ballast_vram_allocated_bytes{{{OURS}}}", "{{pod}} {{device}} in tensors"),
+                        Query(f"ballast_vram_limit_bytes{{{OURS}}}", "{{pod}} {{device}} limit"),
                     ),
                     unit="bytes",
                 ),

@@ -232,7 +232,7 @@ def families() -> Iterable[Any]:
     probe = NumaProbe(lambda *_: placement)
     asyncio.run(probe.report(60))
     shown.registry.register(probe)
-    shown.registry.register(VramProbe("cuda:0", 1, lambda _: (1, 1)))
+    shown.registry.register(VramProbe(("cuda:0",), (1,), lambda _: (1, 1)))
     shown.count_request("", "")
     shown.on_step("decode", 1.0, 1)
     return shown.registry.collect()

@@ -30,6 +30,8 @@ class Kind:
     """Whether a parsed value is in range."""
     repeatable: bool = False
     flag: bool = False
+    listed: bool = False
+    """Whether a list in a file stands for its values separated by commas."""
     show: Callable[[Any], str] = str
     """Formats a value for messages."""
 
@@ -84,7 +86,7 @@ def one_of(*choices: Any) -> Kind:
     )
 
 
-def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool = False) -> Kind:
+def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool = False, listed: bool = False) -> Kind:
     """Text that matches a whole pattern, without control characters."""
     whole_text = re.compile(pattern)
 
@@ -94,7 +96,7 @@ def text(allowed: str, metavar: str, pattern: str = r".+", *, repeatable: bool =
             for item in (value if repeatable else (value,))
         )
 
-    return Kind(allowed, metavar, str, accepts, repeatable=repeatable)
+    return Kind(allowed, metavar, str, accepts, repeatable=repeatable, listed=listed)
 
 
 def calendar_date() -> Kind:
@@ -134,6 +136,22 @@ def size(minimum: int = 1) -> Kind:
         parse,
         lambda value: value is None or minimum <= value <= _LARGEST,
         show=show,
+    )
+
+
+def each_of(kind: Kind, example: str) -> Kind:
+    """One value of `kind`, or several separated by commas: a tuple; None for "auto"."""
+
+    def parse(text: str) -> tuple[Any, ...] | None:
+        return None if text == "auto" else tuple(kind.parse(word.strip()) for word in text.split(","))
+
+    return Kind(
+        f"{kind.allowed}, or one per GPU such as {example}",
+        f"{kind.metavar}[,...]",
+        parse,
+        lambda value: value is None or all(each is not None and kind.accepts(each) for each in value),
+        listed=True,
+        show=lambda value: ",".join(map(kind.show, value)),
     )
 
 

@@ -19,6 +19,7 @@ from ballast.config.kinds import (
     SWITCH,
     Kind,
     calendar_date,
+    each_of,
     fraction,
     one_of,
     seconds,
@@ -204,14 +205,24 @@ class MachineConfig(_Section):
     )
     device: str = option(
         "auto",
-        text("auto, cpu, cuda or cuda:N", "auto|cpu|cuda:N", r"auto|cpu|cuda(:\d{1,2})?"),
-        "device of the model; cuda: attention and shared weights on a GPU, routed experts on the CPU; auto: cuda if a "
-        "GPU can be used, otherwise cpu",
+        text(
+            "auto, cpu, cuda or cuda:N, several GPUs separated by commas",
+            "auto|cpu|cuda|cuda:N[,...]",
+            r"auto|cpu|cuda|cuda:\d{1,2}(,cuda:\d{1,2})*",
+            listed=True,
+        ),
+        "device of the model; cuda: attention and shared weights on all visible GPUs, routed experts on the CPU; "
+        "cuda:0,cuda:1: on these GPUs, in this order; auto: the first GPU if it can be used, otherwise cpu",
     )
-    vram_limit: int | None = option(
+    device_split: tuple[int, ...] | None = option(
         None,
-        size(),
-        "most memory to use on the GPU; auto: the free memory. With a value, `ballast plan` needs no GPU",
+        each_of(whole(1, 1024, auto=True), "3,1"),
+        "ratio in which several GPUs divide the layers; auto: by their memory",
+    )
+    vram_limit: tuple[int, ...] | None = option(
+        None,
+        each_of(size(), "24GiB,40GiB"),
+        "most memory to use on each GPU; auto: the free memory. With a value, `ballast plan` needs no GPU",
     )
     stream_from_tokens: int | None = option(
         None,
@@ -267,8 +278,14 @@ class MachineConfig(_Section):
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The GPUs of a resolved `device`, such as "cuda:0"; none for the CPU."""
-        return (self.device,) if self.device.startswith("cuda") else ()
+        """The GPUs of a resolved `device`, such as "cuda:0", in the order of their layers; none for the CPU."""
+        return tuple(self.device.split(",")) if self.device.startswith("cuda") else ()
+
+    @property
+    def vram_limits(self) -> tuple[int | None, ...]:
+        """The limit of each of `gpus`; None: its free memory."""
+        limits = self.vram_limit or (None,)
+        return limits * len(self.gpus) if len(limits) == 1 else limits
 
 
 @dataclass(frozen=True)
@@ -445,6 +462,8 @@ def _parse(opt: Option, given: Any) -> Any:
         if opt.kind.repeatable:
             items = [item.strip() for item in given.split(",")] if isinstance(given, str) else given
             return tuple(opt.kind.parse(item) for item in items)
+        if opt.kind.listed and isinstance(given, list | tuple):
+            given = ",".join(map(str, given))
         return given if isinstance(given, bool) else opt.kind.parse(given)
     except (ValueError, KeyError, OverflowError):
         raise ConfigError(opt.name, given, f"must be {opt.kind.allowed}") from None

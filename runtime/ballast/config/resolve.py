@@ -14,11 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ballast.config.kinds import Kind, size
-from ballast.config.options import MAX_TOKENS, Config, ModelConfig, SchedulingConfig, ServerConfig
+from ballast.config.options import MAX_TOKENS, Config, MachineConfig, ModelConfig, SchedulingConfig, ServerConfig
 from ballast.errors import ConfigError
-from ballast.host.gpu import auto_device
+from ballast.host.gpu import auto_device, num_visible_gpus
 
 _GPU_OPTIONS: Mapping[str, str] = {
+    "device_split": "divides layers among GPUs",
     "vram_limit": "limits a GPU's memory",
     "stream_from_tokens": "is about experts that are streamed through a GPU",
     "gpu_experts": "is about experts in a GPU's memory",
@@ -46,8 +47,7 @@ def resolve(config: Config, default_threads: int) -> Config:
         shown = size().show(config.machine.kv_disk_bytes)
         raise ConfigError("kv_disk_bytes", shown, "limits a folder; set the folder with kv_disk_dir")
     requested = config.machine.device
-    full_name = {"cuda": "cuda:0"}.get(requested, requested)
-    device, reason = auto_device() if requested == "auto" else (full_name, "asked for")
+    device, reason = auto_device() if requested == "auto" else (full_device(config.machine), "asked for")
     checked = replace(
         config,
         device_reason=reason,
@@ -58,10 +58,39 @@ def resolve(config: Config, default_threads: int) -> Config:
     )
     if device == "cpu":
         return on_cpu(checked, reason)
+    _check_gpus(checked.machine)
     profile = config.machine.expert_profile
     if profile is not None and not profile.is_file():
         raise ConfigError("expert_profile", profile, "no such file; create it with `ballast profile`")
     return checked
+
+
+def full_device(machine: MachineConfig) -> str:
+    """The device with the name of each GPU. "cuda" is all visible ones; where none is visible, as when a plan is made
+    for another machine, there are as many as options have values for."""
+    if machine.device != "cuda":
+        return machine.device
+    described = max(1, len(machine.vram_limit or ()), len(machine.device_split or ()))
+    return ",".join(f"cuda:{index}" for index in range(num_visible_gpus() or described))
+
+
+def _check_gpus(machine: MachineConfig) -> None:
+    gpus = machine.gpus
+    twice = next((name for name in gpus if gpus.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError("device", machine.device, f"names {twice} twice; name each GPU once")
+    for name in ("device_split", "vram_limit"):
+        values = getattr(machine, name) or ()
+        if len(values) in (0, len(gpus)) or (name == "vram_limit" and len(values) == 1):
+            continue
+        advice = "give one value per GPU, or set device to the GPUs to use, such as cuda:0,cuda:1"
+        counts = f"{len(values)} values for {len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({', '.join(gpus)})"
+        raise ConfigError(name, _shown(machine, name), f"has {counts}; {advice}")
+
+
+def _shown(machine: MachineConfig, name: str) -> str:
+    kinds: dict[str, Kind] = {field.name: field.metadata["kind"] for field in dataclasses.fields(machine)}
+    return kinds[name].show(getattr(machine, name))
 
 
 def on_cpu(config: Config, reason: str) -> Config:
@@ -74,9 +103,7 @@ def on_cpu(config: Config, reason: str) -> Config:
     set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name)]
     if set_for_gpu and not config.device_is_open:
         name = set_for_gpu[0]
-        kinds: dict[str, Kind] = {field.name: field.metadata["kind"] for field in dataclasses.fields(machine)}
-        shown = kinds[name].show(getattr(machine, name))
-        raise ConfigError(name, shown, f"{_GPU_OPTIONS[name]}, and device=cpu uses no GPU")
+        raise ConfigError(name, _shown(machine, name), f"{_GPU_OPTIONS[name]}, and device=cpu uses no GPU")
     return replace(
         config,
         device_reason=reason,
@@ -85,6 +112,7 @@ def on_cpu(config: Config, reason: str) -> Config:
         machine=replace(
             machine,
             device="cpu",
+            device_split=None,
             vram_limit=None,
             stream_from_tokens=None,
             gpu_experts=0,

@@ -90,7 +90,7 @@ def _as_given(path: Path, name: str, value: Plain) -> Any:
     """A YAML value as it would be given on the command line."""
     (opt,) = (opt for opt in OPTIONS if opt.name == name)
     wrong = ConfigError("config", path, f"{name}: {shown(value)} must be {opt.kind.allowed}")
-    if opt.kind.repeatable:
+    if opt.kind.repeatable or (opt.kind.listed and isinstance(value, list)):
         items = value if isinstance(value, list) else [value]
         if any(isinstance(item, (list, dict)) or item is None for item in items):
             raise wrong

@@ -28,11 +28,26 @@ def auto_device() -> tuple[str, str]:
     if reason is not None:
         return "cpu", reason
     reason = why_unusable("cuda:0")
-    return ("cuda:0", "this machine has a GPU") if reason is None else ("cpu", f"the GPU cannot be used: {reason}")
+    if reason is not None:
+        return "cpu", f"the GPU cannot be used: {reason}"
+    count = num_visible_gpus()
+    return "cuda:0", "this machine has a GPU" if count <= 1 else f"the first of {count} GPUs; device=cuda uses all"
 
 
 def why_no_driver_device() -> str | None:
     """Why CUDA's driver does not offer a GPU to this process, as a sentence; None if it does."""
+    count = _driver_devices()
+    return count if isinstance(count, str) else None
+
+
+def num_visible_gpus() -> int:
+    """Number of GPUs that CUDA's driver offers to this process; 0 if it offers none or cannot say."""
+    count = _driver_devices()
+    return count if isinstance(count, int) else 0
+
+
+def _driver_devices() -> int | str:
+    """Number of GPUs, at least 1, or why there is none."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -41,7 +56,7 @@ def why_no_driver_device() -> str | None:
     # CUDA driver API: all functions return 0 on success.
     code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     if code == 0:
-        return None if count.value else "NVIDIA's driver has no GPU for this process"
+        return count.value or "NVIDIA's driver has no GPU for this process"
     driver.cuGetErrorString(code, ctypes.byref(text))
     return f"NVIDIA's driver reports: {text.value.decode() if text.value else f'error {code}'}"
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from ballast.config.options import OPTIONS, QUEUE_OPTIONS, read_config
-from ballast.config.resolve import resolve
+from ballast.config.resolve import full_device, resolve
 from ballast.engine.engine import Engine
 from ballast.engine.request import MAX_SEED
 from ballast.engine.startup.build import build_engine, engine_settings
@@ -288,7 +288,8 @@ def _vram_limit(share: float, given: Mapping[str, Any]) -> dict[str, str]:
             share,
             "sets the same limit as vram_limit, which is also given; leave one of them out",
         )
-    requested = given.get("device", "auto")
-    device = auto_device()[0] if requested == "auto" else {"cuda": "cuda:0"}.get(requested, requested)
-    total = None if device == "cpu" else total_vram(device)
-    return {} if total is None else {"vram_limit": str(int(share * total))}
+    machine = read_config(given).machine
+    machine = replace(machine, device=auto_device()[0] if machine.device == "auto" else full_device(machine))
+    totals = [total_vram(name) for name in machine.gpus]
+    known = [total for total in totals if total is not None]
+    return {"vram_limit": ",".join(str(int(share * total)) for total in known)} if known and known == totals else {}

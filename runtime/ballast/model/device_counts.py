@@ -11,22 +11,38 @@ from ballast.model.switched_off import Feature
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceCounts:
-    """Totals since the model was loaded, and current values. The names are part of `/debug/state`."""
+class DeviceNumbers:
+    """The counters and settings of one device. The names are part of `/debug/state`."""
 
+    name: str
+    """"cuda:N"."""
+    layers: tuple[int, int] | None = None
+    """The first and the last layer that it computes."""
     expert_bytes_over_pcie: Annotated[
         int,
         Counter("expert_weight_bytes_over_pcie", "Bytes of expert weights that a GPU has read from host memory."),
     ] = 0
-    streamed_steps: Annotated[
-        int, Counter("streamed_steps", "Steps in which all experts were streamed through a GPU.")
-    ] = 0
-    decode_graphs: Annotated[int, Gauge("decode_graphs", "Batch sizes with a captured CUDA graph for decoding.")] = 0
-    gpu_experts: Annotated[int, Gauge("resident_experts", "Routed experts in GPU memory, summed over all layers.")] = 0
+    gpu_experts: Annotated[int, Gauge("resident_experts", "Routed experts in a GPU's memory, over all its layers.")] = 0
     pcie_share: Annotated[
         float,
         Gauge("pcie_share_ratio", "Fraction of a decode step's experts in host memory that a GPU reads across PCIe."),
     ] = 0.0
+
+
+NO_DEVICE = DeviceNumbers("cpu")
+"""Stands for the devices of a model without any, so that all servers have the same metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCounts:
+    """Totals since the model was loaded, and current values. The names are part of `/debug/state`."""
+
+    streamed_steps: Annotated[
+        int, Counter("streamed_steps", "Steps in which all experts were streamed through a GPU.")
+    ] = 0
+    decode_graphs: Annotated[int, Gauge("decode_graphs", "Batch sizes with a captured CUDA graph for decoding.")] = 0
+    devices: tuple[DeviceNumbers, ...] = ()
+    """In the order of their layers."""
     saturated_numbers: Annotated[
         int,
         Counter(
@@ -36,3 +52,13 @@ class DeviceCounts:
     ] = 0
     switched_off: Mapping[Feature, str] = field(default_factory=dict)
     """GPU features that are switched off, with the reason."""
+
+    @property
+    def gpu_experts(self) -> int:
+        """Routed experts in GPU memory, over all devices."""
+        return sum(each.gpu_experts for each in self.devices)
+
+    @property
+    def pcie_share(self) -> float:
+        """The largest fraction that a device reads across PCIe."""
+        return max((each.pcie_share for each in self.devices), default=0.0)

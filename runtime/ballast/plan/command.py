@@ -33,6 +33,7 @@ from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.kv_tiers import auto_host_bytes, requested_tiers
+from ballast.plan.layer_ranges import layer_ranges
 from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.report import device_choice, device_line, render, to_json
@@ -90,10 +91,15 @@ def _plan_with_cache(
         raise _needs_packing(config.machine.device)
     devices = _device_memories(config.machine, described)
     expert_options = _gpu_expert_options(config.machine, gguf, spec, described)
+    divided: dict[tuple[int, bool], list[range]] = {}
+    """The layers of each device, by step. A cache of another size divides them alike, so that the largest is known."""
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
 
     def make(tried: Numbers) -> MemoryPlan:
-        return make_hybrid_plan(gguf, spec, tried, memory, devices, expert_options, folder, placement)
+        step = tried.prefill_chunk_size, tried.streams_experts
+        if step not in divided:
+            divided[step] = layer_ranges(gguf, spec, tried, devices, expert_options, config.machine.device_split)
+        return make_hybrid_plan(gguf, spec, tried, memory, devices, expert_options, folder, placement, divided[step])
 
     plans = []
     for step_tokens, streams in choices:
@@ -197,7 +203,7 @@ def planned(config: Config, plan: MemoryPlan) -> Config:
         machine=replace(
             config.machine,
             stream_from_tokens=0 if on_gpu and not numbers.streams_experts else requested,
-            vram_limit=min((device.memory.available_bytes for device in plan.devices), default=None),
+            vram_limit=tuple(device.memory.available_bytes for device in plan.devices) or None,
             kv_host_bytes=numbers.tiers.host_bytes or 0,
         ),
     )
@@ -241,11 +247,13 @@ def device_settings(plan: MemoryPlan) -> tuple[DeviceSettings, ...]:
 
 def _device_memories(machine: MachineConfig, described: Described) -> list[DeviceMemory]:
     """The memory of each GPU that the options select."""
-    return [_device_memory(name, machine, described) for name in machine.gpus]
+    return [
+        _device_memory(name, limit, machine, described)
+        for name, limit in zip(machine.gpus, machine.vram_limits, strict=True)
+    ]
 
 
-def _device_memory(name: str, machine: MachineConfig, described: Described) -> DeviceMemory:
-    limit = machine.vram_limit
+def _device_memory(name: str, limit: int | None, machine: MachineConfig, described: Described) -> DeviceMemory:
     free = None if _has_another_gpu(machine, described) else free_vram(name)
     if free is None and limit is None:
         raise ConfigError(

@@ -23,8 +23,13 @@ class DeviceLayers:
 
     def has_module(self, module: str) -> bool:
         """Whether a module belongs to these layers."""
+        return self.layer_of(self.spec, module) in self.layers
+
+    @staticmethod
+    def layer_of(spec: ModelSpec, module: str) -> int:
+        """The layer that a module belongs to."""
         found = _LAYER.match(module)
-        return (self.spec.num_layers - 1 if found is None else int(found[1])) in self.layers
+        return spec.num_layers - 1 if found is None else int(found[1])
 
     @property
     def kv_numbers(self) -> int:

@@ -33,7 +33,8 @@ def render(plan: MemoryPlan, speed: Sequence[str] = (), missing: Sequence[str] =
     memory.append(("available", human(plan.memory.available_bytes), available or "of the machine's memory"))
     lines += _table(("use", "bytes", ""), memory, right=(1,))
     for device in plan.devices:
-        lines += ["", f"Memory of {device.memory.name}", *_device_lines(device)]
+        own = f", which computes layers {device.layers[0]} to {device.layers[-1]}" if len(plan.devices) > 1 else ""
+        lines += ["", f"Memory of {device.memory.name}{own}", *_device_lines(device)]
     if plan.gpus is not None:
         lines += ["", *_dense_lines(plan.gpus), "", "Long steps", *_long_step_lines(plan.numbers, plan.gpus)]
         if plan.gpus.pcie_share:
@@ -205,6 +206,19 @@ def _gpus(plan: GpuPlan) -> dict[str, Any]:
         "fits": plan.fits,
         "max_cache_lens": plan.max_cache_lens,
         "streaming_cache_lens": plan.streaming_cache_lens,
+        "devices": [
+            {
+                "name": device.memory.name,
+                "layers": [device.layers[0], device.layers[-1]],
+                "memory": _by_name(device.uses),
+                "needed_bytes": device.needed_bytes,
+                "available_bytes": device.memory.available_bytes,
+                "limited_by": device.memory.limited_by,
+                "fits": device.fits,
+                "max_cache_lens": device.max_cache_lens,
+            }
+            for device in plan.devices
+        ],
         "resident_experts": [len(ids) for ids in plan.gpu_experts],
         "pcie_share": plan.pcie_share,
         "pcie_share_is_set": plan.pcie_share_is_set,

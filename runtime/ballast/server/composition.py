@@ -81,7 +81,7 @@ class Composition:
             alias=config.server.metrics_alias == "vllm",
         )
         self.metrics.registry.register(self.probe)
-        self.metrics.registry.register(VramProbe(config.machine.gpus, config.machine.vram_limit))
+        self.metrics.registry.register(VramProbe(config.machine.gpus, config.machine.vram_limits))
 
     def _api_access(self) -> Access:
         server = self.model.config.server

@@ -203,7 +203,9 @@ class EngineView(_Open):
 
     state: str
     device: str
-    """The device of the model: cpu, cuda or cuda:N."""
+    """The device of the model: cpu, cuda:N, or several GPUs separated by commas."""
+    devices: list[dict[str, Any]]
+    """The GPUs in the order of their layers, each with its counters."""
     planned_bytes: dict[str, int]
     """The memory that `ballast plan` predicts, by location: host, and device if there is one."""
     load_progress: float

@@ -100,6 +100,36 @@ def test_a_choice_does_not_depend_on_the_batch(rng, pool, isa):
         assert chosen.tolist() == together[token].tolist()
 
 
+def test_more_scores_than_are_kept_at_once_are_computed_in_rounds(rng, pool):
+    """72 tokens have more than 16 million scores. Their positions are the same few cache entries again and again."""
+    num_tokens, num_positions, block_tokens, top_k = 72, 240_000, 24_000, 20
+    cache = rng.standard_normal((block_tokens, 4), dtype=np.float32)
+    query = rng.standard_normal((num_tokens, 1, 4), dtype=np.float32)
+    weights = np.ones((num_tokens, 1), np.float32)
+
+    def chosen_for(tokens: slice) -> NDArray[np.int32]:
+        positions = np.arange(num_positions - num_tokens, num_positions, dtype=np.int32)[tokens]
+        chosen = np.full((len(positions), top_k), -1, np.int32)
+        tables = (np.array([0, len(positions)]), positions, np.array([0, 10]), np.zeros(10))
+        kernels.choose_positions(
+            pool,
+            query[tokens],
+            weights[tokens],
+            cache,
+            block_tokens,
+            *(table.astype(np.int32) for table in tables),
+            chosen,
+            np.empty(len(positions), np.int32),
+            isa=kernels.usable_isas()[0],
+        )
+        return chosen
+
+    whole = chosen_for(slice(num_tokens))
+    for token in range(0, num_tokens, 8):
+        eight = slice(token, token + 8)
+        np.testing.assert_array_equal(chosen_for(eight), whole[eight])
+
+
 def test_non_finite_scores_still_choose_distinct_positions(rng, pool, isa):
     p = paged(rng, [100], [1], WIDTH, 16)
     query = rng.standard_normal((1, 16, WIDTH), dtype=np.float32)

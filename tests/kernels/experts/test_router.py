@@ -97,6 +97,12 @@ def test_a_negative_biased_score_in_a_used_group_still_beats_an_unused_group():
     np.testing.assert_array_equal(route(np.zeros((1, 4), np.float32), bias, 2, **rule)[0], [[0, 1]])
 
 
+def test_scores_that_vanish_give_weights_of_zero():
+    ids, weights = route(np.full((1, 16), -200.0, np.float32), None, 4, **{**V3, "num_groups_used": 2})
+    np.testing.assert_array_equal(ids, [[0, 1, 2, 3]])
+    np.testing.assert_array_equal(weights, 0)
+
+
 def test_nan_logits_still_give_distinct_experts():
     ids, _ = route(np.full((1, 16), np.nan, np.float32), None, 4, **{**V3, "num_groups_used": 2})
     assert len(set(ids[0].tolist())) == 4

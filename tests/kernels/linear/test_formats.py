@@ -57,6 +57,23 @@ def test_every_power_of_two_is_read_to_the_bit(kind):
 
 
 @pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("kind", POWER_OFFSETS, ids=lambda kind: kind.name)
+def test_every_power_of_two_multiplies_as_it_is(pool, kind, isa):
+    """The smallest scales are no normal floats; with large activations, their products are. Sums of products with the
+    largest scales overflow."""
+    block_weights, block_bytes = GGML_QUANT_SIZES[kind]
+    data = np.full((256, block_bytes), 0x7A, np.uint8)
+    for offset in POWER_OFFSETS[kind]:
+        data[:, offset] = np.arange(256)
+    packed = kernels.pack(pool, kernels.Matrix(data, kind, 256, block_weights), isa, activation_bytes=1)
+    for activation, scales in ((2.0**60, slice(0, 150)), (1.0, slice(100, 230))):
+        out = np.empty((1, 256), np.float32)
+        kernels.linear(pool, np.full((1, block_weights), activation, np.float32), packed, out)
+        want = dequantized(data[scales], kind).astype(np.float64).sum(axis=1) * activation
+        np.testing.assert_allclose(out[0, scales], want, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("kind", E4M3_OFFSETS, ids=lambda kind: kind.name)
 def test_every_small_float_of_a_scale_is_read_to_the_bit(pool, kind, isa):
     """The smallest are no normal numbers, one code stands for zero, and the top bit is no sign."""

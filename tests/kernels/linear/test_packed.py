@@ -115,6 +115,18 @@ def test_linear_at_every_batch_size(rng, pool, make_matrix, kind, isa, num_bytes
         assert np.all(np.abs(out - reference) <= rounding + (cols + 2) * 2.0**-24 * magnitudes)
 
 
+@every_isa
+@every_width
+@pytest.mark.parametrize("factor", [2.0**-90, 2.0**90])
+def test_activations_of_any_size_are_rounded_alike(rng, pool, make_matrix, isa, num_bytes, factor):
+    packed = kernels.pack(pool, make_matrix(T.Q4_K, 16, 512)[0], isa, activation_bytes=num_bytes)
+    x = rng.standard_normal((3, 512), dtype=np.float32)
+    plain, scaled = (np.empty((3, 16), np.float32) for _ in range(2))
+    kernels.linear(pool, x, packed, plain)
+    kernels.linear(pool, x * np.float32(factor), packed, scaled)
+    np.testing.assert_array_equal(scaled, plain * np.float32(factor))
+
+
 def codes_at_their_limits(kind, rows, cols, bits):
     """Every byte of codes is `bits`, and block scales are one: with all bits set the largest codes and sub-block scales
     that a format can hold, with 0x77 the largest step of tables with a sign bit."""
@@ -292,8 +304,9 @@ def test_a_layer_may_mix_types_and_widths(rng, pool, make_matrix, isa, num_bytes
 @every_width
 @every_isa
 @pytest.mark.parametrize("cols", [1408, 1344, 1376])
-def test_rows_in_smaller_shares_and_several_pieces(rng, pool, make_matrix, isa, num_bytes, cols):
-    weight, values = make_matrix(T.Q8_0, 37, cols)
+@pytest.mark.parametrize("kind", [T.Q8_0, T.Q4_1, T.MXFP4], ids=lambda kind: kind.name)
+def test_rows_in_smaller_shares_and_several_pieces(rng, pool, make_matrix, isa, num_bytes, kind, cols):
+    weight, values = make_matrix(kind, 37, cols)
     packed = kernels.pack(pool, weight, isa, activation_bytes=num_bytes)
     for num_tokens in (1, 17, 65):
         x = rng.standard_normal((num_tokens, cols), dtype=np.float32)

@@ -1,9 +1,11 @@
 """Options: one table, three sources, and errors that list the allowed values."""
 
 import dataclasses
+import re
 
 import pytest
 
+from ballast.config import resolve as resolve_module
 from ballast.config.options import OPTIONS, SECTIONS, Config, ModelConfig, SchedulingConfig, ServerConfig, read_config
 from ballast.config.resolve import resolve
 from ballast.config.sources import options_in_environment, options_in_file, unknown_variables
@@ -59,11 +61,17 @@ def test_every_option_can_be_set_by_the_environment():
     }
     for opt in OPTIONS:
         text = values.get(opt.kind.metavar) or str(opt.kind.metavar.split("|")[-1])
-        own = {"max_body_bytes": "4096", "device": "cpu", "vram_limit": "4096", "activation_bytes": "1"}
+        own = {
+            "max_body_bytes": "4096",
+            "device": "cpu",
+            "vram_limit": "4096",
+            "device_split": "1",
+            "activation_bytes": "1",
+        }
         own |= {"kv_host_bytes": "4096", "kv_disk_bytes": "4096"}
         text = own.get(opt.name, text)
         section = getattr(read_config(options_in_environment({opt.variable: text})), opt.section)
-        assert str(getattr(section, opt.name)).lower() in (text, f"('{text}',)"), opt.name
+        assert str(getattr(section, opt.name)).lower() in (text, f"('{text}',)", f"({text},)"), opt.name
 
 
 def test_the_command_line_wins_over_the_environment():
@@ -360,7 +368,16 @@ def test_resolving_leaves_no_auto_but_to_the_plan():
             name
             for name, value in values.items()
             if value in (None, "auto")
-            and name not in ("numa", "vram_limit", "stream_from_tokens", "max_stall_ms", "expert_profile", "packed_dir")
+            and name
+            not in (
+                "numa",
+                "device_split",
+                "vram_limit",
+                "stream_from_tokens",
+                "max_stall_ms",
+                "expert_profile",
+                "packed_dir",
+            )
             and name not in ("kv_disk_dir", "kv_disk_bytes")
             and name not in ("max_new_tokens", "cache_lens", "max_queue_tokens", "activation_bytes")
         ] in (
@@ -440,19 +457,65 @@ def test_auto_is_the_first_gpu_where_it_can_be_used(no_device, unusable, device,
     assert (requested.machine.device, requested.device_reason) == ("cpu", "asked for")
 
 
+def test_auto_says_how_to_use_all_gpus(monkeypatch):
+    monkeypatch.setattr(gpu, "why_no_driver_device", lambda: None)
+    monkeypatch.setattr(gpu, "why_unusable", lambda name: None)
+    monkeypatch.setattr(gpu, "num_visible_gpus", lambda: 2)
+    config = resolved(device="auto")
+    assert (config.machine.gpus, config.device_reason) == (("cuda:0",), "the first of 2 GPUs; device=cuda uses all")
+
+
 def test_devices_and_the_limit_of_their_memory():
     assert resolved(device="cuda").machine.device == "cuda:0"
     assert resolved(device="cuda:3", vram_limit=1 << 30).machine.device == "cuda:3"
-    assert read_config({"device": "cuda", "vram_limit": "1.5GiB"}).machine.vram_limit == 3 << 29
+    assert read_config({"device": "cuda", "vram_limit": "1.5GiB"}).machine.vram_limit == (3 << 29,)
     assert read_config({"device": "cuda", "vram_limit": "auto"}).machine.vram_limit is None
     with pytest.raises(ConfigError, match="device=tpu: must be auto, cpu, cuda or cuda:N"):
         resolved(device="tpu")
     with pytest.raises(ConfigError, match="vram_limit=24GB: must be auto, or a size such as 24GiB"):
         read_config({"vram_limit": "24GB"})
     for given in ("24GiB", "1.5KiB", "8", "1073741825"):
-        limit = read_config({"vram_limit": given}).machine.vram_limit
         with pytest.raises(ConfigError, match=f"vram_limit={given}: limits a GPU's memory, and device=cpu uses no GPU"):
-            resolved(device="cpu", vram_limit=limit)
+            resolved(device="cpu", vram_limit=given)
+
+
+def test_cuda_is_all_visible_gpus_and_otherwise_as_many_as_are_described(monkeypatch):
+    assert resolved(device="cuda", vram_limit="1,2,3").machine.gpus == ("cuda:0", "cuda:1", "cuda:2")
+    assert resolved(device="cuda", device_split="3,1").machine.gpus == ("cuda:0", "cuda:1")
+    monkeypatch.setattr(resolve_module, "num_visible_gpus", lambda: 4)
+    machine = resolved(device="cuda", vram_limit=1).machine
+    assert machine.device == "cuda:0,cuda:1,cuda:2,cuda:3"
+    assert machine.vram_limits == (1, 1, 1, 1)
+    with pytest.raises(ConfigError, match=r"vram_limit=1,2: has 2 values for 4 GPUs \(cuda:0, .*\); give one"):
+        resolved(device="cuda", vram_limit="1,2")
+
+
+def test_listed_gpus_and_a_value_for_each(tmp_path):
+    given = {"device": "cuda:2,cuda:0", "device_split": "3, 1", "vram_limit": "24GiB,40GiB"}
+    machine = resolve(read_config(given), 1).machine
+    assert machine.gpus == ("cuda:2", "cuda:0")
+    assert machine.device_split == (3, 1)
+    assert machine.vram_limits == (24 << 30, 40 << 30)
+    file = tmp_path / "options.yaml"
+    file.write_text("device: [cuda:2, cuda:0]\ndevice_split: [3, 1]\nvram_limit: [24GiB, 40GiB]\n")
+    assert resolve(read_config(options_in_file(file)), 1).machine == machine
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"device": "cuda:0,cuda:1,cuda:0"}, "device=cuda:0,cuda:1,cuda:0: names cuda:0 twice; name each GPU once"),
+        ({"device": "cuda:0,cpu"}, "device=cuda:0,cpu: must be auto, cpu, cuda or cuda:N, several GPUs separated by"),
+        ({"device": "cuda:0,cuda:1", "device_split": "3"}, "device_split=3: has 1 values for 2 GPUs (cuda:0, cuda:1)"),
+        ({"device": "cuda:0", "device_split": "3,1"}, "device_split=3,1: has 2 values for 1 GPU (cuda:0); give one"),
+        ({"device": "cuda:0,cuda:1", "device_split": "3,0"}, "device_split=(3, 0): must be auto, or a whole number"),
+        ({"device": "cuda:0", "vram_limit": "1GiB,auto"}, "vram_limit="),
+        ({"device": "cpu", "device_split": "3,1"}, "device_split=3,1: divides layers among GPUs, and device=cpu uses"),
+    ],
+)
+def test_wrong_lists_of_gpus_are_rejected(given, problem):
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        resolve(read_config(given), 1)
 
 
 def test_with_device_auto_gpu_options_are_unused_on_the_cpu(monkeypatch, tmp_path):

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GgmlType
+from gguf import GGUFReader
 
 from ballast._core import kernels
 from ballast.engine.core import EngineCore
@@ -263,6 +265,15 @@ def test_logits_agree_where_positions_are_chosen(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
+
+
+def test_logits_agree_where_gates_are_beyond_exp(tmp_path: Path):
+    """Laguna's softplus of a gate above 89, whose exponential is infinite."""
+    model = write_tiny_model(tmp_path, arch="laguna", quant="f32")
+    for tensor in GGUFReader(model.gguf, "r+").tensors:
+        if tensor.name.endswith("attn_gate.weight"):
+            tensor.data[...] *= 1000
+    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 64, "reference")
 
 
 @pytest.mark.parametrize("isa", ISAS)

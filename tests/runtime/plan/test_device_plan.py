@@ -421,7 +421,9 @@ def config_for(file: Path, vram_limit: int | None) -> Config:
     return Config(
         model=ModelConfig(gguf_path=file),
         scheduling=SchedulingConfig(cache_lens=8192),
-        machine=MachineConfig(device="cuda:15", vram_limit=vram_limit, cpu_threads=1, gpu_experts=0),
+        machine=MachineConfig(
+            device="cuda:15", vram_limit=None if vram_limit is None else (vram_limit,), cpu_threads=1, gpu_experts=0
+        ),
     )
 
 

@@ -31,7 +31,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[GgufModel, ModelSpec
 
 def settled(tiny: tuple[GgufModel, ModelSpec], host: int, **machine: object) -> tuple[Config, MemoryPlan]:
     gguf, spec = tiny
-    requested = {"device": "cuda:15", "vram_limit": 8 * GIB, "cpu_threads": 1, "gpu_experts": 0, **machine}
+    requested = {"device": "cuda:15", "vram_limit": (8 * GIB,), "cpu_threads": 1, "gpu_experts": 0, **machine}
     config = Config(ModelConfig(gguf_path=gguf.path), SchedulingConfig(cache_lens=8192), MachineConfig(**requested))
     made = plan_for(config, gguf, spec, Described(host_memory=host))
     return planned(config, made), made

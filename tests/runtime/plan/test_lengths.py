@@ -134,7 +134,9 @@ def host(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def config_for(gguf: GgufModel, vram: int | None, scheduling: SchedulingConfig) -> Config:
     config = resolve(Config(), 4)
     device = "cpu" if vram is None else "cuda:15"
-    machine = replace(config.machine, device=device, vram_limit=vram, gpu_experts=None if vram else 0)
+    machine = replace(
+        config.machine, device=device, vram_limit=None if vram is None else (vram,), gpu_experts=None if vram else 0
+    )
     model = replace(config.model, gguf_path=gguf.path)
     return replace(config, model=model, machine=machine, scheduling=scheduling)
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ballast._core import kernels
-from ballast.errors import OutOfMemoryError
+from ballast.config.options import Config, MachineConfig, ModelConfig, SchedulingConfig
+from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.host.machine import Memory
-from ballast.plan import check_memory, device_settings, render, to_json
+from ballast.model.layer_ranges import check_ranges
+from ballast.plan import check_memory, device_settings, plan_for, render, to_json
+from ballast.plan.described import Described
 from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.layer_ranges import layer_ranges
 from ballast.plan.memory import DeviceMemory, DevicePlan, MemoryPlan, Numbers
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.specs.glm import GLM52_SPEC
 
 GIB = 1 << 30
 FAST = kernels.usable_isas()[0]
@@ -116,3 +122,85 @@ def test_people_see_each_device_and_programs_all_together(r1: GgufModel) -> None
     assert found["needed_bytes"] == sum(found["memory"].values()) == sum(each.needed_bytes for each in plan.devices)
     assert found["available_bytes"] == 3 * 24 * GIB
     assert found["fits"]
+
+
+def divided(r1: GgufModel, vram: list[int], experts: GpuExpertOptions | None = None) -> list[int]:
+    """The number of layers of each device."""
+    devices = [DeviceMemory(f"cuda:{number}", size, "the limit") for number, size in enumerate(vram)]
+    ranges = layer_ranges(r1, R1_SPEC, NUMBERS, devices, experts or GpuExpertOptions(None))
+    assert [layer for own in ranges for layer in own] == list(range(R1_SPEC.num_layers))
+    return [len(own) for own in ranges]
+
+
+def test_equal_devices_stream_equal_bytes(r1: GgufModel) -> None:
+    assert divided(r1, [24 * GIB]) == [R1_SPEC.num_layers]
+    assert divided(r1, [24 * GIB] * 2) == [32, 29], "the first three layers have no routed experts"
+    assert max(divided(r1, [24 * GIB] * 8)) <= 11
+
+
+def test_a_larger_device_has_more_layers_and_all_fit(r1: GgufModel) -> None:
+    vram = [80 * GIB, 24 * GIB, 40 * GIB]
+    counts = divided(r1, vram)
+    assert counts[0] > counts[2] > counts[1]
+    devices = [DeviceMemory(f"cuda:{number}", size, "the limit") for number, size in enumerate(vram)]
+    ranges = layer_ranges(r1, R1_SPEC, NUMBERS, devices, GpuExpertOptions(None))
+    plan = planned(r1, ranges, vram, GpuExpertOptions(None))
+    check_memory(plan)
+    per_layer = R1_SPEC.routing.num_experts
+    resident = [len(ids) for ids in plan.gpu_experts]
+    streamed = [
+        sum(per_layer - resident[layer - R1_SPEC.routed_layers[0]] for layer in own if layer in R1_SPEC.routed_layers)
+        for own in ranges
+    ]
+    assert max(streamed) - min(streamed) <= 2 * per_layer
+
+
+def test_a_device_that_is_too_small_for_equal_layers_has_fewer(r1: GgufModel) -> None:
+    none = GpuExpertOptions()
+    assert divided(r1, [24 * GIB] * 2, none) == [32, 29]
+    small = divided(r1, [24 * GIB, 5 * GIB], none)
+    assert small[1] < 29
+    devices = [DeviceMemory("cuda:0", 24 * GIB, ""), DeviceMemory("cuda:1", 5 * GIB, "")]
+    check_memory(planned(r1, layer_ranges(r1, R1_SPEC, NUMBERS, devices, none), [24 * GIB, 5 * GIB]))
+
+
+@pytest.mark.parametrize(
+    ("split", "counts"), [((3, 1), [46, 15]), ((1, 1, 2), [15, 15, 31]), ((1, 1000), [1, 60]), ((1000, 1), [60, 1])]
+)
+def test_a_split_sets_the_ratio_of_layers(r1: GgufModel, split: tuple[int, ...], counts: list[int]) -> None:
+    devices = [DeviceMemory(f"cuda:{number}", 24 * GIB, "") for number in range(len(split))]
+    ranges = layer_ranges(r1, R1_SPEC, NUMBERS, devices, GpuExpertOptions(None), split)
+    assert [len(own) for own in ranges] == counts
+
+
+def test_no_device_begins_with_a_layer_that_uses_positions_of_the_layer_below(tmp_path: Path) -> None:
+    spec = GLM52_SPEC
+    gguf = open_gguf(write_hollow_model(tmp_path / "glm.gguf", spec, common_types(spec)))
+    devices = [DeviceMemory(f"cuda:{number}", 80 * GIB, "") for number in range(8)]
+    for split in (None, (1,) * 8):
+        check_ranges(spec, layer_ranges(gguf, spec, NUMBERS, devices, GpuExpertOptions(None), split))
+
+
+def test_more_devices_than_layers_are_rejected(r1: GgufModel) -> None:
+    devices = [DeviceMemory(f"cuda:{number}", GIB, "") for number in range(R1_SPEC.num_layers + 1)]
+    with pytest.raises(ConfigError, match=r"names 62 GPUs, and the model's 61 layers can be .* 61; name at most 61"):
+        layer_ranges(r1, R1_SPEC, NUMBERS, devices, GpuExpertOptions(None))
+
+
+def test_the_plan_of_a_configuration_divides_the_layers(r1: GgufModel) -> None:
+    described = Described(host_memory=1024 * GIB)
+    limits = 24 * GIB, 40 * GIB
+    machine = MachineConfig(device="cuda:1,cuda:0", vram_limit=limits, cpu_threads=1)
+    config = Config(model=ModelConfig(gguf_path=r1.path), scheduling=SchedulingConfig(), machine=machine)
+    plan = plan_for(config, r1, R1_SPEC, described)
+    check_memory(plan)
+    assert [device.memory.name for device in plan.devices] == ["cuda:1", "cuda:0"]
+    assert [device.memory.available_bytes for device in plan.devices] == list(limits)
+    assert [len(device.layers) for device in plan.devices] == [31, 30], "layers 0 to 2 have no routed experts"
+    text = render(plan)
+    assert f"Memory of cuda:1, which computes layers 0 to {plan.devices[0].layers[-1]}\n" in text
+    assert [each["layers"] for each in to_json(plan)["device"]["devices"]] == [
+        [device.layers[0], device.layers[-1]] for device in plan.devices
+    ]
+    split = replace(config, machine=replace(machine, device_split=(3, 1)))
+    assert [len(device.layers) for device in plan_for(split, r1, R1_SPEC, described).devices] == [46, 15]

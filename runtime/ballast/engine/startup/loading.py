@@ -97,6 +97,7 @@ def _measurements(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettin
         headers.update(gguf_model.header(file).tobytes())
     facts = {
         **machine_facts(machine, [each.name for each in settings.devices]),
+        "layers": [[each.layers.start, each.layers.stop] for each in settings.devices],
         "model": [spec.name, headers.hexdigest(), hashlib.sha256(repr(spec).encode()).hexdigest()],
         "threads": [settings.cpu_threads, settings.numa, settings.cpu_isa],
         "activation_bytes": settings.activation_bytes,

@@ -130,9 +130,9 @@ class Backend(Protocol):
         """A context in which launches only compile."""
 
     def autotune(
-        self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements
+        self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements, name: str
     ) -> None:
-        """Choose the kernel of each dense layer for each number of tokens."""
+        """Choose the kernel of each dense layer for each number of tokens. `name`: that of the measurement."""
 
     def replay_of(self, queue: Callable[[], None]) -> Callable[[], None]:
         """Returns a function that repeats the work that `queue` queues on the current stream. Devices with graphs

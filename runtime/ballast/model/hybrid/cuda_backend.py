@@ -148,12 +148,12 @@ class CudaBackend:
         return parallel_compile(self._use_device, report)
 
     def autotune(
-        self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements
+        self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements, name: str
     ) -> None:
         """See `Backend`."""
         tuned = [linear for linear in linears if isinstance(linear, PanelLinear)]
         compiled_first = partial(self.parallel_compile, lambda _: None)
-        autotune(tuned, most_tokens, self.device, replay_seconds, compiled_first, off, measurements)
+        autotune(tuned, most_tokens, self.device, replay_seconds, compiled_first, off, measurements, name)
 
     def replay_of(self, queue: Callable[[], None]) -> Callable[[], None]:
         """See `Backend`."""

@@ -17,7 +17,7 @@ from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
 from ballast.model.hybrid.step import Step
 from ballast.model.hybrid.weights import HybridWeights, LayerWeights, MlpWeights
-from ballast.model.layers.latent import LatentSpec
+from ballast.model.layer_ranges import check_ranges
 from ballast.model.spec import ModelSpec
 
 
@@ -111,21 +111,6 @@ class ForwardPass:
         yield from experts.pieces(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
         every_token = () if layer.mlp is None else (_mlp(layer.mlp, normed, pointwise),)
         return (experts.result(routed_index), *every_token)
-
-
-def check_ranges(spec: ModelSpec, ranges: Sequence[range]) -> None:
-    """Raises ValueError if devices with these ranges of layers cannot compute the model one after the other."""
-    layers = [layer for own in ranges for layer in own]
-    if layers != list(range(spec.num_layers)) or not all(ranges):
-        raise ValueError(
-            f"devices have layers {[list(own) for own in ranges]}; expected each of {spec.num_layers} once, in order"
-        )
-    for own in ranges[1:]:
-        mixer = spec.layers[own[0]].mixer
-        if isinstance(mixer, LatentSpec) and mixer.index is not None and not mixer.has_indexer:
-            raise ValueError(
-                f"layer {own[0]} uses the positions that a layer below selects; a device cannot begin with it"
-            )
 
 
 def _mlp(weights: MlpWeights, x: torch.Tensor, pointwise: Pointwise) -> torch.Tensor:

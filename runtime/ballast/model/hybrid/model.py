@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.batch import Batch, padding
-from ballast.model.device_counts import DeviceCounts
+from ballast.model.device_counts import DeviceCounts, DeviceNumbers
 from ballast.model.hybrid.decode_steps import DecodeSteps
 from ballast.model.hybrid.device import Device
 from ballast.model.hybrid.device_wait import wait_for
@@ -279,11 +279,9 @@ class HybridModel(Runner):
     def device_counts(self) -> DeviceCounts:
         """The devices' counters and settings."""
         return DeviceCounts(
-            self.expert_bytes_read_over_pcie,
             self._num_streamed_steps,
             self.devices.num_graphs,
-            sum(device.experts.num_gpu_experts for device in self.devices),
-            self._experts.pcie_share,
+            tuple(_numbers_of(device, self.streamed) for device in self.devices),
             sum(device.num_saturated for device in self.devices),
             self._off.reasons,
         )
@@ -347,6 +345,17 @@ class HybridModel(Runner):
         experts.begin(batch.token_ids.size)
         embedded = yield from within(self.devices[0].active, self._prefill_rows.pieces(batch.token_ids))
         return (yield from self.layers.pieces(embedded, steps, experts, is_prefill=True))
+
+
+def _numbers_of(device: Device, streamed: StreamedLayers | None) -> DeviceNumbers:
+    copied = 0 if streamed is None else streamed.bytes_read_by(device.torch_device)
+    return DeviceNumbers(
+        str(device.torch_device),
+        (device.layers[0], device.layers[-1]),
+        device.experts.pcie_bytes_read + copied,
+        device.experts.num_gpu_experts,
+        device.experts.pcie_share,
+    )
 
 
 def _rate_limited(alive: Callable[[], None]) -> Callable[[], None]:

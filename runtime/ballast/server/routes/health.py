@@ -72,6 +72,7 @@ async def debug_state(request: Request) -> Response:
         200,
         state=service.engine.state.value,
         device=service.model.config.machine.device,
+        devices=numbers.pop("devices"),
         planned_bytes=service.model.planned_bytes,
         load_progress=numbers.pop("load_progress"),
         preparing=service.tokenize_queue.threads.num_waiting,

@@ -24,6 +24,7 @@ from ballast.engine.tier_mover import TierNumbers
 from ballast.generation.engine_port import EnginePort
 from ballast.metric import Counter as CounterNumber
 from ballast.metric import Gauge, declared, metrics_of
+from ballast.model.device_counts import NO_DEVICE, DeviceNumbers
 from ballast.model.switched_off import FEATURES
 
 # Without the extra series for the creation time of each counter.
@@ -215,17 +216,20 @@ class _EngineCollector(Collector):
             for tokens, seconds in points:
                 costs.add_metric([lane, str(tokens)], seconds)
         yield costs
-        yield from _tier_metrics(now.tiers)
+        yield from _labelled(TierNumbers, "tier", now.tiers)
+        yield from _labelled(DeviceNumbers, "device", now.device_counts.devices or (NO_DEVICE,))
         yield InfoMetricFamily("ballast_build", "Version of the running program.", self._build)
         yield InfoMetricFamily("ballast_model", "The served model.", {"model_name": self._model_name})
 
 
-def _tier_metrics(tiers: Sequence[TierNumbers]) -> Iterator[Metric]:
-    """The metrics of the KV cache's tiers; without samples if there are none."""
-    for name, metric in declared(TierNumbers).items():
-        family = family_of(metric, labels=["tier"])
-        for tier in tiers:
-            family.add_metric([tier.name], getattr(tier, name))
+def _labelled(
+    kind: type[TierNumbers | DeviceNumbers], label: str, several: Sequence[TierNumbers | DeviceNumbers]
+) -> Iterator[Metric]:
+    """The metrics that `kind` declares, one sample per element of `several`, with its name as the label."""
+    for name, metric in declared(kind).items():
+        family = family_of(metric, labels=[label])
+        for each in several:
+            family.add_metric([each.name], getattr(each, name))
         yield family
 
 

@@ -111,7 +111,10 @@ def test_auto_selects_a_usable_gpu():
         assert server.event("device")["device"] == "cuda:0"
         metrics = server.metrics()
         assert metrics["ballast_decode_graphs"] == 2
-        assert 0 < metrics["ballast_vram_allocated_bytes"] <= metrics["ballast_vram_reserved_bytes"]
+        allocated, reserved = (
+            metrics[f'ballast_vram_{which}_bytes{{device="cuda:0"}}'] for which in ("allocated", "reserved")
+        )
+        assert 0 < allocated <= reserved
         server.send_signal(signal.SIGTERM)
         assert server.wait() == 0
 

@@ -153,7 +153,7 @@ def nothing_falls_back(
 ) -> Iterator[None]:
     """On a GPU, the model must use all intended implementations: it logs a warning if one is switched off."""
     yield
-    if request.node.get_closest_marker("gpu"):
+    if request.node.get_closest_marker("gpu") or request.node.get_closest_marker("gpu2"):
         reported = [record for record in caplog.get_records("call") if record.name.startswith("ballast.model.hybrid")]
         reported = [record for record in reported if record.levelno >= logging.WARNING]
         assert [record.getMessage() for record in reported] == expected_warnings, [vars(record) for record in reported]
@@ -823,6 +823,32 @@ def test_layers_divided_among_parts_of_a_gpu_agree_with_the_cpu_model(
     run_requests(pair)
     run_long_prompts(pair, SETTINGS)
     pair.check()
+
+
+@pytest.mark.gpu2
+@pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}, {"pcie_share": None, "stream_from_tokens": None}])
+@pytest.mark.parametrize(
+    ("arch", "split"),
+    [("v2lite", 1), ("v3", 2), ("qwen3", 1), ("glm45", 1), ("gptoss", 1), ("step35", 2), ("v32", 2), ("qwen3next", 2)],
+)
+def test_layers_divided_among_two_gpus_agree_with_the_cpu_model(
+    written: MakeTiny, arch: str, split: int, options: dict[str, Any]
+) -> None:
+    """Attention of each kind, captured; with streamed prompts, and with what is measured on each device."""
+    file = written(arch=arch, mla="split", quant="mxfp4" if arch == "gptoss" else "q4_k").gguf
+    resident = gpu_experts_of(file)["some"] if "pcie_share" in options else ()
+    pair = pair_on_gpu(file, split=[split], others=[torch.device("cuda:1")], gpu_experts=resident, **options)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    assert [str(device.torch_device) for device in hybrid.devices] == ["cuda:0", "cuda:1"]
+    assert all(device.num_graphs == SETTINGS.max_batch_size for device in hybrid.devices)
+    assert {tensor.device for device in hybrid.devices for tensor in device.kv.tensors} == {
+        device.torch_device for device in hybrid.devices
+    }
+    run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
+    pair.check()
+    assert torch.cuda.current_device() == 0
 
 
 class Recorded(Runner):

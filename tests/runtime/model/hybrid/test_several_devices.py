@@ -26,16 +26,17 @@ from ballast.model.hybrid import device as device_module
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
 from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
-from ballast.model.hybrid.forward_pass import check_ranges
+from ballast.model.hybrid.load_stages import experts as experts_stage
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit
+from ballast.model.layer_ranges import check_ranges
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import open_gguf
 from devkit.long import if_long, times
-from devkit.models.cpu_platform import CpuPlatform
+from devkit.models.cpu_platform import CpuPlatform, DoneEvent
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.simulated_devices import SimulatedDevices, owner_of
@@ -300,6 +301,61 @@ def test_every_device_starts_to_copy_its_experts_when_a_step_begins(
     assert [part.bytes_read for part in parts] == before
     assert all(part._prefetch._next_load > 0 for part in parts)
     assert [owner_of(part._buffers) for part in parts] == [0, 1]
+
+
+def test_each_device_reads_the_share_that_is_best_for_its_link(
+    written: MakeTiny, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = {torch.device("cpu", 0): 0.125, torch.device("cpu", 1): 0.0}
+    monkeypatch.setattr(experts_stage, "measured_share", lambda *given: best[given[4]])
+    model = load(written(arch="v3", mla="split", quant="f32").gguf, [2], pcie_share=None)
+    numbers = model.device_counts.devices
+    assert [(each.layers, each.pcie_share) for each in numbers] == [((0, 1), 0.125), ((2, 3), 0.0)]
+    assert [float(device.experts.share) for device in model.devices] == [0.125, 0.0]
+    model._experts.leave_bus(True)
+    assert [float(device.experts.share) for device in model.devices] == [0.0, 0.0]
+    model._experts.leave_bus(False)
+    model.forward(prompt(1), lambda: None)
+    assert [float(device.experts.share) for device in model.devices] == [0.125, 0.0]
+    assert model.device_counts.pcie_share == 0.125
+
+
+def test_counters_of_each_device_add_up(written: MakeTiny, simulated: SimulatedDevices) -> None:
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    model = load(file, [1, 3], **some_resident(spec_of(file)) | streamed(spec_of(file)))
+    for length in (1, 40):
+        model.forward(prompt(length), lambda: None)
+    numbers = model.device_counts.devices
+    assert [each.layers for each in numbers] == [(0, 0), (1, 2), (3, 3)]
+    assert sum(each.expert_bytes_over_pcie for each in numbers) == model.expert_bytes_read_over_pcie > 0
+    assert numbers[0].expert_bytes_over_pcie == numbers[0].gpu_experts == 0
+
+
+def test_no_table_is_overwritten_before_its_copy_has_run(
+    written: MakeTiny, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first device gets rows of tokens from the host; the others wait for the copies of their tables, too."""
+    waited: list[tuple[torch.device, int]] = []
+
+    class CountedEvent(DoneEvent):
+        def __init__(self, device: torch.device) -> None:
+            self._device, self._count = device, 0
+
+        def record(self) -> None:
+            self._count += 1
+
+        def synchronize(self) -> None:
+            waited.append((self._device, self._count))
+
+    monkeypatch.setattr(CpuPlatform, "event", lambda platform: CountedEvent(platform.device))
+    model = load(written(arch="v3", mla="split", quant="f32").gguf, [2])
+    waited.clear()
+    for _ in range(2):
+        model.forward(prompt(1), lambda: None)
+    for number in range(2):
+        counts = [count for device, count in waited if device == torch.device("cpu", number)]
+        assert len(counts) == 2
+        assert counts[1] > counts[0], "the second step waits for what the first one has copied"
 
 
 def test_blocks_of_all_devices_return_unchanged_from_host_memory(

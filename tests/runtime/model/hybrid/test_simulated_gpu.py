@@ -40,7 +40,8 @@ def reply(server: ServerProcess, num_words: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("device", "arch", "num_experts", "lanes"), [("cuda", "v3", "auto", 2), ("auto", "gptoss", "0", 1)]
+    ("device", "arch", "num_experts", "lanes"),
+    [("cuda", "v3", "auto", 2), ("auto", "gptoss", "0", 1), ("cuda:0,cuda:1", "v3", "0", 1)],
 )
 def test_a_server_starts_and_serves(
     written: MakeTiny, tmp_path: Path, device: str, arch: str, num_experts: str, lanes: int
@@ -50,18 +51,25 @@ def test_a_server_starts_and_serves(
     options = ("--gguf_path", str(file), "--device", device, "--gpu_experts", num_experts)
     cache = {"XDG_CACHE_HOME": str(tmp_path)}  # with nothing measured
     with ServerProcess(*options, *SMALL, *SHORT, module=SIMULATED, environment=cache) as server:
-        assert server.event("device")["device"] == "cuda:0"
-        assert server.event("decode graphs captured")["graphs"] == 2
+        devices = device if "," in device else "cuda:0"
+        assert server.event("device")["device"] == devices
+        captured = server.wait_for_events(
+            lambda event: event["event"] == "decode graphs captured", devices.count(",") + 1
+        )
+        assert {event["graphs"] for event in captured} == {2}
         assert len(server.wait_for_events(lambda event: event["event"] == "steps measured", lanes)) == lanes
         assert server.has_logged("PCIe share measured") == (num_experts == "0")
         assert [reply(server, num_words) for num_words in (1, 40)] == [20, 20]
         server.wait_until_empty()
         metrics = server.metrics()
         assert metrics["ballast_decode_graphs"] == 2
-        assert (metrics["ballast_resident_experts"] > 0) == (num_experts == "auto")
-        assert metrics["ballast_vram_limit_bytes"] == 80 << 30
         state = json.loads(server.get("/debug/state", admin=True)[2])
-        assert state["device"] == "cuda:0"
+        assert [each["name"] for each in state["devices"]] == devices.replace("cuda", "cpu").split(",")
+        for name in devices.split(","):
+            simulated = name.replace("cuda", "cpu")
+            assert (metrics[f'ballast_resident_experts{{device="{simulated}"}}'] > 0) == (num_experts == "auto")
+            assert metrics[f'ballast_vram_limit_bytes{{device="{name}"}}'] == 80 << 30
+        assert state["device"] == devices
         assert [tier["name"] for tier in state["kv_tiers"]] == ["host"]
         not_pinned = {"streamed_experts": "the experts' memory is not pinned"}
         assert state["switched_off"] == ({} if num_experts == "auto" else not_pinned)

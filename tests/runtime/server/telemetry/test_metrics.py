@@ -276,8 +276,8 @@ def test_debug_state_shows_live_requests_without_their_text(server):
 
 
 def test_a_gpus_memory_is_shown_and_zero_without_one():
-    def samples(probe):
-        return {sample.name: sample.value for family in probe.collect() for sample in family.samples}
+    def found(metric):
+        return {sample.labels["device"]: sample.value for sample in metric.samples}
 
     requested = []
 
@@ -285,11 +285,10 @@ def test_a_gpus_memory_is_shown_and_zero_without_one():
         requested.append(device)
         return 3, 4
 
-    assert samples(VramProbe(("cuda:1",), 5, taken)) == {
-        "ballast_vram_allocated_bytes": 3,
-        "ballast_vram_reserved_bytes": 4,
-        "ballast_vram_limit_bytes": 5,
+    assert {metric.name: found(metric) for metric in VramProbe(("cuda:1", "cuda:0"), (5, None), taken).collect()} == {
+        "ballast_vram_allocated_bytes": {"cuda:1": 3, "cuda:0": 3},
+        "ballast_vram_reserved_bytes": {"cuda:1": 4, "cuda:0": 4},
+        "ballast_vram_limit_bytes": {"cuda:1": 5, "cuda:0": 0},
     }
-    assert set(samples(VramProbe((), None, taken)).values()) == {0}
-    assert list(samples(VramProbe(("cuda:1", "cuda:1"), 5, taken)).values()) == [6, 8, 10]
-    assert requested == ["cuda:1"] * 3, "a server without a GPU must not load torch"
+    assert [found(metric) for metric in VramProbe((), (), taken).collect()] == [{"cpu": 0}] * 3
+    assert requested == ["cuda:1", "cuda:0"], "a server without a GPU must not load torch"

@@ -60,6 +60,9 @@ class DeviceExperts:
         self.layers = layers
         """The routed layers of the device, in order."""
         self.divide = divide
+        self.device = device
+        self.pcie_share = 0.0
+        """The value that `share` has while no other transfers need the bus."""
         self.share = torch.zeros((), device=device)
         """The fraction of a decode step's experts in host memory that the device reads."""
         self.num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
@@ -100,13 +103,11 @@ class DividedExperts:
         has_host = [not own.layers[index].is_whole for own, index in self._layers]
         self._host_index = [sum(has_host[:index]) for index in range(len(has_host))]
         self.has_host = any(has_host)
-        self.pcie_share = 0.0
-        """The fraction of a decode step's experts in host memory that devices read; see `set_pcie_share`."""
-        self._share_now = 0.0
+        self._has_left_bus = False
         self._terms: list[torch.Tensor] = []
 
     def over(self, host: RoutedLayers) -> DividedExperts:
-        """These experts with another `host`, and with the current PCIe share."""
+        """These experts with another `host`, on the same devices."""
         other = copy.copy(self)
         other._host, other._terms = host, []
         return other
@@ -116,18 +117,28 @@ class DividedExperts:
         """Whether a device can read experts from host memory."""
         return any(own.can_share for own in self._devices)
 
+    @property
+    def pcie_share(self) -> float:
+        """The fraction of a decode step's experts in host memory that devices read: that of the device with most."""
+        return max((own.pcie_share for own in self._devices), default=0.0)
+
     def set_pcie_share(self, share: float) -> None:
-        """Set the fraction for the next steps. Captured steps also follow it, except those captured with a fraction of
-        0, which contain no work for it."""
-        self.pcie_share = share
-        self._use_share(share)
+        """Set the fraction of all devices for the next steps; see `set_pcie_shares`."""
+        self.set_pcie_shares([share] * len(self._devices))
+
+    def set_pcie_shares(self, shares: Sequence[float]) -> None:
+        """Set the fraction of each device for the next steps. Captured steps also follow it, except those captured with
+        a fraction of 0, which contain no work for it."""
+        for own, share in zip(self._devices, shares, strict=True):
+            own.pcie_share = share
+        self._use_shares()
 
     def leave_bus(self, is_left: bool) -> None:
         """If `is_left`, devices read nothing over PCIe in the next steps, because other transfers need the bus, and the
         CPU computes their fraction; otherwise they read again. Queued on each device's current stream."""
-        share = 0.0 if is_left else self.pcie_share
-        if share != self._share_now:
-            self._use_share(share)
+        if is_left != self._has_left_bus:
+            self._has_left_bus = is_left
+            self._use_shares()
 
     @property
     def host_bytes_read(self) -> int:
@@ -154,7 +165,7 @@ class DividedExperts:
         """As `submit`, one piece per advance of the iterator, so that other work can be queued in between."""
         device, index = self._layers[layer]
         own = device.layers[index]
-        shares = self.pcie_share > 0 and bool(own.across) and 0 < len(ids) <= MAX_SHARED_TOKENS
+        shares = device.pcie_share > 0 and bool(own.across) and 0 < len(ids) <= MAX_SHARED_TOKENS
         if own.slots is None and not shares:
             yield from self._host.pieces(self._host_index[layer], x, ids, weights)
             return
@@ -185,7 +196,6 @@ class DividedExperts:
         if self.has_host:
             self._host.finish(alive)
 
-    def _use_share(self, share: float) -> None:
-        self._share_now = share
+    def _use_shares(self) -> None:
         for own in self._devices:
-            own.share.fill_(share)
+            own.share.fill_(0.0 if self._has_left_bus else own.pcie_share)

@@ -18,10 +18,14 @@ def captured(
     pool: _POOL_HANDLE | None = None, stream: torch.cuda.Stream | None = None
 ) -> Iterator[torch.cuda.CUDAGraph]:
     """A context that captures the work that this thread queues in it, with memory from `pool`. Other threads may use
-    the device in the meantime. The graph's kernels have the priority of `stream`; None: the lowest.
+    the device in the meantime. The graph's kernels have the priority of `stream`, which belongs to the current device;
+    None: the lowest.
 
     An error inside is raised without torch's warning that the graph is empty."""
     graph = torch.cuda.CUDAGraph()
+    if stream is None:
+        # torch's default is one stream for all devices, and capturing on it would change the current device.
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types for it
     with (
         warnings.catch_warnings(),
         torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),

@@ -137,6 +137,7 @@ class DecodeInputs:
     def _send(self, batch_size: int) -> None:
         used = self._used(batch_size)
         self._copy(self._host_table[:used], self._table[:used])
+        self._sent.record()  # devices behind the first one get no rows from the host
 
     def _input(self, size: int) -> DecodeInput:
         own, host_lens = self._columns(self._table, size), self._columns(self._host_table.numpy(), size).lens

@@ -99,12 +99,18 @@ def stream_experts(state: LoadState, report: Report) -> None:
 
 
 def measure_share(state: LoadState, report: Report) -> None:
-    """Measure the fraction of a decode step's experts that devices should read over PCIe, unless an option sets it. It
-    is measured on the first device that can read experts, and used on all."""
-    options, experts = state.options, state.experts
-    if not experts.can_share or options.pcie_share is not None:
+    """Measure the fraction of a decode step's experts that each device should read over its link, unless an option sets
+    it."""
+    if not state.experts.can_share or state.options.pcie_share is not None:
         return
-    device = next(device for device in state.devices if device.experts.can_share)
+    state.experts.set_pcie_shares([_share_of(state, device) for device in state.devices])
+
+
+def _share_of(state: LoadState, device: DeviceState) -> float:
+    """The best fraction of a device; 0 if it cannot read experts."""
+    if not device.experts.can_share:
+        return 0.0
+    options = state.options
     measured = layers_to_measure([index for index in device.routed if index in state.in_host])
 
     def best_share() -> float:
@@ -116,5 +122,5 @@ def measure_share(state: LoadState, report: Report) -> None:
         return measured_share(few, these, state.spec.hidden, options.max_batch_size, backend.device, backend.replay_of)
 
     with state.times.phase("measured"), device.active():
-        share = state.measurements.take("pcie_share", state.pinned.num_bytes, best_share, float, kept_share)
-    experts.set_pcie_share(share)
+        name, inputs = state.name_of("pcie_share", device), state.pinned.num_bytes
+        return state.measurements.take(name, inputs, best_share, float, kept_share)

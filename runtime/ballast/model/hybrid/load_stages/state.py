@@ -17,7 +17,6 @@ from ballast.model.hybrid.device_errors import computing_on
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
-from ballast.model.hybrid.forward_pass import check_ranges
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers
@@ -31,6 +30,7 @@ from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.hybrid.weights import HybridWeights, RoutedWeights
+from ballast.model.layer_ranges import check_ranges
 from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.packed_tensors import Packing
 from ballast.model.spec import ModelSpec
@@ -124,6 +124,10 @@ class LoadState:
         """The different mixers that are attention."""
         self.num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
         """Maximum positions of a request."""
+
+    def name_of(self, measurement: str, device: DeviceState) -> str:
+        """The name of a measurement of one device."""
+        return measurement if len(self.devices) == 1 else f"{measurement} of {device.backend.device}"
 
     def on_each(self, run: Callable[[DeviceState], None]) -> None:
         """Call `run` for each device in order, while it is active."""

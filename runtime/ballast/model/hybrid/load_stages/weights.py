@@ -84,7 +84,8 @@ def tune_products(state: LoadState, report: Report) -> None:
         if device.backend.compiles:
             with state.times.phase("kernels"):
                 most_tokens = state.options.max_step_tokens
-                device.backend.autotune(device.linears, most_tokens, state.off, state.measurements)
+                name = state.name_of("dense_products", device)
+                device.backend.autotune(device.linears, most_tokens, state.off, state.measurements, name)
 
     state.on_each(tune)
     state.routed_weights = [layer.routed for layer in state.weights.layers if layer.routed is not None]

@@ -46,9 +46,10 @@ def autotune(
     parallel_compile: Callable[[], AbstractContextManager[None]],
     off: SwitchedOff,
     measurements: Measurements,
+    name: str = "dense_products",
 ) -> None:
     """Try products of up to `most_tokens` tokens, once per shape, and give each linear layer its faster kernel. If
-    `measurements` has the choice of an earlier start, only the chosen kernels of exact codes are checked.
+    `measurements` has the choice of an earlier start under `name`, only the chosen kernels of exact codes are checked.
 
     If the kernels of exact codes do not compile or are wrong, none is used, and `off` gets the reason. Launches inside
     the context that `parallel_compile` returns only compile.
@@ -76,7 +77,7 @@ def autotune(
         return value
 
     try:
-        by_codes = measurements.take("dense_products", cases, chosen_cases, list, kept_cases)
+        by_codes = measurements.take(name, cases, chosen_cases, list, kept_cases)
     except _NoIntGemmError as error:
         off.add("exact_codes", str(error))
         return

@@ -43,6 +43,10 @@ class StreamedLayers:
         """Bytes of experts' weights copied so far."""
         return sum(own.bytes_read for own in self._devices)
 
+    def bytes_read_by(self, device: torch.device) -> int:
+        """The part of `bytes_read` that a device has copied."""
+        return sum(own.bytes_read for own in self._devices if own.platform.device == device)
+
     @property
     def copies_concurrently(self) -> bool:
         """Whether devices copy pinned memory while they compute."""

@@ -1,0 +1,155 @@
+"""Divides a model's layers among GPUs: a contiguous range for each. Pure arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ballast.errors import ConfigError
+from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.layer_ranges import may_begin
+from ballast.model.spec import ModelSpec
+from ballast.model.tensors import routed_bytes, used_tensors
+from ballast.plan.device import computes_on_gpu, device_uses, gpu_cache, hybrid_bytes
+from ballast.plan.device_layers import DeviceLayers
+from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
+from ballast.plan.memory import DeviceMemory, Numbers
+from ballast.weights.gguf import GgufModel
+
+
+def layer_ranges(
+    gguf: GgufModel,
+    spec: ModelSpec,
+    numbers: Numbers,
+    devices: Sequence[DeviceMemory],
+    expert_options: GpuExpertOptions,
+    split: Sequence[int] | None = None,
+) -> list[range]:
+    """The layers of each device. `split`: the ratio of their numbers; None: such that everything fits, that devices
+    have equal bytes of experts in host memory, which each streams over its own link, and that their memory is equally
+    full, in this order. Raises ConfigError if there are too many devices."""
+    if len(devices) == 1:
+        return [range(spec.num_layers)]
+    begins = [layer for layer in range(1, spec.num_layers) if may_begin(spec, layer)]
+    if len(devices) > len(begins) + 1:
+        names = ",".join(each.name for each in devices)
+        most = len(begins) + 1
+        problem = f"names {len(devices)} GPUs, and the model's {spec.num_layers} layers can be divided among {most}"
+        raise ConfigError("device", names, f"{problem}; name at most {most}")
+    if split is not None:
+        bounds = _bounds_by_ratio(begins, spec.num_layers, split)
+    else:
+        bounds = _best_bounds(_Costs.of(gguf, spec, numbers, devices, expert_options), begins)
+    return [range(*ends) for ends in itertools.pairwise((0, *bounds, spec.num_layers))]
+
+
+def _bounds_by_ratio(begins: Sequence[int], num_layers: int, split: Sequence[int]) -> list[int]:
+    """The first layer of each device but the first, ascending: those of `begins` that are closest to the ratio."""
+    bounds: list[int] = []
+    sums = list(itertools.accumulate(split))
+    for index, before in enumerate(sums[:-1]):
+        left = len(sums) - 2 - index  # bounds that follow
+        free = [begin for begin in begins[: len(begins) - left] if not bounds or begin > bounds[-1]]
+        bounds.append(min(free, key=lambda begin: abs(begin * sums[-1] - before * num_layers)))
+    return bounds
+
+
+class _Cost(NamedTuple):
+    """How bad a division is; the first difference decides."""
+
+    missing_bytes: float
+    """Missing memory of the device that lacks most."""
+    streamed_bytes: float
+    """Bytes of experts in host memory, of the device with most."""
+    fullness: float
+    """Fraction of memory that the fullest device uses."""
+
+
+_BEST = _Cost(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """The costs of ranges of layers on each device. Sums of bytes are those of the layers before each layer."""
+
+    available: Sequence[int]
+    fixed: int
+    """Most bytes that any range of layers takes in addition to that of each layer."""
+    kept: Sequence[int]
+    """Sums of dense weights and cache."""
+    experts: Sequence[int]
+    """Sums of routed experts."""
+    resident_share: float | None
+    """Fraction of the experts in GPU memory; None: as many as fit."""
+
+    @staticmethod
+    def of(
+        gguf: GgufModel,
+        spec: ModelSpec,
+        numbers: Numbers,
+        devices: Sequence[DeviceMemory],
+        expert_options: GpuExpertOptions,
+    ) -> _Costs:
+        sizes = {name: size for name, _, size in hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)}
+        num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
+        kept = _kept_bytes(spec, sizes, numbers, num_blocks)
+        of_layer = routed_bytes(spec, sizes)
+        uses = device_uses(DeviceLayers(spec, range(spec.num_layers)), sizes, numbers, num_blocks)
+        num_experts = spec.routing.num_experts * len(spec.routed_layers)
+        return _Costs(
+            available=[each.available_bytes for each in devices],
+            fixed=max(0, sum(use.num_bytes for use in uses) - sum(kept)),
+            kept=[0, *itertools.accumulate(kept)],
+            experts=[0, *itertools.accumulate(of_layer.get(layer, 0) for layer in range(spec.num_layers))],
+            resident_share=None if expert_options.most is None else min(1.0, expert_options.most / num_experts),
+        )
+
+    def add(self, cost: _Cost, number: int, begin: int, end: int) -> _Cost:
+        """The cost of a division to which the device with this number adds layers begin … end - 1."""
+        available, experts = self.available[number], self.experts[end] - self.experts[begin]
+        needed: float = self.fixed + self.kept[end] - self.kept[begin]
+        if self.resident_share is None:
+            resident: float = min(experts, max(0, available - needed - UNSPENT_BYTES))
+        else:
+            resident = self.resident_share * experts
+        needed += resident
+        return _Cost(
+            max(cost.missing_bytes, needed - available),
+            max(cost.streamed_bytes, experts - resident),
+            max(cost.fullness, needed / max(1, available)),
+        )
+
+
+def _kept_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, num_blocks: int) -> list[int]:
+    """Bytes of the dense weights and of the cache, by layer."""
+    modules = {name: tensor.module for name, tensor in used_tensors(spec).items()}
+    found = []
+    for layer in range(spec.num_layers):
+        own = DeviceLayers(spec, range(layer, layer + 1))
+        cache = gpu_cache(own, numbers)
+        found.append(cache.num_bytes(num_blocks) + cache.state_bytes(num_blocks))
+    for name, size in sizes.items():
+        if computes_on_gpu(modules[name]):
+            found[DeviceLayers.layer_of(spec, modules[name])] += size
+    return found
+
+
+def _best_bounds(costs: _Costs, begins: Sequence[int]) -> list[int]:
+    """The first layer of each device but the first, of the division with the lowest cost. Each entry of `best` is that
+    of the layers before one, divided among the devices so far."""
+    num_layers, last = len(costs.kept) - 1, len(costs.available) - 1
+    best: dict[int, tuple[_Cost, list[int]]] = {0: (_BEST, [])}
+    for number in range(last + 1):
+        ends = [num_layers] if number == last else begins
+        best = {
+            end: min(
+                (costs.add(cost, number, begin, end), bounds if begin == 0 else [*bounds, begin])
+                for begin, (cost, bounds) in best.items()
+                if begin < end
+            )
+            for end in ends
+            if min(best) < end
+        }
+    return best[num_layers][1]

@@ -112,6 +112,8 @@ def _log_device(config: Config) -> None:
         log.warning("device", extra={**fields, "unused": ", ".join(config.unused_options)})
     else:
         log.info("device", extra=fields)
+    if len(config.machine.gpus) > 1:
+        log.warning("several GPUs were tested in simulation only; device=cuda:0 uses one")
 
 
 def _log_lengths(plan: MemoryPlan) -> None:

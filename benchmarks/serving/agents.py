@@ -6,10 +6,10 @@
 
 A conversation has tools. Each turn sends all of it: the reply comes back as the assistant's message, with a call and
 its result, or in each third turn with a new question. So it grows to `--tokens`. The conversations of a case take
-their turns at the same time. Then the same prompts are sent once more with another first word, so that no cache can
-serve them: those of `--again` turns from the second to the last, all by default, each for all conversations at once.
-Meanwhile `--others` requests decode; their inter-token latency is also measured for `--alone` seconds before the
-conversations begin.
+their turns at the same time. Then the same prompts are sent once more with another first word, so that a cache serves
+at most what the template writes before it: those of `--again` turns from the second to the last, all by default, each
+for all conversations at once. Meanwhile `--others` requests decode; their inter-token latency is also measured for
+`--alone` seconds before the conversations begin.
 
 Replies are `--reply` letters, so that also a model of random weights writes text. The server needs /tokenize and a chat
 template with tools, and runs on this machine. Without --port, the program starts Ballast. It prints one JSON line per

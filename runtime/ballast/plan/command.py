@@ -90,7 +90,7 @@ def _plan_with_cache(
     if numbers.isa == "reference":
         raise _needs_packing(config.machine.device)
     devices = _device_memories(config.machine, described)
-    expert_options = _gpu_expert_options(config.machine, gguf, spec)
+    expert_options = _gpu_expert_options(config.machine, gguf, spec, described)
     divided: dict[tuple[int, bool], list[range]] = {}
     """The layers of each device, by step. A cache of another size divides them alike, so that the largest is known."""
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
@@ -272,11 +272,13 @@ def _has_another_gpu(machine: MachineConfig, described: Described) -> bool:
     return described != THIS_MACHINE and machine.vram_limit is not None
 
 
-def _gpu_expert_options(machine: MachineConfig, gguf: GgufModel, spec: ModelSpec) -> GpuExpertOptions:
+def _gpu_expert_options(
+    machine: MachineConfig, gguf: GgufModel, spec: ModelSpec, described: Described
+) -> GpuExpertOptions:
     uses, num_experts = None, spec.routing.num_experts
     if machine.expert_profile is not None:
         uses = read_profile(machine.expert_profile, gguf, spec.name, len(spec.routed_layers), num_experts).uses
-    return GpuExpertOptions(machine.gpu_experts, uses, machine.pcie_share)
+    return GpuExpertOptions(machine.gpu_experts, uses, machine.pcie_share, described.pcie)
 
 
 def _packed_folder(path: Path, gguf: GgufModel) -> PackedFolder:

@@ -34,6 +34,8 @@ class GpuExpertOptions:
     """[routed layers, E]: how often each was selected; None: all count the same."""
     pcie_share: float | None = 0.0
     """Fraction of a decode step's experts in host memory that the GPU reads; None: as measured at start."""
+    pcie: float | None = None
+    """Bytes per second of copies across PCIe, if described; None: a typical rate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,18 +63,22 @@ def buffer_bytes(own: DeviceLayers, weights: Mapping[str, int]) -> int:
     return NUM_BUFFERS * chunk_bytes(largest, -(-largest // own.spec.routing.num_experts))
 
 
-def estimate(spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads: int) -> StreamEstimate | None:
-    """An estimate by typical rates, not measurements of this machine; None if `weights` has no experts."""
+def estimate(
+    spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads: int, pcie: float | None = None
+) -> StreamEstimate | None:
+    """An estimate by typical rates, not measurements of this machine; None if `weights` has no experts. `pcie`: bytes
+    per second of copies across PCIe, if described."""
     layers = [size for size in routed_bytes(spec, weights).values() if size]
     if not layers:
         return None
     pass_bytes = sum(layers)
-    pass_s = pass_bytes / _PCIE_BYTES_PER_S
+    pcie = pcie or _PCIE_BYTES_PER_S
+    pass_s = pass_bytes / pcie
     token_flops = 6 * spec.hidden * spec.widest_expert * spec.routing.num_experts_used * len(layers)
     [thread_flops] = [fast.thread_flops for fast in kernels.fast_isas() if fast.name == isa]
     return StreamEstimate(
         pass_bytes=pass_bytes,
         pass_s=pass_s,
         from_tokens=math.ceil(pass_s * num_threads * thread_flops / token_flops),
-        assumed=f"{_PCIE_BYTES_PER_S / 1e9:.0f} GB/s and {num_threads} threads of {thread_flops / 1e9:.0f} GFLOP/s",
+        assumed=f"{pcie / 1e9:.0f} GB/s and {num_threads} threads of {thread_flops / 1e9:.0f} GFLOP/s",
     )

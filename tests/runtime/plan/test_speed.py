@@ -210,6 +210,23 @@ def test_a_machine_is_described(
     assert "1008 GB/s of the GPU's memory, as described, 25 GB/s across PCIe, as described" in reported
 
 
+def test_the_time_in_which_experts_are_streamed_follows_from_the_described_bus(
+    models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--host_memory", "64GiB", "--memory_bandwidth", "46GB/s", "--threads", "2", "--vram_limit", "24GiB"]
+
+    def streaming(*more: str) -> dict[str, Any]:
+        assert cli.main(["plan", str(models["v2"].path), "--json", "--gpu_experts", "0", *words, *more]) == 0
+        return json.loads(capsys.readouterr().out)["device"]["streaming"]
+
+    assumed, slow, fast = streaming(), streaming("--pcie", "4x16"), streaming("--pcie", "5x16")
+    assert assumed["pass_s"] == pytest.approx(slow["pass_s"], rel=0.02), "assumed is PCIe 4.0 with 16 lanes"
+    assert fast["pass_s"] == pytest.approx(slow["pass_s"] / 2, rel=0.01)
+    assert fast["from_tokens"] == pytest.approx(slow["from_tokens"] / 2, abs=1)
+    assert cli.main(["plan", str(models["v2"].path), "--gpu_experts", "0", *words, "--pcie", "5x16"]) == 0
+    assert "an estimate by 50 GB/s and 2 threads" in capsys.readouterr().out
+
+
 def test_a_described_machine_does_not_use_the_local_gpu(
     models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

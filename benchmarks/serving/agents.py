@@ -48,6 +48,8 @@ WORD_LETTERS = 5
 RULED_WORDS = (50, 250)
 """Lengths of the two texts that show how many tokens a word has."""
 TURNS_PER_QUESTION = 3
+CALL_TOKENS = 64
+"""About the tokens that a turn has besides its reply and its text."""
 OTHER_TOKENS = 256
 """Tokens of each request that decodes meanwhile."""
 FACTS = ("command", "version", "model", "gpu")
@@ -293,6 +295,9 @@ def main() -> None:
     options = parser.parse_args(given)
     if options.turns < 2:
         parser.error(f"--turns={options.turns}: the figures are of the second turn and later ones")
+    fewest = options.turns * (options.reply + CALL_TOKENS)
+    if options.tokens < fewest:
+        parser.error(f"--tokens={options.tokens}: {options.turns} turns with their replies need {fewest} or more")
     with ExitStack() as stack:
         if options.port is None:
             options.port = stack.enter_context(ServerProcess(*rest)).port

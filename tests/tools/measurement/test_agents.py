@@ -19,6 +19,7 @@ from benchmarks.serving.agents import (
     ServerError,
     figures,
     latencies,
+    main,
     measure,
     said_in,
     spread,
@@ -132,3 +133,19 @@ def test_a_recurrent_model_continues_its_conversations() -> None:
     assert record["again_turns"] == [2, 5]
     assert record["others_again_itl_p50_ms"] > 0
     assert record["model"] == "tiny.gguf"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--turns", "1"), "--turns=1: the figures are of the second turn and later ones"),
+        (("--tokens", "300"), "--tokens=300: 20 turns with their replies need 2560 or more"),
+    ],
+)
+def test_sizes_that_no_conversation_can_have_are_refused(
+    options: tuple[str, str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["agents.py", *options])
+    with pytest.raises(SystemExit):
+        main()
+    assert message in capsys.readouterr().err

@@ -14,7 +14,8 @@ and sampled as DeepSeek-R1 recommends (temperature 0.6, top_p 0.95). Other optio
 that were stopped early: it uses the rounds that both engines finished. Without --merge, the records follow at the end.
 
 To get llama.cpp, use a release of https://github.com/ggml-org/llama.cpp, or the source in the crate `llama-cpp-sys-4`
-(`cargo vendor`, then vendor/llama-cpp-sys-4/llama.cpp). Build it next to this repository:
+(`cargo vendor`, then vendor/llama-cpp-sys-4/llama.cpp). Version 0.11.0 of the crate has b12032, though its programs
+report build 11434. Build it next to this repository:
 
 cmake -S llama.cpp -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF \\
     -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90          # both for a GPU only

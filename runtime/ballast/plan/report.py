@@ -33,7 +33,7 @@ def render(plan: MemoryPlan, speed: Sequence[str] = (), missing: Sequence[str] =
     memory.append(("available", human(plan.memory.available_bytes), available or "of the machine's memory"))
     lines += _table(("use", "bytes", ""), memory, right=(1,))
     for device in plan.devices:
-        own = f", which computes layers {device.layers[0]} to {device.layers[-1]}" if len(plan.devices) > 1 else ""
+        own = f", which computes {_layers_text(device.layers)}" if len(plan.devices) > 1 else ""
         lines += ["", f"Memory of {device.memory.name}{own}", *_device_lines(device)]
     if plan.gpus is not None:
         lines += ["", *_dense_lines(plan.gpus), "", "Long steps", *_long_step_lines(plan.numbers, plan.gpus)]
@@ -60,6 +60,10 @@ def _length_lines(lengths: Lengths) -> list[str]:
         for name, number in (("max_new_tokens", lengths.max_new_tokens), ("cache_lens", lengths.cache_lens))
     ]
     return _table(("option", "tokens", ""), rows, right=(1,))
+
+
+def _layers_text(layers: range) -> str:
+    return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
 
 
 def device_line(config: Config) -> str:

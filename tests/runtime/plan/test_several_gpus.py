@@ -204,3 +204,5 @@ def test_the_plan_of_a_configuration_divides_the_layers(r1: GgufModel) -> None:
     ]
     split = replace(config, machine=replace(machine, device_split=(3, 1)))
     assert [len(device.layers) for device in plan_for(split, r1, R1_SPEC, described).devices] == [46, 15]
+    most = replace(config, machine=replace(machine, device_split=(60, 1)))
+    assert "Memory of cuda:0, which computes layer 60\n" in render(plan_for(most, r1, R1_SPEC, described))

@@ -110,7 +110,8 @@ def measured(
     run: Callable[[int], object], sizes: Sequence[int], clock: Callable[[], float], at_least: int = 2
 ) -> list[Cost]:
     """The costs of `sizes` in ascending order. `sizes` begins with the most important; `at_least` of them are measured,
-    and more while LIMIT_S allows. Each cost is the faster of two runs if there is time, and costs never decrease."""
+    and more while LIMIT_S allows. Each cost is the faster of two runs if there is time, and at most that of any longer
+    step: a measurement above it includes something else, such as a compiler."""
     found: dict[int, float] = {}
     began = clock()
     run(sizes[0])  # the first use of memory takes longer
@@ -124,8 +125,8 @@ def measured(
             seconds.append(clock() - start)
         found[size] = min(seconds)
     ascending = sorted(found)
-    most_s = np.maximum.accumulate([found[size] for size in ascending])
-    return list(zip(ascending, most_s.tolist(), strict=True))
+    least_s = np.minimum.accumulate([found[size] for size in reversed(ascending)])[::-1]
+    return list(zip(ascending, least_s.tolist(), strict=True))
 
 
 def doubled(first: int, last: int) -> list[int]:

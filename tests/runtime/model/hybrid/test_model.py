@@ -907,6 +907,8 @@ def test_captured_steps_give_the_results_of_queued_ones(
         ("gptoss", {"pcie_share": None, "stream_from_tokens": None}),
         ("mimov2", {}),
         ("kimilinear", {}),
+        ("qwen3next", {}),
+        ("qwen35", {}),
     ],
 )
 def test_no_step_waits_for_a_compiler(written: MakeTiny, arch: str, options: dict[str, Any]) -> None:

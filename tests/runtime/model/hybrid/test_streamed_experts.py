@@ -223,6 +223,21 @@ def test_both_processors_are_timed_together_for_sizes_up_to_the_longest_step(lay
 
 
 @pytest.mark.parametrize(
+    ("measured", "expected"),
+    [((9.0, 2.0), 2.0), ((9.0, 10.0), 9.0), ((2.5,), 2.5)],
+    ids=["slow once", "slow twice", "fast"],
+)
+def test_joint_steps_slower_than_each_processor_are_measured_twice(
+    layers: list[kernels.Experts], monkeypatch: pytest.MonkeyPatch, measured: tuple[float, ...], expected: float
+) -> None:
+    times = iter(measured)
+    monkeypatch.setattr(Calibration, "_joint_s", lambda *_: next(times))
+    (timing,) = calibration_of(layers).joint_timings([Timing(64, 3.0, 1.0)], 64)
+    assert timing.joint_s == expected
+    assert list(times) == []
+
+
+@pytest.mark.parametrize(
     ("requested_from", "joint_to", "from_tokens"), [(None, 80, 81), (None, 40, 50), (None, 100, 100), (50, 80, 50)]
 )
 def test_steps_are_streamed_fully_above_the_range_of_joint_steps(

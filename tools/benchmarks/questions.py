@@ -349,28 +349,6 @@ WHOLE_R1_START = Question(
     command="EXPERTS=Q4_K PACKED=/mnt/packed tools/gpu.sh build whole",
 )
 
-SECOND_START = Question(
-    name="second-start",
-    title="A second start on two cores",
-    about=(
-        "Eight layers of V2-Lite's shape in Q4_K_M with `--packed_dir`; the file of 3.3 GB is in the page cache. The "
-        "table has the median of seven rounds in memory, and of three on a disk that other processes also used. From a "
-        "folder in memory the second start maps the packed weights. From a disk it reads as many bytes as the model "
-        "has, which helps little if the model's file is already in memory."
-    ),
-    file="engine_load.jsonl",
-    rows=tuple(
-        Row(name, "lite8-q4km.gguf, avx512", {"kept_in": kind, "second_of_first": middle_round})
-        for name, kind, middle_round in (("kept in memory", "tmpfs", 0.144), ("kept on a disk", "ext4", 0.588))
-    ),
-    columns=(
-        Column("first start, s", "first_start_s", digits=2),
-        Column("second start, s", "second_start_s", digits=2),
-        Column("second / first, %", "second_of_first", scale=100),
-    ),
-    command="python benchmarks/engine/load.py lite8-q4km.gguf --packed-dir /dev/shm/packed",
-)
-
 AMX = Question(
     name="amx",
     title="A CPU with AMX: wide activations and long prompts",
@@ -883,6 +861,29 @@ RECURRENT_LLAMA_CPP = Question(
     peer="llama.cpp b12032, with [the options of the comparison](benchmarks.md#prompts-compared-with-llamacpp).",
 )
 
+CPU_NEW_SHAPES = Question(
+    name="cpu-new-shapes",
+    title="A CPU alone: Qwen3.5 and gpt-oss, compared with llama.cpp",
+    about=(
+        "12 layers of Qwen3.5-35B-A3B's and gpt-oss-20b's shapes with random weights on two cores: three alternating "
+        "rounds, one with gpt-oss. Ballast samples."
+    ),
+    file="peers_llama_cpp.jsonl",
+    rows=tuple(
+        Row(f"{label}: {named}", f"{file}.gguf, 2 CPU cores: {case}")
+        for label, file, batches in (("Qwen3.5-35B", "q35-12", (1, 4, 16)), ("gpt-oss-20b", "oss20-12", (1, 16)))
+        for named, case in _prompt_and_streams(*batches)
+        for case in (case if case.startswith("prefill") else f"{case}, sampled",)
+    ),
+    columns=_WITH_LLAMA_CPP,
+    command=(
+        "python tools/synthetic_model.py q35-12.gguf --shape qwen3.5-35b --layers 12\n"
+        "python benchmarks/peers/llama_cpp.py q35-12.gguf LLAMA_BUILD_BIN --prefill 512 --steps 48 --device cpu "
+        '--peer_options "--load-mode none -fa auto -b 2048 -ub 512"'
+    ),
+    peer="llama.cpp b12032, built for this CPU (GGML_NATIVE).",
+)
+
 AGENTS = Question(
     name="agents",
     title="An agent's conversation with Qwen3-Coder-Next's shape",
@@ -943,9 +944,9 @@ MEASURED = (
     WHOLE_R1_Q4_K,
     STARTS,
     WHOLE_R1_START,
-    SECOND_START,
     CPU_TYPES,
     CPU_AVX2,
+    CPU_NEW_SHAPES,
     KT_KERNEL,
     RESIDENT,
     AMX,

@@ -43,7 +43,7 @@ Message = dict[str, Any]
 SEED = 20261129
 TIMEOUT_S = 600.0
 LETTERS = " aeioulmnrsd"
-"""What texts consist of. The vocabularies of tools/synthetic_model.py have no longer tokens of these."""
+"""The letters of all texts. The vocabularies of tools/synthetic_model.py have no longer tokens of these."""
 WORD_LETTERS = 5
 RULED_WORDS = (50, 250)
 """Lengths of the two texts that show how many tokens a word has."""
@@ -141,7 +141,7 @@ class Client:
 
 
 def said_in(event: dict[str, Any]) -> str:
-    """The text of an event, of whatever kind it is."""
+    """The text of an event of any kind."""
     text = ""
     for choice in event.get("choices", ()):
         delta = choice.get("delta", {})

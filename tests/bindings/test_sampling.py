@@ -148,7 +148,7 @@ def rows_of(logits: Logits) -> Iterator[SampledRow]:
 
 
 def test_a_row_is_independent_of_threads_and_other_rows() -> None:
-    """Also of those beyond the 32 rows that are sampled at once."""
+    """This includes rows beyond the 32 that are sampled together."""
     rng = np.random.default_rng(4)
     names = [*SHAPES]
     logits = np.stack([SHAPES[names[n % len(names)]](rng, 2000) for n in range(35)]).astype(np.float32)

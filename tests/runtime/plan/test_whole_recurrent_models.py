@@ -45,7 +45,7 @@ NUMBERS = Numbers(
     isa=kernels.usable_isas()[0],
 )
 NUM_EXPERTS, VOCAB_SIZE = 16, 1024
-"""Of what is loaded. Memory is proportional to both if rows of routers and outputs fill whole panels."""
+"""Sizes of the loaded parts. Memory is proportional to both if rows of routers and outputs fill whole panels."""
 
 
 @pytest.mark.parametrize(

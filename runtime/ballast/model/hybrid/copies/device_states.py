@@ -16,7 +16,7 @@ from ballast.model.hybrid.platforms.platform_of import platform_of
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one device has of each slot."""
+    """The part of each slot that one device has."""
 
     platform: Platform
     stream: Stream

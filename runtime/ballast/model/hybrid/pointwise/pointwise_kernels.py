@@ -62,7 +62,7 @@ def _is_beyond(value, LARGEST: tl.constexpr):
 
 @triton.jit
 def _angle_of(position, pair, ROPE: tl.constexpr, ROTATES: tl.constexpr):
-    """Where the tables have the pairs of a token; the first row, if no position rotates anything."""
+    """The row of the tables with the pairs of a token; the first row if no position rotates anything."""
     angle = pair.to(tl.int64)
     if ROTATES:
         angle += tl.load(position).to(tl.int64) * (ROPE // 2)

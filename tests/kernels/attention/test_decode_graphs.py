@@ -20,7 +20,7 @@ def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 0))
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
         monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-        monkeypatch.setattr(torch.cuda, "Stream", object)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: object())
         monkeypatch.setattr(torch.cuda, "graph", graph_of_nothing)
 
 

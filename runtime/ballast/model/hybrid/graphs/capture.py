@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ballast.model.hybrid.platforms.cuda_platform import CudaPlatform
+
 if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
 
@@ -25,7 +27,7 @@ def captured(
     graph = torch.cuda.CUDAGraph()
     if stream is None:
         # torch's default is one stream for all devices, and capturing on it would change the current device.
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types for it
+        stream = CudaPlatform(torch.device("cuda")).new_stream()
     with (
         warnings.catch_warnings(),
         torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),

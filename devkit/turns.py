@@ -7,7 +7,19 @@ from collections.abc import Callable, Sequence
 
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
+from ballast.engine.startup.build import EngineSettings
 from devkit.generate import Generated, generate
+
+SETTINGS = EngineSettings(
+    cache_lens=1024,
+    max_batch_size=3,
+    max_new_tokens=40,
+    chunk_size=24,
+    prefill_chunk_size=48,
+    max_queue=32,
+    block_tokens=4,
+)
+"""A cache for a few conversations, with steps that divide their prompts."""
 
 
 def random_tokens(rng: random.Random, count: int) -> list[int]:

@@ -39,20 +39,11 @@ from devkit.models.float_hybrid import load_hybrid
 from devkit.models.simulated_devices import SimulatedDevices
 from devkit.models.written import MakeTiny
 from devkit.tiers import tiers_of, until_written
-from devkit.turns import cached, converse, greedy, texts
+from devkit.turns import SETTINGS, cached, converse, greedy, texts
 
 CPU = torch.device("cpu")
 SHAPES = ((4, 16, 32), (3, 192)), ((2, 16, 32), (3, 96))
 """The states of a slot in two layers, recurrent and of the convolution."""
-SETTINGS = EngineSettings(
-    cache_lens=1024,
-    max_batch_size=3,
-    max_new_tokens=40,
-    chunk_size=24,
-    prefill_chunk_size=48,
-    max_queue=32,
-    block_tokens=4,
-)
 SMALL = replace(SETTINGS, cache_lens=320)
 """Holds about two of four conversations."""
 SCARCE = replace(SETTINGS, cache_lens=184, chunk_size=8, prefill_chunk_size=8)

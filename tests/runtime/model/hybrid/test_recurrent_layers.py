@@ -49,18 +49,9 @@ from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.simulated_devices import SimulatedDevices, owner_of
 from devkit.models.written import MakeTiny, write_tiny_model
-from devkit.turns import cached, converse, texts
+from devkit.turns import SETTINGS, cached, converse, texts
 
 CPU = torch.device("cpu")
-SETTINGS = EngineSettings(
-    cache_lens=1024,
-    max_batch_size=3,
-    max_new_tokens=40,
-    chunk_size=24,
-    prefill_chunk_size=48,
-    max_queue=32,
-    block_tokens=4,
-)
 STREAM_FROM = 30
 CLOSE = {"rtol": 1e-3, "atol": 2e-4}
 ARCHS = ["qwen3next", "qwen35", "kimilinear"]

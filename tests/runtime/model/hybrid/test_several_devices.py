@@ -327,6 +327,7 @@ def test_counters_of_each_device_add_up(written: MakeTiny, simulated: SimulatedD
         model.forward(prompt(length), lambda: None)
     numbers = model.device_counts.devices
     assert [each.layers for each in numbers] == [(0, 0), (1, 2), (3, 3)]
+    assert [each.pcie_share for each in numbers] == [0.0, 0.4, 0.0], "the others have no experts in host memory"
     assert sum(each.expert_bytes_over_pcie for each in numbers) == model.expert_bytes_read_over_pcie > 0
     assert numbers[0].expert_bytes_over_pcie == numbers[0].gpu_experts == 0
 

@@ -63,6 +63,8 @@ class DeviceExperts:
         self.device = device
         self.pcie_share = 0.0
         """The value that `share` has while no other transfers need the bus."""
+        self.used_share = 0.0
+        """The value that `share` has after the queued work."""
         self.share = torch.zeros((), device=device)
         """The fraction of a decode step's experts in host memory that the device reads."""
         self.num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
@@ -123,8 +125,8 @@ class DividedExperts:
         return max((own.pcie_share for own in self._devices), default=0.0)
 
     def set_pcie_share(self, share: float) -> None:
-        """Set the fraction of all devices for the next steps; see `set_pcie_shares`."""
-        self.set_pcie_shares([share] * len(self._devices))
+        """Set the fraction of all devices that can read experts, for the next steps; see `set_pcie_shares`."""
+        self.set_pcie_shares([share if own.can_share else 0.0 for own in self._devices])
 
     def set_pcie_shares(self, shares: Sequence[float]) -> None:
         """Set the fraction of each device for the next steps. Captured steps also follow it, except those captured with
@@ -198,4 +200,7 @@ class DividedExperts:
 
     def _use_shares(self) -> None:
         for own in self._devices:
-            own.share.fill_(0.0 if self._has_left_bus else own.pcie_share)
+            share = 0.0 if self._has_left_bus else own.pcie_share
+            if share != own.used_share:
+                own.used_share = share
+                own.share.fill_(share)

@@ -208,7 +208,7 @@ class MachineConfig(_Section):
         text(
             "auto, cpu, cuda or cuda:N, several GPUs separated by commas",
             "auto|cpu|cuda|cuda:N[,...]",
-            r"auto|cpu|cuda|cuda:\d{1,2}(,cuda:\d{1,2})*",
+            r"auto|cpu|cuda|cuda:(0|[1-9]\d?)(,cuda:(0|[1-9]\d?))*",
             listed=True,
         ),
         "device of the model; cuda: attention and shared weights on all visible GPUs, routed experts on the CPU; "

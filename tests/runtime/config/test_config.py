@@ -273,6 +273,7 @@ def test_names_may_be_repeated_or_separated_by_commas():
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
+        ("device", "cuda:0,cuda:00", "auto, cpu, cuda or cuda:N, several GPUs separated by commas"),
         ("port", "http", "a whole number, at least 0 and at most 65535"),
         ("port", "70000", "a whole number, at least 0 and at most 65535"),
         ("max_batch_size", "0", "a whole number, at least 1"),

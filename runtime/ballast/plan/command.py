@@ -92,7 +92,7 @@ def _plan_with_cache(
     devices = _device_memories(config.machine, described)
     expert_options = _gpu_expert_options(config.machine, gguf, spec, described)
     divided: dict[tuple[int, bool], list[range]] = {}
-    """The layers of each device, by step. Caches of other sizes divide them the same way, so the largest is known."""
+    """The layers of each device, by step: divided once, for the first cache that is tried."""
     choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
 
     def make(tried: Numbers) -> MemoryPlan:

@@ -137,8 +137,9 @@ def _kept_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, num
 
 
 def _best_bounds(costs: _Costs, begins: Sequence[int]) -> list[int]:
-    """The first layer of each device but the first, of the division with the lowest cost. Each entry of `best` is that
-    of the layers before one, divided among the devices so far."""
+    """The first layer of each device but the first, of the division with the lowest cost; with three or more devices,
+    one whose cost is close to the lowest. Each entry of `best` is that of the layers before one, divided among the
+    devices so far."""
     num_layers, last = len(costs.kept) - 1, len(costs.available) - 1
     best: dict[int, tuple[_Cost, list[int]]] = {0: (_BEST, [])}
     for number in range(last + 1):

@@ -97,17 +97,22 @@ class DecodeSteps:
         self._queue_part(number, batch_size, self._experts)
 
     def _run_padding(self, batch_size: int, experts: DividedExperts, layers: Sequence[int] | None = None) -> None:
-        """Run a step of padding, which reads and writes only the null block. `layers`: see `ForwardPass`."""
+        """Run a step of padding, which reads and writes only the null block. `layers`: see `ForwardPass`. Devices with
+        none of them do nothing: what they launch would be compiled for the device that is being warmed up."""
+        numbers = [
+            number
+            for number, device in enumerate(self._devices)
+            if layers is None or not set(layers).isdisjoint(device.layers)
+        ]
         self._devices.synchronize()
         with self._devices.decoding():
-            for device in self._devices:
-                device.stage_padding(batch_size)
+            for number in numbers:
+                self._devices[number].stage_padding(batch_size)
             experts.begin(batch_size)
-            for number, device in enumerate(self._devices):
+            for number in numbers:
                 self._receive(number, batch_size)
-                if layers is None or not set(layers).isdisjoint(device.layers):
-                    with device.active():
-                        self._queue_part(number, batch_size, experts, layers)
+                with self._devices[number].active():
+                    self._queue_part(number, batch_size, experts, layers)
             experts.finish(lambda: None)
             self._devices.wait()
 

@@ -30,12 +30,14 @@ SMALL = ("--cpu_threads", "1", "--cache_lens", "1024", "--max_batch_size", "2", 
 @pytest.mark.parametrize("device", GPUS[::-1], ids=str)
 def test_work_is_captured_on_the_current_device(device: torch.device) -> None:
     """Also after a capture on another device."""
+    kept = []  # a graph that is deleted during the next capture would end it
     for each in (GPUS[0], device):
         with torch.cuda.device(each):
             x = torch.ones(8, device=each)
             with captured() as graph:
                 assert torch.cuda.current_device() == each.index
                 y = x + 1
+            kept.append((graph, y))
             x.fill_(4.0)
             graph.replay()
             torch.cuda.synchronize(each)

@@ -551,24 +551,25 @@ def test_states_on_a_gpu_agree_after_snapshots_and_preemption(
 @pytest.mark.gpu
 @pytest.mark.parametrize("arch", RECURRENT)
 def test_captured_steps_leave_the_states_of_queued_ones(written: MakeTiny, arch: str) -> None:
-    """The same steps give the same bits, whether they are captured or not."""
-    file = written(arch=arch, mla="split", quant="q8_0").gguf
-    found = []
-    for decodes_by_graphs in (False, True):
-        model = load(file, GPU, decodes_by_graphs=decodes_by_graphs)
-        rng, texts = np.random.default_rng(9), []
-        core = EngineCore(model, scheduler_config(SETTINGS))
-        for seq, length in enumerate((40, 3, 17), 1):
-            prompt = tuple(rng.integers(0, 300, length).tolist())
-            texts += generate(
-                core, [Request(str(seq), prompt, SamplingParams(max_tokens=16, temperature=0.0))], first_seq=seq
-            )
-        states = [layer for layer in model.devices[0].states.layers if layer is not None]
-        found.append(([text.token_ids for text in texts], [tensor.cpu() for layer in states for tensor in layer]))
-        assert (model.device_counts.decode_graphs > 0) == decodes_by_graphs
-    assert found[1][0] == found[0][0]
-    for captured, queued in zip(found[1][1], found[0][1], strict=True):
-        torch.testing.assert_close(captured[1:], queued[1:], rtol=1e-4, atol=1e-5)
+    """In one model: another start could choose other matrix kernels, whose sums are rounded differently."""
+    model = load(written(arch=arch, mla="split", quant="q8_0").gguf, GPU, decodes_by_graphs=False)
+    states = [tensor for layer in model.devices[0].states.layers if layer is not None for tensor in layer]
+
+    def texts() -> list[list[int]]:
+        rng, core = np.random.default_rng(9), EngineCore(model, scheduler_config(SETTINGS))
+        prompts = [tuple(rng.integers(0, 300, length).tolist()) for length in (40, 3, 17)]
+        greedy = SamplingParams(max_tokens=16, temperature=0.0)
+        requests = [Request(str(seq), prompt, greedy) for seq, prompt in enumerate(prompts, 1)]
+        return [generate(core, [each], first_seq=seq)[0].token_ids for seq, each in enumerate(requests, 1)]
+
+    queued = texts(), [tensor.cpu() for tensor in states]
+    for tensor in states:
+        tensor.zero_()
+    model.capture_decode(lambda share: None)
+    assert model.device_counts.decode_graphs > 0
+    assert texts() == queued[0]
+    for tensor, expected in zip(states, queued[1], strict=True):
+        torch.testing.assert_close(tensor[1:].cpu(), expected[1:], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

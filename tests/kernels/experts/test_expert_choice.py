@@ -121,6 +121,24 @@ def test_few_pairs_are_grouped_by_expert_in_one_launch(device: torch.device) -> 
         assert tiles[num_groups:].tolist() == [[-1, 0, 0]] * (ids.numel() - num_groups)
 
 
+def test_many_pairs_are_grouped_by_expert_in_two_launches(device: torch.device) -> None:
+    rng = torch.Generator().manual_seed(0)
+    for num_tokens, num_chosen, num_experts, missing in (
+        (40, 8, 32, 0.3),
+        (200, 6, 9, 0.0),
+        (700, 3, 130, 0.9),
+        (17, 4, 4, 1.0),
+    ):
+        chosen = torch.rand(num_tokens, num_experts, generator=rng).argsort(1)[:, :num_chosen]
+        ids = torch.where(torch.rand(chosen.shape, generator=rng) < missing, -1, chosen).int()
+        groups = group_by_expert(ids, num_experts)
+        order, tiles = fused_routing.ordered_groups(ids.to(device), num_experts, groups.block, len(groups.tiles))
+        assert order.tolist() == groups.order.tolist()
+        is_tile = groups.tiles[:, 0] >= 0
+        assert tiles.cpu()[is_tile].tolist() == groups.tiles[is_tile].tolist()
+        assert tiles.cpu()[~is_tile].tolist() == [[-1, 0, 0]] * int((~is_tile).sum())
+
+
 def test_the_fused_router_matches_the_reference_router(device: torch.device) -> None:
     v2 = {"num_experts": 40, "num_groups": 4, "num_groups_used": 2, "group_score": "max", "gating": "softmax"}
     rules = [

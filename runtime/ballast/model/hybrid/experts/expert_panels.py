@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from ballast.model.hybrid.experts import combine_kernels, grouped_int_gemm, pair_sums
-from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_groups
+from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_groups, ordered_groups
 from ballast.model.hybrid.experts.pair_sums import PairSums
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES
 from ballast.model.hybrid.panels.matmul import (
@@ -141,9 +141,11 @@ def group_by_expert(ids: torch.Tensor, num_experts: int) -> Groups:
     # A token has each expert at most once: with so few tokens, one tile holds all of an expert's pairs.
     block = num_tokens if num_tokens <= MAX_GEMV_TOKENS else grouped_gemm_block(num_tokens)
     num_tiles = min(num_pairs, num_experts + num_pairs // block)
+    if platform_of(ids.device).has_fast_launches:
+        if num_tokens <= block and num_pairs <= FEW_PAIRS:
+            return Groups(*fused_groups(ids, num_experts), num_used, block)
+        return Groups(*ordered_groups(ids, num_experts, block, num_tiles), num_used, block)
     flat = ids.reshape(-1)
-    if platform_of(ids.device).has_fast_launches and num_tokens <= block and num_pairs <= FEW_PAIRS:
-        return Groups(*fused_groups(ids, num_experts), num_used, block)
     keys = torch.where((flat >= 0) & (flat < num_experts), flat, num_experts)
     keys, order = keys.sort(stable=True)
     begins = torch.searchsorted(keys, torch.arange(num_experts + 1, dtype=torch.int32, device=ids.device))

@@ -13,6 +13,10 @@ FEW_PAIRS = 128
 """Maximum number of pairs for comparing all pairs with each other."""
 _PAIRS = 256
 """Pairs of token and expert per program, if pairs are not compared."""
+_ORDERED = 1024
+"""Pairs that a program reads at a time when it orders them."""
+_TILES = 32
+"""Tiles per program."""
 
 
 class FusedRouter:
@@ -86,4 +90,21 @@ def fused_groups(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, tor
     order, tiles = ids.new_empty(num_pairs), ids.new_empty((num_pairs, 3))
     block = max(16, padded(num_pairs))
     routing_kernels.group_pairs[(1,)](ids, order, tiles, num_pairs, num_experts, PAIRS=block)
+    return order, tiles
+
+
+def ordered_groups(
+    ids: torch.Tensor, num_experts: int, block: int, num_tiles: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Group any number of pairs, ids int32 [T, k], contiguous, by expert, in two launches. Returns their stable order
+    int32 [T * k], with pairs without an expert last, and tiles int32 [num_tiles, 3], each an expert and the bounds of
+    up to `block` of its pairs in the order; spare tiles have expert -1."""
+    num_pairs = ids.numel()
+    order, tiles = ids.new_empty(num_pairs), ids.new_empty((num_tiles, 3))
+    begins = ids.new_empty(num_experts + 1)
+    routing_kernels.order_pairs[(num_experts + 1,)](ids, order, begins, num_pairs, num_experts, PAIRS=_ORDERED)
+    experts = max(16, padded(num_experts))
+    routing_kernels.place_tiles[(-(-num_tiles // _TILES),)](
+        begins, tiles, num_tiles, num_experts, BLOCK=block, EXPERTS=experts, TILES=_TILES
+    )
     return order, tiles

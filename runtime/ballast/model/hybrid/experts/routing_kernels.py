@@ -160,3 +160,61 @@ def group_pairs(
     tl.store(tiles + pair * 3, tl.full((PAIRS,), -1, tl.int32), mask=is_spare)
     tl.store(tiles + pair * 3 + 1, tl.full((PAIRS,), 0, tl.int32), mask=is_spare)
     tl.store(tiles + pair * 3 + 2, tl.full((PAIRS,), 0, tl.int32), mask=is_spare)
+
+
+@triton.jit(do_not_specialize=["num_pairs", "num_experts"])
+def order_pairs(
+    ids,  # int32 [pairs]
+    order,  # int32 [pairs]
+    begins,  # int32 [experts + 1], the pairs of lower experts
+    num_pairs,
+    num_experts,
+    PAIRS: tl.constexpr,
+):
+    """Stable order of pairs by expert, pairs without an expert last. Grid: experts plus one for these. A program reads
+    all pairs twice: it counts those that precede its own, and places its own."""
+    own = tl.program_id(0)
+    lane = tl.arange(0, PAIRS)
+    place = 0
+    for first in range(0, num_pairs, PAIRS):
+        pair = first + lane
+        expert = tl.load(ids + pair, mask=pair < num_pairs, other=-1)
+        key = tl.where((expert >= 0) & (expert < num_experts), expert, num_experts)
+        place += tl.reduce(((pair < num_pairs) & (key < own)).to(tl.int32), 0, plus)
+    tl.store(begins + own, place)
+    for first in range(0, num_pairs, PAIRS):
+        pair = first + lane
+        expert = tl.load(ids + pair, mask=pair < num_pairs, other=-1)
+        key = tl.where((expert >= 0) & (expert < num_experts), expert, num_experts)
+        is_own = ((pair < num_pairs) & (key == own)).to(tl.int32)
+        tl.store(order + place + tl.associative_scan(is_own, 0, plus) - is_own, pair, mask=is_own > 0)
+        place += tl.reduce(is_own, 0, plus)
+
+
+@triton.jit(do_not_specialize=["num_tiles", "num_experts"])
+def place_tiles(
+    begins,  # int32 [experts + 1], of each expert's pairs in the order
+    tiles,  # int32 [tiles, 3]
+    num_tiles,
+    num_experts,
+    BLOCK: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Tiles (expert, begin, end) of up to BLOCK pairs, in ascending order, then (-1, 0, 0). Grid: blocks of TILES."""
+    expert = tl.arange(0, EXPERTS)
+    is_expert = expert < num_experts
+    begin = tl.load(begins + expert, mask=is_expert, other=0)
+    end = tl.load(begins + expert + 1, mask=is_expert, other=0)
+    count = (end - begin + BLOCK - 1) // BLOCK
+    last = tl.associative_scan(count, 0, plus)
+    tile = tl.program_id(0) * TILES + tl.arange(0, TILES)
+    own = tl.reduce((last[None, :] <= tile[:, None]).to(tl.int32), 1, plus)
+    is_own = expert[None, :] == own[:, None]
+    first = tl.reduce(tl.where(is_own, (last - count)[None, :], 0), 1, plus)
+    own_begin = tl.reduce(tl.where(is_own, begin[None, :], 0), 1, plus) + (tile - first) * BLOCK
+    own_end = tl.minimum(own_begin + BLOCK, tl.reduce(tl.where(is_own, end[None, :], 0), 1, plus))
+    is_tile = own < num_experts
+    tl.store(tiles + tile * 3, tl.where(is_tile, own, -1), mask=tile < num_tiles)
+    tl.store(tiles + tile * 3 + 1, tl.where(is_tile, own_begin, 0), mask=tile < num_tiles)
+    tl.store(tiles + tile * 3 + 2, tl.where(is_tile, own_end, 0), mask=tile < num_tiles)

@@ -105,9 +105,10 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
         step_bytes(spec, min(numbers.chunk_size, numbers.step_tokens), numbers.max_batch_size),
         f"work buffers of a step of {numbers.chunk_size} tokens, concurrent with the longest one",
     )
-    buffers = MemoryRow("expert buffers", buffer_bytes(own, weights), "for streaming experts in long steps")
-    # Once for experts that are read over PCIe, once for streamed ones.
-    num_biases = (2 if numbers.streams_experts else 1) * own.expert_biases
+    buffers = MemoryRow("expert buffers", buffer_bytes(spec, weights), "for streaming experts in long steps")
+    # For its layers' experts that are read over PCIe, and for streamed ones of all layers.
+    streamed = DeviceLayers(spec, range(spec.num_layers)).expert_biases if numbers.streams_experts else 0
+    num_biases = own.expert_biases + streamed
     biases = MemoryRow("biases of experts", num_biases * FLOAT_BYTES, "in addition to those in host memory")
     return [
         MemoryRow("dense weights", on_device, "packed, in the file's types; decoded during multiplication"),
@@ -118,7 +119,7 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
         *([decode_lane] if numbers.has_prefill_lane else []),
         MemoryRow("kernel workspaces", workspaces, "for matrix products, attention and CUDA's libraries"),
         *([buffers] if numbers.streams_experts else []),
-        *([biases] if own.expert_biases else []),
+        *([biases] if num_biases else []),
         MemoryRow(
             "CUDA graphs",
             _graph_pool_bytes(spec, captured) + _launch_bytes(own, captured),

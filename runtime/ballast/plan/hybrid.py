@@ -143,7 +143,7 @@ def _gpu_plan(
     streamed = {name: size for name, size in sizes.items() if tensors[name].module not in whole}
     return GpuPlan(
         tuple(each.plan(streams=streams or (numbers.streams_experts and each.can_shrink)) for each in found),
-        estimate(spec, streamed, numbers.isa, num_threads, expert_options.pcie) if streams else None,
+        estimate(spec, streamed, numbers.isa, num_threads, expert_options.pcie, len(devices)) if streams else None,
         experts,
         share if has_host_experts else 0.0,
         pcie_share_is_set=expert_options.pcie_share is not None,

@@ -48,11 +48,10 @@ class Calibration:
                 given = _Given(self.spec, num_tokens)
                 self.streamed.begin(num_tokens)
                 for index in range(max(firsts) + 1):
-                    self._submit(index, given)
+                    found = self._result(index, given)
                     if index in firsts and num_tokens <= MIN_TOKENS:
                         expected = given.by_cpu(self.layers[index], self.pool)
-                        found = self.streamed.result(index).cpu().numpy()
-                        by = difference(found, expected)
+                        by = difference(found.cpu().numpy(), expected)
                         if not by <= MAX_DIFFERENCE:
                             return f"routed layer {index} differs from the CPU's by {by:.2g} of the largest result"
                 self.streamed.wait()
@@ -108,7 +107,7 @@ class Calibration:
         self.streamed.begin_first([*counts, *[0] * (len(self.layers) - len(counts))])
         for layer, count in enumerate(counts):
             if count > 0:
-                self._submit(layer, given, below=count)
+                self._result(layer, given, below=count)
             given.by_cpu(self.layers[layer], self.pool, first=count)
             self.streamed.finish(lambda: None)
         return (time.perf_counter() - begin) / len(counts)
@@ -127,7 +126,7 @@ class Calibration:
             begin = time.perf_counter()
             self.streamed.begin(num_tokens)
             for layer in range(num_layers):
-                self._submit(layer, given)
+                self._result(layer, given)
             self.streamed.finish(lambda: None)
             streamed_s.append((time.perf_counter() - begin) / num_layers)
         return Timing(num_tokens, min(cpu_s), min(streamed_s))
@@ -137,12 +136,13 @@ class Calibration:
         for layer in range(num_layers):
             given.on(self.streamed.platform(layer).device)
 
-    def _submit(self, layer: int, given: _Given, below: int | None = None) -> None:
-        """Submit a layer on its owner. `below`: only with experts below this; None: with all."""
+    def _result(self, layer: int, given: _Given, below: int | None = None) -> torch.Tensor:
+        """Queue a layer; returns its result on its owner. `below`: only with experts below this; None: with all."""
         platform = self.streamed.platform(layer)
         with platform.active():
             x, ids, weights = given.on(platform.device)
             self.streamed.submit(layer, x, ids if below is None else ids.masked_fill(ids >= below, -1), weights)
+            return self.streamed.result(layer)
 
 
 class _Given:

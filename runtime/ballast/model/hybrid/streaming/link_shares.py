@@ -14,13 +14,15 @@ def relative_speeds(measured: Sequence[float]) -> list[float]:
     return [max(1, round(STEPS * speed / fastest)) / STEPS for speed in measured]
 
 
-def device_of_each(num_bytes: Sequence[int], speeds: Sequence[float]) -> list[int]:
+def device_of_each(chunks: Sequence[tuple[int, int]], speeds: Sequence[float]) -> list[int]:
     """The number of the device that copies each chunk: the one that would have copied it first. The chunks up to any
-    one are thereby divided in proportion to the speeds, as evenly as chunks allow. `num_bytes`: of each chunk."""
+    one are thereby divided in proportion to the speeds, as evenly as chunks allow. `chunks`: layer and bytes of each.
+    Among equal devices, each layer begins with another one, because joint steps copy only the first chunks of layers."""
     taken = [0] * len(speeds)
     found = []
-    for size in num_bytes:
-        device = min(range(len(speeds)), key=lambda number: (taken[number] + size) / speeds[number])
-        taken[device] += size
+    for layer, num_bytes in chunks:
+        ends = [(total + num_bytes) / speed for total, speed in zip(taken, speeds, strict=True)]
+        device = min(range(len(ends)), key=lambda number: (ends[number], (number - layer) % len(ends)))
+        taken[device] += num_bytes
         found.append(device)
     return found

@@ -18,7 +18,7 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming import chunks
-from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
+from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostPanels
 from ballast.model.hybrid.streaming.prefetch import Prefetch
 
 
@@ -127,8 +127,8 @@ class StreamedExperts:
         self._prefetch.begin([index for of_layer in of_pass for index in of_layer])
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        """Queue the device's part of the `layer`th routed layer for x float32 [T, D] and the selected experts, ids int32
-        and weights float32 [T, k]."""
+        """Queue the device's part of the `layer`th routed layer for x float32 [T, D] and the selected experts, ids
+        int32 and weights float32 [T, k]."""
         for _ in self.pieces(layer, x, ids, weights):
             pass
 

@@ -60,7 +60,8 @@ class StreamedLayers:
         """`devices`: in the order of their layers, which together are `layers`. `speeds`: of their links, relative to
         each other; None: equal."""
         all_chunks = chunks_for(layers, len(devices))
-        numbers = device_of_each([chunk.num_bytes for chunk in all_chunks], speeds or [1.0] * len(devices))
+        sizes = [(chunk.layer, chunk.num_bytes) for chunk in all_chunks]
+        numbers = device_of_each(sizes, speeds or [1.0] * len(devices))
         num_experts = [parts[0].gate.num_experts for parts in layers]
         self._parts = []
         for number, each in enumerate(devices):

@@ -148,10 +148,10 @@ def test_a_joint_step_divides_its_experts_among_the_devices(
         x, ids, weights = given_for(layer)
         of_step = x, np.where(ids < count, ids, -1).astype(np.int32), weights
         check(result(streamed, layer, of_step), host.by_cpu(layer, of_step))
-    expert_bytes = sum(part.expert_bytes for part in host.parts[0])
-    assert streamed.bytes_read == sum(counts) * expert_bytes
-    shares = [streamed.bytes_read_by(device(number)) for number in range(num_devices)]
+    wanted = sum(counts) * sum(part.expert_bytes for part in host.parts[0])
     largest = max(chunk.num_bytes for part in streamed._parts for chunk in part.experts._chunks)
+    assert 0 <= streamed.bytes_read - wanted <= LAYERS * largest, "chunks of the second node may end elsewhere"
+    shares = [streamed.bytes_read_by(device(number)) for number in range(num_devices)]
     assert max(shares) - min(shares) <= 2 * largest
 
 

@@ -451,6 +451,23 @@ def test_the_error_names_the_device_that_is_full(
         model.forward(prompt(20), lambda: None)
 
 
+@pytest.mark.parametrize("full", [0, 1])
+def test_the_error_names_the_device_that_is_too_full_for_streamed_experts(
+    written: MakeTiny, full: int, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while it computes experts of another device's layer."""
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    model = load(file, [2], **streamed(spec_of(file)))
+    assert model.streamed is not None
+
+    def refused(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 MiB.")
+
+    monkeypatch.setattr(model.streamed._parts[full].experts, "_make_sums", refused)
+    with pytest.raises(EngineDeadError, match=f"cpu:{full} is full: 3.00 MiB more wanted"):
+        model.forward(prompt(40), lambda: None)
+
+
 @pytest.mark.parametrize(
     ("arch", "ranges", "message"),
     [

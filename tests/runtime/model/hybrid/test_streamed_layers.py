@@ -6,7 +6,8 @@ The devices are the CPU's memory, and an operation on tensors of two devices fai
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
+from ballast.model.hybrid.copies.device_sender import DeviceSender
 from ballast.model.hybrid.streaming import chunks, start
 from ballast.model.hybrid.streaming.calibration import Calibration
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, panels_of
@@ -29,6 +31,7 @@ from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.switched_off import SwitchedOff
 from devkit.models.changed_spec import changed
+from devkit.models.cpu_platform import CpuPlatform, DoneEvent, HostStream
 from devkit.models.float_experts import FloatExperts
 from devkit.models.simulated_devices import SimulatedDevices, owner_of
 from devkit.models.specs.deepseek import R1_SPEC
@@ -177,9 +180,43 @@ def test_one_device_sends_nothing_and_adds_nothing(host: Host, monkeypatch: pyte
     streamed.begin(23)
     on_device = [torch.from_numpy(values) for values in given_for(0)]
     streamed.submit(0, *on_device)
-    [total] = streamed._totals
+    [(_, total)] = streamed._totals
     assert streamed.result(0) is total
     assert all(one is other for one, other in zip(passed[0], on_device, strict=True))
+
+
+def test_a_copy_between_devices_follows_its_source_and_precedes_later_work(
+    simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a stream of its own; otherwise the source's memory could be overwritten before it is copied."""
+    queued: list[str] = []
+
+    class Recorded(HostStream):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def record_event(self) -> DoneEvent:
+            queued.append(f"{self.name} records")
+            return DoneEvent()
+
+        def wait_event(self, event: DoneEvent) -> None:
+            queued.append(f"{self.name} waits")
+
+    @contextmanager
+    def on(platform: CpuPlatform, stream: Recorded) -> Iterator[None]:
+        queued.append(f"copy on {stream.name}")
+        yield
+
+    monkeypatch.setattr(CpuPlatform, "new_stream", lambda *_: Recorded("own"))
+    monkeypatch.setattr(CpuPlatform, "current_stream", lambda _: Recorded("compute"))
+    monkeypatch.setattr(CpuPlatform, "on", on)
+    sender = DeviceSender(CpuPlatform(device(0)))
+    x = torch.ones(3, device=device(0))
+    assert sender.send([x], device(0)) == [x]
+    assert queued == []
+    [sent] = sender.send([x], device(1))
+    assert (owner_of(x), owner_of(sent)) == (0, 1)
+    assert queued == ["compute records", "own waits", "copy on own", "own records", "compute waits"]
 
 
 def test_more_devices_than_chunks_leave_some_without_experts(

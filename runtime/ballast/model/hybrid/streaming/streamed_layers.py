@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ballast.model.hybrid.copies.device_sender import DeviceSender
 from ballast.model.hybrid.platforms.interface import Platform
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.chunks import Chunk, chunks_for
@@ -72,8 +73,9 @@ class StreamedLayers:
         self._owners = [platform_of(each.device) for each in devices for _ in range(each.num_layers)]
         """The platform of each layer's owner."""
         self._bounds = [_bounds([chunk for chunk in all_chunks if chunk.layer == at]) for at in range(len(layers))]
-        self._totals: list[torch.Tensor] = []
-        """The sums of the last submitted layer, in the order of the devices, each on its device."""
+        self._senders = {each.device: DeviceSender(platform_of(each.device)) for each in devices}
+        self._totals: list[tuple[torch.device, torch.Tensor]] = []
+        """The sums of the last submitted layer, in the order of the devices, each with its device."""
         self.from_tokens = 1
         self.joint_split: JointSplit | None = None
         """How steps that also use the CPU divide the experts; None if there are no such steps."""
@@ -137,22 +139,21 @@ class StreamedLayers:
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
         """As `submit`, one chunk of each device per advance of the iterator."""
         own = [part for part in self._parts if part.experts.has_layer(layer)]
-        # torch orders a copy between two devices after the work queued on both, and later work on both after it.
-        given = [[tensor.to(part.device, non_blocking=True) for tensor in (x, ids, weights)] for part in own]
-        left = [(part, part.experts.pieces(layer, *tensors)) for part, tensors in zip(own, given, strict=True)]
-        del given  # each is freed with the iterator that uses it
+        send = self._senders[self._owners[layer].device].send
+        left = [(part, part.experts.pieces(layer, *send((x, ids, weights), part.device))) for part in own]
         while left:
             left = [(part, pieces) for part, pieces in left if _advanced(part, pieces)]
             if left:
                 yield
-        self._totals = [part.experts.result(layer) for part in own]
+        self._totals = [(part.device, part.experts.result(layer)) for part in own]
 
     def result(self, layer: int) -> torch.Tensor:
         """The result of the last submitted layer, float32 [T, D] on its owner; it is returned once. The owner is
         active."""
         totals, self._totals = self._totals, []
-        device = self._owners[layer].device
-        return functools.reduce(torch.Tensor.add_, [total.to(device, non_blocking=True) for total in totals])
+        owner = self._owners[layer].device
+        sent = (self._senders[device].send([total], owner)[0] for device, total in totals)
+        return functools.reduce(torch.Tensor.add_, sent)
 
     def finish(self, alive: Callable[[], None]) -> None:
         """Wait until the step is computed; see `StreamedExperts.finish`."""

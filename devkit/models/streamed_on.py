@@ -6,15 +6,20 @@ from collections.abc import Sequence
 
 import torch
 
+from ballast.model.hybrid.copies import small_copy_kernels
+from ballast.model.hybrid.copies.small_copies import carried
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart
 from ballast.model.hybrid.streaming.streamed_experts import MakeSums
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers, StreamingDevice
+from devkit.models.cpu_backend import copied
 
 
 def streaming_device(device: torch.device, make_sums: MakeSums, num_layers: int) -> StreamingDevice:
     """A device that computes this number of layers."""
-    return StreamingDevice(device, make_sums, num_layers, platform_of(device).active)
+    platform = platform_of(device)
+    small_copy = carried(small_copy_kernels) if platform.pins else copied
+    return StreamingDevice(device, make_sums, small_copy, num_layers, platform.active)
 
 
 def streamed_on(

@@ -19,6 +19,7 @@ from ballast.plan.device import (
     compared_on_gpu,
     computes_on_gpu,
     device_uses,
+    exchange_bytes,
     gpu_cache,
     hybrid_bytes,
     kv_row_bytes,
@@ -79,6 +80,7 @@ def make_hybrid_plan(
         MemoryRow(
             "work buffers",
             staging_bytes(spec, sizes, numbers.step_tokens, len(numbers.threads_per_node))
+            + (0 if gpus.streaming is None else exchange_bytes(spec, numbers.step_tokens, len(devices)))
             + max((_bytes_of(module, spec, sizes) for module in whole), default=0),
             f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {names}",
             numbers.step_option,

@@ -137,6 +137,19 @@ def test_a_pass_over_the_experts_uses_the_links_of_all_devices(r1: GgufModel) ->
     assert three.streaming.assumed.startswith("25 GB/s to each of 3 GPUs and ")
 
 
+def test_the_host_has_memory_for_what_devices_send_each_other_in_a_pass(r1: GgufModel) -> None:
+    numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True)
+
+    def buffers(ranges: list[range], numbers: Numbers) -> int:
+        uses = planned(r1, ranges, [24 * GIB] * len(ranges), numbers=numbers).uses
+        return sum(row.num_bytes for row in uses if row.name == "work buffers")
+
+    one, three = [range(R1_SPEC.num_layers)], RANGES
+    of_token = 4 * (R1_SPEC.hidden + 2 * R1_SPEC.routing.num_experts_used)
+    assert buffers(three, numbers) - buffers(one, numbers) == 3 * 4096 * of_token
+    assert buffers(three, NUMBERS) == buffers(one, NUMBERS)
+
+
 def test_the_cache_is_limited_by_the_smallest_device_for_its_layers(r1: GgufModel) -> None:
     plan = planned(r1, RANGES, [24 * GIB, 24 * GIB, 10 * GIB])
     assert plan.gpus is not None

@@ -20,6 +20,7 @@ from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
 from ballast.model.hybrid.copies.device_sender import DeviceSender
+from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming import chunks, start
 from ballast.model.hybrid.streaming.calibration import Calibration
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, panels_of
@@ -31,6 +32,7 @@ from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.switched_off import SwitchedOff
 from devkit.models.changed_spec import changed
+from devkit.models.cpu_backend import copied
 from devkit.models.cpu_platform import CpuPlatform, DoneEvent, HostStream
 from devkit.models.float_experts import FloatExperts
 from devkit.models.simulated_devices import SimulatedDevices, owner_of
@@ -185,38 +187,83 @@ def test_one_device_sends_nothing_and_adds_nothing(host: Host, monkeypatch: pyte
     assert all(one is other for one, other in zip(passed[0], on_device, strict=True))
 
 
+@pytest.mark.parametrize("num_devices", [2, 3])
+def test_devices_that_do_not_reach_each_other_use_host_memory(
+    host: Host, num_devices: int, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuPlatform, "reaches", lambda platform, other: 2 in (platform.device.index, other.index))
+    streamed = host.streamed(num_devices)
+    simulated.crossings.clear()
+    for num_tokens in (23, 5, 60):  # the memory grows, and is used again
+        streamed.begin(num_tokens)
+        for layer in range(LAYERS):
+            given = given_for(layer, num_tokens)
+            check(result(streamed, layer, given), host.by_cpu(layer, given))
+    assert all(2 in (source, target) for source, target, _ in simulated.crossings)
+    assert bool(simulated.crossings) == (num_devices == 3)
+
+
+class Queue:
+    """What the streams of simulated devices are asked for, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen = seen = []
+
+        class Recorded(HostStream):
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def record_event(self) -> DoneEvent:
+                seen.append(f"{self.name} records")
+                return DoneEvent()
+
+            def wait_event(self, event: DoneEvent) -> None:
+                seen.append(f"{self.name} waits")
+
+        @contextmanager
+        def on(platform: CpuPlatform, stream: Recorded) -> Iterator[None]:
+            seen.append(f"copies on {stream.name}")
+            yield
+
+        monkeypatch.setattr(CpuPlatform, "new_stream", lambda each, *_: Recorded(f"sends {each.device.index}"))
+        monkeypatch.setattr(CpuPlatform, "current_stream", lambda each: Recorded(f"compute {each.device.index}"))
+        monkeypatch.setattr(CpuPlatform, "on", on)
+
+    def take(self) -> list[str]:
+        taken, self.seen[:] = list(self.seen), []
+        return taken
+
+
 def test_a_copy_between_devices_follows_its_source_and_precedes_later_work(
     simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a stream of its own; otherwise the source's memory could be overwritten before it is copied."""
-    queued: list[str] = []
-
-    class Recorded(HostStream):
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def record_event(self) -> DoneEvent:
-            queued.append(f"{self.name} records")
-            return DoneEvent()
-
-        def wait_event(self, event: DoneEvent) -> None:
-            queued.append(f"{self.name} waits")
-
-    @contextmanager
-    def on(platform: CpuPlatform, stream: Recorded) -> Iterator[None]:
-        queued.append(f"copy on {stream.name}")
-        yield
-
-    monkeypatch.setattr(CpuPlatform, "new_stream", lambda *_: Recorded("own"))
-    monkeypatch.setattr(CpuPlatform, "current_stream", lambda _: Recorded("compute"))
-    monkeypatch.setattr(CpuPlatform, "on", on)
-    sender = DeviceSender(CpuPlatform(device(0)))
+    queue = Queue(monkeypatch)
+    sender = DeviceSender(platform_of(device(0)), copied)
     x = torch.ones(3, device=device(0))
-    assert sender.send([x], device(0)) == [x]
-    assert queued == []
-    [sent] = sender.send([x], device(1))
+    [[same]] = sender.send([x], [device(0)])
+    assert same is x
+    assert queue.take() == []
+    [[same], [sent]] = sender.send([x], [device(0), device(1)])
+    assert same is x
     assert (owner_of(x), owner_of(sent)) == (0, 1)
-    assert queued == ["compute records", "own waits", "copy on own", "own records", "compute waits"]
+    ordered = ["compute 0 records", "sends 0 waits", "copies on sends 0", "sends 0 records", "compute 0 waits"]
+    assert queue.take() == ordered
+
+
+def test_host_memory_is_read_before_it_is_written_again(
+    simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(monkeypatch)
+    monkeypatch.setattr(CpuPlatform, "reaches", lambda *_: False)
+    sender = DeviceSender(platform_of(device(0)), copied)
+    first = ["compute 0 records", "sends 0 waits", "copies on sends 0"]
+    then = ["sends 0 records", "compute 0 waits", "compute 1 waits", "compute 1 records"]
+    for number, expected in enumerate(([*first, *then], [*first, "sends 0 waits", *then])):
+        [[sent]] = sender.send([torch.full((3,), float(number), device=device(0))], [device(1)])
+        assert sent.tolist() == [number] * 3
+        assert owner_of(sent) == 1
+        assert queue.take() == expected
 
 
 def test_more_devices_than_chunks_leave_some_without_experts(

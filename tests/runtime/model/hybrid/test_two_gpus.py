@@ -26,6 +26,7 @@ from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
 from ballast.model.hybrid.experts.expert_sums import ExpertSums
 from ballast.model.hybrid.graphs.capture import captured
 from ballast.model.hybrid.model import HybridModel
+from ballast.model.hybrid.platforms.cuda_platform import CudaPlatform
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.platforms.registrar import CudaRegistrar
 from ballast.model.hybrid.streaming.host_memory import Pinning, panels_of
@@ -185,6 +186,20 @@ def test_experts_streamed_by_two_agree_with_those_of_one(kind: T, num_tokens: in
     assert torch.cuda.current_device() == 0
     two.wait()
     one.wait()
+
+
+@torch.inference_mode()
+def test_activations_may_pass_through_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As between GPUs that cannot access each other's memory."""
+    streaming = Streaming(T.Q4_K)
+    for num_tokens in (64, MANY_TOKENS, 100):
+        given = streaming.given(num_tokens)
+        expected = one_pass(streaming.on(*GPUS), given)
+        with monkeypatch.context() as patch:
+            patch.setattr(CudaPlatform, "reaches", lambda *_: False)
+            through_host = streaming.on(*GPUS)
+            for _ in range(10):
+                assert torch.equal(one_pass(through_host, given), expected)
 
 
 @torch.inference_mode()

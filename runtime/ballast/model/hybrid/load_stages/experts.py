@@ -83,6 +83,7 @@ def stream_experts(state: LoadState, report: Report) -> None:
         StreamingDevice(
             device.backend.device,
             device.backend.make_sums,
+            device.backend.small_copy,
             sum(index in state.in_host for index in device.routed),
             partial(computing_on, device.platform, device.options.vram),
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ballast.model.hybrid.copies.device_sender import DeviceSender
+from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.platforms.interface import Platform
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.chunks import Chunk, chunks_for
@@ -26,6 +27,7 @@ class StreamingDevice:
 
     device: torch.device
     make_sums: MakeSums
+    small_copy: SmallCopy
     num_layers: int
     """Number of layers with experts in host memory of which the device computes the rest."""
     active: Callable[[], AbstractContextManager[object]]
@@ -73,7 +75,7 @@ class StreamedLayers:
         self._owners = [platform_of(each.device) for each in devices for _ in range(each.num_layers)]
         """The platform of each layer's owner."""
         self._bounds = [_bounds([chunk for chunk in all_chunks if chunk.layer == at]) for at in range(len(layers))]
-        self._senders = {each.device: DeviceSender(platform_of(each.device)) for each in devices}
+        self._senders = {each.device: DeviceSender(platform_of(each.device), each.small_copy) for each in devices}
         self._totals: list[tuple[torch.device, torch.Tensor]] = []
         """The sums of the last submitted layer, in the order of the devices, each with its device."""
         self.from_tokens = 1
@@ -139,8 +141,10 @@ class StreamedLayers:
     def pieces(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> Iterator[None]:
         """As `submit`, one chunk of each device per advance of the iterator."""
         own = [part for part in self._parts if part.experts.has_layer(layer)]
-        send = self._senders[self._owners[layer].device].send
-        left = [(part, part.experts.pieces(layer, *send((x, ids, weights), part.device))) for part in own]
+        sender = self._senders[self._owners[layer].device]
+        sent = sender.send((x, ids, weights), [part.device for part in own])
+        left = [(part, part.experts.pieces(layer, *given)) for part, given in zip(own, sent, strict=True)]
+        del sent  # each is freed with the iterator that uses it
         while left:
             left = [(part, pieces) for part, pieces in left if _advanced(part, pieces)]
             if left:
@@ -152,8 +156,8 @@ class StreamedLayers:
         active."""
         totals, self._totals = self._totals, []
         owner = self._owners[layer].device
-        sent = (self._senders[device].send([total], owner)[0] for device, total in totals)
-        return functools.reduce(torch.Tensor.add_, sent)
+        sent = (self._senders[device].send([total], [owner]) for device, total in totals)
+        return functools.reduce(torch.Tensor.add_, (total for [[total]] in sent))
 
     def finish(self, alive: Callable[[], None]) -> None:
         """Wait until the step is computed; see `StreamedExperts.finish`."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds for a Python that has torch, runs the tests that need a GPU, measures.
 #
-#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, starts, arrivals, agent,
+#   tools/gpu.sh PART...     build, test, sanitize, bench, sparse, soak, whole, pair, starts, arrivals, agent,
 #                            peers; in the order given
 #
 # If a part fails, the others still run, and the failed one is named at the end. If the build fails, nothing else runs.
@@ -15,7 +15,8 @@
 # SANITIZE_S  seconds for the sanitized tests; 900 unless set
 # SOAK_S   seconds of mixed load; 600 unless set
 # EXPERTS  type of the experts of the whole R1: Q2_K (225 GB of memory) unless set, Q4_K takes 378 GB
-# PACKED   folder for its packed weights, a tmpfs with room for them; unset: nothing is kept, and nothing started again
+# PACKED   folder for its packed weights, a tmpfs with room for them; unset: nothing is kept, and nothing started again;
+#          pair needs one
 # THREADS  numbers of threads to start the whole R1 with; all unless set
 #
 # For starts:
@@ -184,6 +185,32 @@ start() {
     --device cuda:0 --cpu_threads "$threads" --numa auto --max_batch_size 16 --cache_lens 34816 --prompt 16 --steps 16 \
     --batch 1 4 8 16 --prefill 4096 32768 ${PACKED:+--packed_dir "$PACKED"} "$@" 2>> "$out/whole.log" |
     tee -a "$out/whole.jsonl" || { echo "$name: ended with $?, see $out/whole.log"; return 1; }
+}
+
+# The whole R1 on two GPUs and on one of them: with 24 GiB of each, then with all memory, from which no experts are left
+# in host memory. The first start packs the weights for the second: with --gpu_experts 255, no GPU holds a whole layer,
+# so that both need the same ones.
+pair() {
+  local model="$out/whole-r1.gguf" packed=${PACKED:?names a tmpfs for the packed weights}/pair failed=0
+  [ -f "$model" ] || "$python" tools/synthetic_model.py "$model" --shape r1 --experts "${EXPERTS:-Q2_K}" --hollow
+  nvidia-smi topo -m || true
+  mkdir -p "$packed"
+  once "two GPUs, 24 GiB each" --device cuda:0,cuda:1 --vram_limit 24GiB --gpu_experts 255 --packed_dir "$packed" ||
+    failed=1
+  once "one GPU, 24 GiB" --device cuda:0 --vram_limit 24GiB --packed_dir "$packed" || failed=1
+  rm -rf "$packed"
+  once "two GPUs" --device cuda:0,cuda:1 || failed=1
+  once "one GPU" --device cuda:0 || failed=1
+  return $failed
+}
+
+once() {
+  local name=$1
+  shift
+  timeout -k 10 "${START_S:-900}" "$python" benchmarks/engine/whole_model.py "$out/whole-r1.gguf" --case "$name" --once \
+    --greedy --batch 1 4 16 --prefill 4096 32768 --prompt 16 --steps 8 --numa auto --max_batch_size 16 \
+    --cache_lens 34816 --kv_host_bytes 0 "$@" 2>> "$out/pair.log" | tee -a "$out/pair.jsonl" ||
+    { echo "$name: ended with $?, see $out/pair.log"; return 1; }
 }
 
 # First and later starts of a server. READY_S limits each.
@@ -358,8 +385,8 @@ peers() {
 [ $# -gt 0 ] || { sed -n '/^#   tools/,/^set /{/^set /!p}' "$0"; exit 2; }
 for part in "$@"; do
   case $part in
-    build | test | sanitize | bench | sparse | soak | whole | starts | arrivals | agent | peers) ;;
-    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, starts, arrivals, agent, peers" >&2; exit 2 ;;
+    build | test | sanitize | bench | sparse | soak | whole | pair | starts | arrivals | agent | peers) ;;
+    *) echo "gpu.sh: $part is none of build, test, sanitize, bench, sparse, soak, whole, pair, starts, arrivals, agent, peers" >&2; exit 2 ;;
   esac
 done
 failed=

@@ -1,7 +1,7 @@
 """Start a model as `ballast serve` does, with or without a GPU, and measure loading, decode and prefill.
 
 python benchmarks/engine/whole_model.py MODEL.gguf [--batch 1 4 8 16] [--prefill 4096 32768] [--steps 32] [--repeats 2]
-                                        [--case NAME] [--once] [any option of `ballast serve`]
+                                        [--case NAME] [--once] [--greedy] [any option of `ballast serve`]
 
 For models that take minutes to load: every line is printed as soon as it is known. The first line is the start: from
 opening the file to a model that answers, in seconds and in file bytes per second. GPU kernels may have to be compiled;
@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--case", default="", help="suffix of the records' names")
     parser.add_argument("--once", action="store_true", help="measure each case once, over all its steps")
+    parser.add_argument("--greedy", action="store_true", help="with --once: no sampled decode")
     options, serve = parser.parse_known_args()
     begin = time.perf_counter()
     gguf = open_gguf(options.model)
@@ -106,7 +107,12 @@ def measure_once(
 ) -> None:
     def report(case: str, **figures: object) -> None:
         name = f"{options.model.name}{options.case and ', '}{options.case}: {case}"
-        experts = {"experts_on_gpu": sum(map(len, plan.gpu_experts)), "pcie_share": measured_share(runner)}
+        experts = {
+            "experts_on_gpu": sum(map(len, plan.gpu_experts)),
+            "pcie_share": measured_share(runner),
+            "devices": [f"{each.name}: {len(each.layers)} layers" for each in settings.devices],
+            "prefill_chunk_size": settings.prefill_chunk_size,
+        }
         common = {"options": " ".join(serve), "threads": settings.cpu_threads, **experts}
         print(bench_record("engine/whole_model", name, **common, **figures), flush=True)
 
@@ -114,13 +120,16 @@ def measure_once(
     report("start", **{name: round(seconds, 2) for name, seconds in start.items()})
     for num_tokens in options.prefill:
         prefill_seconds(runner, settings, take(ids, num_tokens))  # the first one of a size compiles kernels
+        before = link_bytes(runner)
         took = prefill_seconds(runner, settings, take(ids, num_tokens))
-        report(f"prefill {num_tokens}", seconds=round(took, 3), tokens_per_s=round(num_tokens / took, 1))
+        read = [round((after - first) / 1e9, 1) for first, after in zip(before, link_bytes(runner), strict=True)]
+        figures = {"seconds": round(took, 3), "tokens_per_s": round(num_tokens / took, 1), "gb_over_each_link": read}
+        report(f"prefill {num_tokens}", **figures)
     for batch in options.batch[:1]:
         # the first call touches the memory
         decode_times(decoding_core(runner, settings, ids, batch, GREEDY, options), batch)
     for batch in options.batch:
-        for name, sampling in {"": GREEDY, ", sampled": SAMPLED}.items():
+        for name, sampling in ({"": GREEDY} if options.greedy else {"": GREEDY, ", sampled": SAMPLED}).items():
             core = decoding_core(runner, settings, ids, batch, sampling, options)
             step_s = statistics.fmean(decode_times(core, batch))
             figures = {"batch": batch, "steps": options.steps, "step_s": round(step_s, 5)}
@@ -270,6 +279,12 @@ def gpu_figures(device: str) -> tuple[float, str]:
 def measured_share(runner: Runner) -> float:
     counts = getattr(runner, "device_counts", None)
     return 0.0 if counts is None else float(counts.pcie_share)
+
+
+def link_bytes(runner: Runner) -> list[int]:
+    """Bytes of experts that have crossed the link of each GPU."""
+    counts = getattr(runner, "device_counts", None)
+    return [] if counts is None else [each.expert_bytes_over_pcie for each in counts.devices]
 
 
 def set_share(runner: Runner, share: float) -> None:

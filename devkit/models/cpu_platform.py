@@ -50,6 +50,10 @@ class CpuPlatform:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
+    def reaches(self, other: torch.device) -> bool:
+        """See `Platform`."""
+        return True
+
     def host_memory(self) -> Take:
         """See `Platform`."""
         return lambda num_bytes: np.empty(num_bytes, np.uint8)

@@ -105,9 +105,10 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
         step_bytes(spec, min(numbers.chunk_size, numbers.step_tokens), numbers.max_batch_size),
         f"work buffers of a step of {numbers.chunk_size} tokens, concurrent with the longest one",
     )
-    buffers = MemoryRow("expert buffers", buffer_bytes(own, weights), "for streaming experts in long steps")
-    # Once for experts that are read over PCIe, once for streamed ones.
-    num_biases = (2 if numbers.streams_experts else 1) * own.expert_biases
+    buffers = MemoryRow("expert buffers", buffer_bytes(spec, weights), "for streaming experts in long steps")
+    # For its layers' experts that are read over PCIe, and for streamed ones of all layers.
+    streamed = DeviceLayers(spec, range(spec.num_layers)).expert_biases if numbers.streams_experts else 0
+    num_biases = own.expert_biases + streamed
     biases = MemoryRow("biases of experts", num_biases * FLOAT_BYTES, "in addition to those in host memory")
     return [
         MemoryRow("dense weights", on_device, "packed, in the file's types; decoded during multiplication"),
@@ -118,7 +119,7 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
         *([decode_lane] if numbers.has_prefill_lane else []),
         MemoryRow("kernel workspaces", workspaces, "for matrix products, attention and CUDA's libraries"),
         *([buffers] if numbers.streams_experts else []),
-        *([biases] if own.expert_biases else []),
+        *([biases] if num_biases else []),
         MemoryRow(
             "CUDA graphs",
             _graph_pool_bytes(spec, captured) + _launch_bytes(own, captured),
@@ -161,6 +162,12 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int,
     in_transit = (5 * spec.hidden + 2 * num_used) * FLOAT_BYTES
     experts = input_bytes(spec.hidden) + hidden_bytes(num_used * spec.widest_expert)
     return step_tokens * (in_transit + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
+
+
+def exchange_bytes(spec: ModelSpec, step_tokens: int, num_gpus: int) -> int:
+    """Host memory through which each GPU may send a long step's activations and selected experts to others."""
+    sent = (spec.hidden + 2 * spec.routing.num_experts_used) * FLOAT_BYTES
+    return num_gpus * step_tokens * sent if num_gpus > 1 else 0
 
 
 def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:

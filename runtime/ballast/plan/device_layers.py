@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.plane import Plane, State
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import routed_bytes
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
@@ -72,8 +70,3 @@ class DeviceLayers:
     def routed(self) -> list[int]:
         """The indices of the layers with routed experts, among those of the model."""
         return [index for index, layer in enumerate(self.spec.routed_layers) if layer in self.layers]
-
-    def largest_routed(self, weights: Mapping[str, int]) -> int:
-        """Bytes of the experts of the layer with most; 0 without routed experts. `weights`: packed bytes by name."""
-        of_layer = routed_bytes(self.spec, weights)
-        return max((size for layer, size in of_layer.items() if layer in self.layers), default=0)

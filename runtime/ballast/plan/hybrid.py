@@ -19,6 +19,7 @@ from ballast.plan.device import (
     compared_on_gpu,
     computes_on_gpu,
     device_uses,
+    exchange_bytes,
     gpu_cache,
     hybrid_bytes,
     kv_row_bytes,
@@ -79,6 +80,7 @@ def make_hybrid_plan(
         MemoryRow(
             "work buffers",
             staging_bytes(spec, sizes, numbers.step_tokens, len(numbers.threads_per_node))
+            + (0 if gpus.streaming is None else exchange_bytes(spec, numbers.step_tokens, len(devices)))
             + max((_bytes_of(module, spec, sizes) for module in whole), default=0),
             f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {names}",
             numbers.step_option,
@@ -143,7 +145,7 @@ def _gpu_plan(
     streamed = {name: size for name, size in sizes.items() if tensors[name].module not in whole}
     return GpuPlan(
         tuple(each.plan(streams=streams or (numbers.streams_experts and each.can_shrink)) for each in found),
-        estimate(spec, streamed, numbers.isa, num_threads, expert_options.pcie) if streams else None,
+        estimate(spec, streamed, numbers.isa, num_threads, expert_options.pcie, len(devices)) if streams else None,
         experts,
         share if has_host_experts else 0.0,
         pcie_share_is_set=expert_options.pcie_share is not None,

@@ -28,8 +28,8 @@ def layer_ranges(
     split: Sequence[int] | None = None,
 ) -> list[range]:
     """The layers of each device. `split`: the ratio of their numbers; None: such that everything fits, that devices
-    have equal bytes of experts in host memory, which each streams over its own link, and that their memory is equally
-    full, in this order. Raises ConfigError if there are too many devices."""
+    have equal bytes of experts in host memory, and that their memory is equally full, in this order. Raises ConfigError
+    if there are too many devices."""
     if len(devices) == 1:
         return [range(spec.num_layers)]
     begins = [layer for layer in range(1, spec.num_layers) if may_begin(spec, layer)]
@@ -57,17 +57,15 @@ def _bounds_by_ratio(begins: Sequence[int], num_layers: int, split: Sequence[int
 
 
 class _Cost(NamedTuple):
-    """How bad a division is; the first difference decides."""
+    """How bad a range of layers is for a device. Of two divisions, the one with the lower maximum of the first field is
+    better; if these are equal, that of the second field decides, and so on."""
 
     missing_bytes: float
-    """Missing memory of the device that lacks most."""
-    streamed_bytes: float
-    """Bytes of experts in host memory, of the device with most."""
+    """Missing memory."""
+    host_bytes: float
+    """Bytes of experts in host memory."""
     fullness: float
-    """Fraction of memory that the fullest device uses."""
-
-
-_BEST = _Cost(0.0, 0.0, 0.0)
+    """Fraction of memory in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +104,8 @@ class _Costs:
             resident_share=None if expert_options.most is None else min(1.0, expert_options.most / num_experts),
         )
 
-    def add(self, cost: _Cost, number: int, begin: int, end: int) -> _Cost:
-        """The cost of a division to which the device with this number adds layers begin … end - 1."""
+    def of_range(self, number: int, begin: int, end: int) -> _Cost:
+        """The cost of layers begin … end - 1 for the device with this number."""
         available, experts = self.available[number], self.experts[end] - self.experts[begin]
         needed: float = self.fixed + self.kept[end] - self.kept[begin]
         if self.resident_share is None:
@@ -115,11 +113,7 @@ class _Costs:
         else:
             resident = self.resident_share * experts
         needed += resident
-        return _Cost(
-            max(cost.missing_bytes, needed - available),
-            max(cost.streamed_bytes, experts - resident),
-            max(cost.fullness, needed / max(1, available)),
-        )
+        return _Cost(max(0.0, needed - available), experts - resident, needed / max(1, available))
 
 
 def _kept_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, num_blocks: int) -> list[int]:
@@ -137,20 +131,31 @@ def _kept_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, num
 
 
 def _best_bounds(costs: _Costs, begins: Sequence[int]) -> list[int]:
-    """The first layer of each device but the first, of the division with the lowest cost; with three or more devices,
-    one whose cost is close to the lowest. Each entry of `best` is that of the layers before one, divided among the
-    devices so far."""
+    """The first layer of each device but the first, of the division with the lowest cost. There is one search for each
+    field of the cost; each keeps to the maxima that the searches before have found."""
+    limits: list[float] = []
+    bounds: list[int] = []
+    for _ in _Cost._fields:
+        lowest, bounds = _lowest_maximum(costs, begins, limits)
+        limits.append(lowest)
+    return bounds
+
+
+def _lowest_maximum(costs: _Costs, begins: Sequence[int], limits: Sequence[float]) -> tuple[float, list[int]]:
+    """The lowest possible maximum, over all devices, of the field that follows those with `limits`, which no device may
+    exceed; and the bounds of a division with it. Each entry of `best` is that of the layers before one, divided among
+    the devices so far."""
     num_layers, last = len(costs.kept) - 1, len(costs.available) - 1
-    best: dict[int, tuple[_Cost, list[int]]] = {0: (_BEST, [])}
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
     for number in range(last + 1):
-        ends = [num_layers] if number == last else begins
-        best = {
-            end: min(
-                (costs.add(cost, number, begin, end), bounds if begin == 0 else [*bounds, begin])
-                for begin, (cost, bounds) in best.items()
-                if begin < end
-            )
-            for end in ends
-            if min(best) < end
-        }
-    return best[num_layers][1]
+        found: dict[int, tuple[float, list[int]]] = {}
+        for end in [num_layers] if number == last else begins:
+            for begin, (highest, bounds) in best.items():
+                if begin >= end:
+                    continue
+                cost = costs.of_range(number, begin, end)
+                if all(value <= limit for value, limit in zip(cost, limits, strict=False)):
+                    divided = max(highest, cost[len(limits)]), bounds if begin == 0 else [*bounds, begin]
+                    found[end] = min(found.get(end, divided), divided)
+        best = found
+    return best[num_layers]

@@ -45,7 +45,9 @@ class Rates:
     isa: str
     activation_bytes: int = 2
     gpu_memory: float | None = None
+    """Of each GPU, as `pcie`."""
     pcie: float | None = None
+    num_gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +128,12 @@ def prefill(work: Work, rates: Rates, num_tokens: int) -> Expected:
     assert rates.pcie is not None
     gpu_flops = rates.gpu_memory * _GPU_FLOPS_PER_BYTE
     host_share = 1.0 - work.gpu_expert_share
-    on_gpu = work.dense_weights + work.expert_weights_of_a_token * (1.0 if work.streams else work.gpu_expert_share)
+    # GPUs compute one after the other, except experts that all of them stream.
+    streamed_share = host_share / rates.num_gpus if work.streams else 0.0
+    on_gpu = work.dense_weights + work.expert_weights_of_a_token * (work.gpu_expert_share + streamed_share)
     computing = 2.0 * num_tokens * on_gpu / gpu_flops
     if work.streams:
-        passing = work.expert_bytes * chosen * host_share / rates.pcie
+        passing = work.expert_bytes * chosen * host_share / (rates.pcie * rates.num_gpus)
         name = "PCIe" if passing >= computing else "the GPU's arithmetic"
         return _expected(num_tokens, {name: _together(passing, computing, _PREFILL_NORM)})
     host_weights = work.expert_weights_of_a_token * host_share

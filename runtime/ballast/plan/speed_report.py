@@ -121,10 +121,12 @@ def speed_report(
         pcie = described.pcie or ASSUMED_PCIE_BYTES_PER_S
         whose = "as described" if described.gpu_bandwidth else f"{gpu_name}'s" if known else "assumed"
         sources.append(f"{gpu / 1e9:.0f} GB/s of the GPU's memory, {whose}")
-        sources.append(f"{pcie / 1e9:.0f} GB/s across PCIe, {'as described' if described.pcie else 'assumed'}")
+        each = f" to each of {len(plan.devices)} GPUs" if len(plan.devices) > 1 else ""
+        sources.append(f"{pcie / 1e9:.0f} GB/s across PCIe{each}, {'as described' if described.pcie else 'assumed'}")
     sources.append("short contexts")
     rounded_to = activation_bytes or usual_activation_bytes(gguf, spec)
-    rates, work = Rates(memory, threads, isa, rounded_to, gpu, pcie), work_of(gguf, spec, plan)
+    rates = Rates(memory, threads, isa, rounded_to, gpu, pcie, max(1, len(plan.devices)))
+    work = work_of(gguf, spec, plan)
     tokens = plan.numbers.step_tokens
     decoded = {batch: decode(work, rates, batch) for batch in BATCHES}
     return SpeedReport(decoded, prefill(work, rates, tokens), tokens, rates, tuple(sources))

@@ -1,4 +1,4 @@
-"""Chooses the longest step when experts can be streamed through a GPU, and estimates the time of streaming. Pure
+"""Chooses the longest step when experts can be streamed through GPUs, and estimates the time of streaming. Pure
 arithmetic."""
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from ballast.errors import ConfigError
 from ballast.model.hybrid.streaming.chunks import NUM_BUFFERS, chunk_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import routed_bytes
-from ballast.plan.device_layers import DeviceLayers
 
 LONG_STEPS = (16384, 8192, 4096, 2048, 1024, 512)
 """Tokens of a step in which no request decodes; the first size that fits is used, because a pass over the experts takes
@@ -56,29 +55,35 @@ def step_choices(
     return [*streamed, (sizes[-1], False)] if not stream_from_tokens else streamed
 
 
-def buffer_bytes(own: DeviceLayers, weights: Mapping[str, int]) -> int:
-    """Most bytes of the buffers through which a device streams the experts of its layers; `weights`: packed bytes by
-    name."""
-    largest = own.largest_routed(weights)
-    return NUM_BUFFERS * chunk_bytes(largest, -(-largest // own.spec.routing.num_experts))
+def buffer_bytes(spec: ModelSpec, weights: Mapping[str, int]) -> int:
+    """Most bytes of the buffers through which a device streams its share of each layer's experts; `weights`: packed
+    bytes by name. Several devices may use smaller buffers."""
+    largest = max(routed_bytes(spec, weights).values(), default=0)
+    return NUM_BUFFERS * chunk_bytes(largest, -(-largest // spec.routing.num_experts))
 
 
 def estimate(
-    spec: ModelSpec, weights: Mapping[str, int], isa: str, num_threads: int, pcie: float | None = None
+    spec: ModelSpec,
+    weights: Mapping[str, int],
+    isa: str,
+    num_threads: int,
+    pcie: float | None = None,
+    num_gpus: int = 1,
 ) -> StreamEstimate | None:
     """An estimate by typical rates, not measurements of this machine; None if `weights` has no experts. `pcie`: bytes
-    per second of copies across PCIe, if described."""
+    per second of copies across PCIe to each GPU, if described."""
     layers = [size for size in routed_bytes(spec, weights).values() if size]
     if not layers:
         return None
     pass_bytes = sum(layers)
     pcie = pcie or _PCIE_BYTES_PER_S
-    pass_s = pass_bytes / pcie
+    pass_s = pass_bytes / (pcie * num_gpus)
     token_flops = 6 * spec.hidden * spec.widest_expert * spec.routing.num_experts_used * len(layers)
     [thread_flops] = [fast.thread_flops for fast in kernels.fast_isas() if fast.name == isa]
+    to_each = f" to each of {num_gpus} GPUs" if num_gpus > 1 else ""
     return StreamEstimate(
         pass_bytes=pass_bytes,
         pass_s=pass_s,
         from_tokens=math.ceil(pass_s * num_threads * thread_flops / token_flops),
-        assumed=f"{pcie / 1e9:.0f} GB/s and {num_threads} threads of {thread_flops / 1e9:.0f} GFLOP/s",
+        assumed=f"{pcie / 1e9:.0f} GB/s{to_each} and {num_threads} threads of {thread_flops / 1e9:.0f} GFLOP/s",
     )

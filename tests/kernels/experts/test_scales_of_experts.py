@@ -21,9 +21,9 @@ from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.panels.stack import PanelStack, scales_on
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import panels_of
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from devkit.kernels.interpreted import interpreted
 from devkit.models.random_blocks import dequantized, random_blocks, random_scales, scaled
+from devkit.models.streamed_on import streamed_on
 
 FAST = kernels.usable_isas()[0]
 CPU = torch.device("cpu")
@@ -117,7 +117,7 @@ def test_scales_of_a_chunk_are_copied_with_it(rng, device, experts, monkeypatch)
     packed, matrices = experts
     parts = panels_of(packed)
     monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 2 * parts[0].expert_bytes)
-    streamed = StreamedExperts([parts], ExpertSums, device)
+    streamed = streamed_on([parts], ExpertSums, device)
     assert streamed.num_chunks > len(parts)
     given = tokens_for(rng, device)
     streamed.begin(len(IDS))

@@ -27,6 +27,7 @@ from ballast.model.hybrid.graphs.decode_graphs import MAX_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN, SCORE_BYTES
+from ballast.model.hybrid.streaming.chunks import chunks_for
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
@@ -400,7 +401,9 @@ def test_the_plan_includes_all_buffers(written: MakeTiny) -> None:
     spec = read_spec(gguf)
     tensors = Tensors(gguf, Packing(kernels.ThreadPool(1), FAST, 2))
     layers = [LayerTensors(tensors, layer_tensors(spec, i)).experts(EXPERTS) for i in spec.routed_layers]
-    streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(ExpertPanels), torch.device("cpu"))
+    parts = [panels_of(layer) for layer in layers]
+    num_experts = [spec.routing.num_experts] * len(layers)
+    streamed = StreamedExperts(chunks_for(parts, 1), num_experts, sums_of_calls(ExpertPanels), torch.device("cpu"))
     plan = make_hybrid_plan(
         gguf,
         spec,

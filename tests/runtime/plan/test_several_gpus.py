@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ballast._core import kernels
 from ballast.config.options import Config, MachineConfig, ModelConfig, SchedulingConfig
 from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.host.machine import Memory
+from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, NUM_BUFFERS
 from ballast.model.layer_ranges import check_ranges
 from ballast.plan import check_memory, device_settings, plan_for, render, to_json
 from ballast.plan.described import Described
 from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
 from ballast.plan.hybrid import make_hybrid_plan
-from ballast.plan.layer_ranges import layer_ranges
+from ballast.plan.layer_ranges import _best_bounds, _Costs, layer_ranges
 from ballast.plan.memory import DeviceMemory, DevicePlan, MemoryPlan, Numbers
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.quant_recipes import mxfp4_types
 from devkit.models.specs.deepseek import R1_SPEC
 from devkit.models.specs.glm import GLM52_SPEC
+from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
 
 GIB = 1 << 30
 FAST = kernels.usable_isas()[0]
@@ -93,10 +99,55 @@ def test_a_set_number_of_experts_is_that_of_all_devices(r1: GgufModel) -> None:
     assert sum(map(len, plan.gpu_experts)) == 300
 
 
-def test_only_devices_with_routed_layers_have_buffers_for_streamed_experts(r1: GgufModel) -> None:
+def test_every_device_has_buffers_for_streamed_experts(r1: GgufModel) -> None:
+    """Also one with dense layers only: it streams a share of the experts of every layer."""
     numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True)
     plan = planned(r1, RANGES, [24 * GIB] * 3, numbers=numbers)
-    assert [use(device, "expert buffers") > 0 for device in plan.devices] == [False, True, True]
+    assert [use(device, "expert buffers") for device in plan.devices] == [NUM_BUFFERS * MAX_CHUNK_BYTES] * 3
+
+
+def test_every_device_has_biases_of_the_streamed_experts_of_all_layers(tmp_path: Path) -> None:
+    spec = GPT_OSS_20B_SPEC
+    gguf = open_gguf(write_hollow_model(tmp_path / "gpt-oss.gguf", spec, mxfp4_types(spec)))
+    ranges, devices = [range(10), range(10, spec.num_layers)], [DeviceMemory(f"cuda:{n}", 24 * GIB, "") for n in (0, 1)]
+
+    def biases(ranges: list[range], *, streams: bool) -> list[int]:
+        numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=streams)
+        plan = make_hybrid_plan(gguf, spec, numbers, HOST, devices[: len(ranges)], ranges=ranges)
+        return [use(device, "biases of experts") for device in plan.devices]
+
+    [of_all] = biases([range(spec.num_layers)], streams=False)
+    assert biases([range(spec.num_layers)], streams=True) == [2 * of_all]
+    first, second = biases(ranges, streams=False)
+    assert first + second == of_all > 0
+    assert biases(ranges, streams=True) == [first + of_all, second + of_all]
+
+
+def test_a_pass_over_the_experts_uses_the_links_of_all_devices(r1: GgufModel) -> None:
+    numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True, threads_per_node=(16,))
+    one = planned(r1, [range(R1_SPEC.num_layers)], [24 * GIB], numbers=numbers).gpus
+    three = planned(r1, RANGES, [24 * GIB] * 3, numbers=numbers).gpus
+    assert one is not None
+    assert three is not None
+    assert one.streaming is not None
+    assert three.streaming is not None
+    assert three.streaming.pass_bytes == one.streaming.pass_bytes
+    assert three.streaming.pass_s == pytest.approx(one.streaming.pass_s / 3)
+    assert three.streaming.from_tokens == pytest.approx(one.streaming.from_tokens / 3, abs=1)
+    assert three.streaming.assumed.startswith("25 GB/s to each of 3 GPUs and ")
+
+
+def test_the_host_has_memory_for_what_devices_send_each_other_in_a_pass(r1: GgufModel) -> None:
+    numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True)
+
+    def buffers(ranges: list[range], numbers: Numbers) -> int:
+        uses = planned(r1, ranges, [24 * GIB] * len(ranges), numbers=numbers).uses
+        return sum(row.num_bytes for row in uses if row.name == "work buffers")
+
+    one, three = [range(R1_SPEC.num_layers)], RANGES
+    of_token = 4 * (R1_SPEC.hidden + 2 * R1_SPEC.routing.num_experts_used)
+    assert buffers(three, numbers) - buffers(one, numbers) == 3 * 4096 * of_token
+    assert buffers(three, NUMBERS) == buffers(one, NUMBERS)
 
 
 def test_the_cache_is_limited_by_the_smallest_device_for_its_layers(r1: GgufModel) -> None:
@@ -162,6 +213,29 @@ def test_a_device_that_is_too_small_for_equal_layers_has_fewer(r1: GgufModel) ->
     assert small[1] < 29
     devices = [DeviceMemory("cuda:0", 24 * GIB, ""), DeviceMemory("cuda:1", 5 * GIB, "")]
     check_memory(planned(r1, layer_ranges(r1, R1_SPEC, NUMBERS, devices, none), [24 * GIB, 5 * GIB]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_other_division_is_better(seed: int) -> None:
+    """Compared with all divisions, by the maxima over the devices."""
+    rng = np.random.default_rng(seed)
+    num_layers, num_devices = 9, int(rng.integers(2, 5))
+
+    def sums(most: int) -> list[int]:
+        return [0, *itertools.accumulate(rng.integers(0, most, num_layers).tolist())]
+
+    available = rng.integers(2 * UNSPENT_BYTES, 5 * UNSPENT_BYTES, num_devices).tolist()
+    share = None if seed % 2 else 0.25
+    costs = _Costs(available, UNSPENT_BYTES // 8, sums(UNSPENT_BYTES), sums(UNSPENT_BYTES), share)
+    begins = sorted(rng.choice(range(1, num_layers), 6, replace=False).tolist())
+
+    def cost(bounds: Sequence[int]) -> tuple[float, ...]:
+        ends = itertools.pairwise((0, *bounds, num_layers))
+        of_devices = [costs.of_range(number, *each) for number, each in enumerate(ends)]
+        return tuple(max(values) for values in zip(*of_devices, strict=True))
+
+    divisions = itertools.combinations(begins, num_devices - 1)
+    assert cost(_best_bounds(costs, begins)) == min(map(cost, divisions))
 
 
 @pytest.mark.parametrize(

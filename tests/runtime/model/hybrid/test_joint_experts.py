@@ -17,13 +17,12 @@ from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.streaming import chunks
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
-from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from devkit.kernels.plain_routing import divide
 from devkit.models.changed_spec import changed
 from devkit.models.cpu_hand_off import cpu_hand_off
 from devkit.models.float_experts import FloatExperts
 from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.streamed_on import streamed_on
 from devkit.models.sums_of_calls import sums_of_calls
 
 CPU = torch.device("cpu")
@@ -68,9 +67,7 @@ class Setting:
         monkeypatch.setattr(chunks, "CHUNKS_PER_LAYER", 1)
         monkeypatch.setattr(chunks, "NUM_BUFFERS", 3)
         self.host = HostExperts(SPEC, on_host, self.pool, 64, cpu_hand_off())
-        self.streamed = StreamedLayers(
-            [StreamedExperts([panels_of(layer) for layer in on_host], sums_of_calls(FloatExperts), CPU)]
-        )
+        self.streamed = streamed_on([panels_of(layer) for layer in on_host], sums_of_calls(FloatExperts), CPU)
         self.joint = JointExperts(self.host, self.streamed, JointSplit([(1, fraction)], 1, 64))
         divided = DividedExperts(self.host, [DeviceExperts(placed, divide, CPU)])
         divided.set_pcie_share(share)

@@ -849,6 +849,8 @@ def test_layers_divided_among_two_gpus_agree_with_the_cpu_model(
     run_requests(pair)
     run_long_prompts(pair, SETTINGS)
     pair.check()
+    if hybrid.streamed is not None:
+        assert all(hybrid.streamed.bytes_read_by(device.torch_device) > 0 for device in hybrid.devices)
     assert torch.cuda.current_device() == 0
 
 

@@ -1,4 +1,5 @@
-"""A model whose layers are divided among devices gives the logits of one device, bit by bit.
+"""A model whose layers are divided among devices gives the logits of one device: bit by bit, except where experts are
+streamed, because each device adds those that it has streamed.
 
 The devices are the CPU's memory, and an operation on tensors of two devices fails."""
 
@@ -57,6 +58,8 @@ SCARCE = replace(SETTINGS, cache_lens=104, block_tokens=8)
 """So few blocks that requests of `texts` are preempted."""
 STREAM_FROM = 30
 NEW_TOKENS = times(10, 20)
+SUM_ORDER = 1e-4
+"""Largest difference of logits between two orders of additions in float32."""
 SPLITS = {"v3": ([2], [1, 3]), "qwen3": ([1, 2],), "v32": ([1, 2],), "glm5": ([2, 5],)}
 """By architecture, the layers at which another device begins. Layer 0 of v3 is dense, and layers 3 and 4 of glm5 use
 the positions that layer 2 selects."""
@@ -182,12 +185,14 @@ def test_divided_layers_give_the_same_logits(written: MakeTiny, arch: str, split
     with SimulatedDevices():
         several = run(file, split, options)
     assert several.texts == one.texts
+    tolerance = SUM_ORDER if several.streamed_steps else 0.0
     for expected, found in zip(one.logits, several.logits, strict=True):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
     assert several.streamed_steps == one.streamed_steps
     assert several.gpu_experts == one.gpu_experts
-    np.testing.assert_array_equal(several.bytes_read, one.bytes_read)
-    np.testing.assert_array_equal(several.expert_uses, one.expert_uses)
+    if options is not joint:  # chunks are smaller, so the CPU computes other experts
+        np.testing.assert_array_equal(several.bytes_read, one.bytes_read)
+        np.testing.assert_array_equal(several.expert_uses, one.expert_uses)
 
 
 @pytest.mark.parametrize("arch", ["v3", "qwen3"])
@@ -214,7 +219,7 @@ def prompt(num_tokens: int) -> Batch:
     )
 
 
-@pytest.mark.parametrize("num_tokens", [1, 20, 40], ids=["decode", "prefill", "streamed"])
+@pytest.mark.parametrize("num_tokens", [1, 20], ids=["decode", "prefill"])
 def test_the_stream_crosses_each_boundary_once(written: MakeTiny, num_tokens: int, simulated: SimulatedDevices) -> None:
     file = written(arch="v3", mla="split", quant="f32").gguf
     model = load(file, [1, 3], **streamed(spec_of(file)))
@@ -222,6 +227,26 @@ def test_the_stream_crosses_each_boundary_once(written: MakeTiny, num_tokens: in
     model.forward(prompt(num_tokens), lambda: None)
     shape = num_tokens, spec_of(file).hidden
     assert simulated.crossings == [(0, 1, shape), (1, 2, shape)]
+
+
+def test_a_streamed_layer_goes_to_each_other_device_and_returns_once(
+    written: MakeTiny, simulated: SimulatedDevices
+) -> None:
+    """Activations, ids and weights go from a layer's device to the others; a sum returns from each."""
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    spec = spec_of(file)
+    model = load(file, [1, 3], **streamed(spec))
+    simulated.crossings.clear()
+    model.forward(prompt(40), lambda: None)
+    rows, chosen = (40, spec.hidden), (40, spec.routing.num_experts_used)
+
+    def of_layer(owner: int) -> list[tuple[int, int, tuple[int, ...]]]:
+        others = [number for number in range(3) if number != owner]
+        there = [(owner, other, shape) for other in others for shape in (rows, chosen, chosen)]
+        return [*there, *((other, owner, rows) for other in others)]
+
+    boundaries = [(0, 1, rows), (1, 2, rows)]
+    assert simulated.crossings == [boundaries[0], *of_layer(1), *of_layer(1), boundaries[1], *of_layer(2)]
 
 
 class QueuedAgain:
@@ -286,21 +311,29 @@ def test_each_device_holds_what_its_layers_need(written: MakeTiny, simulated: Si
     assert owner_of(model.layers.weights.output_norm) == 2
 
 
-def test_every_device_starts_to_copy_its_experts_when_a_step_begins(
+def test_every_device_copies_experts_of_every_layer_from_the_begin_of_a_step(
     written: MakeTiny, simulated: SimulatedDevices
 ) -> None:
+    """Also a device that has no routed layer."""
     file = written(arch="v3", mla="split", quant="f32").gguf
-    model = load(file, [2], **streamed(spec_of(file)))
+    model = load(file, [1, 3], **streamed(spec_of(file)))
     assert model.streamed is not None
-    parts = model.streamed._devices
-    assert [part.num_layers for part in parts] == [1, 2]
+    parts = [part.experts for part in model.streamed._parts]
+    assert [owner_of(part._buffers) for part in parts] == [0, 1, 2]
+    assert [part.pass_bytes * 3 for part in parts] == [model.streamed.pass_bytes] * 3
+    assert all(part.has_layer(layer) for part in parts for layer in range(model.streamed.num_layers))
     before = [part.bytes_read for part in parts]
     model.open_prefill_lane()
     model.begin_prefill(prompt(40))
     model.advance_prefill(lambda: None)
     assert [part.bytes_read for part in parts] == before
     assert all(part._prefetch._next_load > 0 for part in parts)
-    assert [owner_of(part._buffers) for part in parts] == [0, 1]
+    while not model.advance_prefill(lambda: None):
+        pass
+    model.prefill_logits()
+    assert [part.bytes_read - read for part, read in zip(parts, before, strict=True)] == [
+        part.pass_bytes for part in parts
+    ]
 
 
 def test_each_device_reads_the_share_that_is_best_for_its_link(
@@ -328,8 +361,9 @@ def test_counters_of_each_device_add_up(written: MakeTiny, simulated: SimulatedD
     numbers = model.device_counts.devices
     assert [each.layers for each in numbers] == [(0, 0), (1, 2), (3, 3)]
     assert [each.pcie_share for each in numbers] == [0.0, 0.4, 0.0], "the others have no experts in host memory"
-    assert sum(each.expert_bytes_over_pcie for each in numbers) == model.expert_bytes_read_over_pcie > 0
-    assert numbers[0].expert_bytes_over_pcie == numbers[0].gpu_experts == 0
+    assert sum(each.expert_bytes_over_pcie for each in numbers) == model.expert_bytes_read_over_pcie
+    assert all(each.expert_bytes_over_pcie > 0 for each in numbers), "also of a device without routed layers"
+    assert numbers[0].gpu_experts == 0
 
 
 def test_no_table_is_overwritten_before_its_copy_has_run(
@@ -415,6 +449,23 @@ def test_the_error_names_the_device_that_is_full(
     monkeypatch.setattr(model.devices[full].pointwise, "add_and_norm", refused)
     with pytest.raises(EngineDeadError, match=f"cpu:{full} is full: 3.00 MiB more wanted"):
         model.forward(prompt(20), lambda: None)
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_the_error_names_the_device_that_is_too_full_for_streamed_experts(
+    written: MakeTiny, full: int, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while it computes experts of another device's layer."""
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    model = load(file, [2], **streamed(spec_of(file)))
+    assert model.streamed is not None
+
+    def refused(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 MiB.")
+
+    monkeypatch.setattr(model.streamed._parts[full].experts, "_make_sums", refused)
+    with pytest.raises(EngineDeadError, match=f"cpu:{full} is full: 3.00 MiB more wanted"):
+        model.forward(prompt(40), lambda: None)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, 
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit, JointTiming
 from ballast.model.hybrid.streaming.kept_timings import dump_timings, load_joint_timings, load_timings
-from ballast.model.hybrid.streaming.start import NEVER, StreamingDevice, start_streaming
+from ballast.model.hybrid.streaming.start import NEVER, start_streaming
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts, copy_pieces
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.spec import ModelSpec
@@ -30,6 +30,7 @@ from ballast.model.switched_off import SwitchedOff
 from devkit.models.changed_spec import changed
 from devkit.models.float_experts import FloatExperts
 from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.streamed_on import streamed_on, streaming_device
 from devkit.models.sums_of_calls import sums_of_calls
 
 CPU = torch.device("cpu")
@@ -57,8 +58,8 @@ def layers(request: pytest.FixtureRequest) -> list[kernels.Experts]:
 
 
 def calibration_of(layers: Sequence[kernels.Experts]) -> Calibration:
-    streamed = StreamedExperts([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
-    return Calibration(small_spec(), layers, pool_of(layers), StreamedLayers([streamed]))
+    streamed = streamed_on([panels_of(layer) for layer in layers], sums_of_calls(FloatExperts), CPU)
+    return Calibration(small_spec(), layers, pool_of(layers), streamed)
 
 
 @pytest.mark.parametrize("max_experts", [1, 3, 100])
@@ -67,7 +68,7 @@ def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, 
     monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", max_experts * parts[0][0].expert_bytes)
     monkeypatch.setattr(chunks, "CHUNKS_PER_LAYER", 1)
     monkeypatch.setattr(chunks, "NUM_BUFFERS", 4)
-    streamed = StreamedExperts(parts, sums_of_calls(FloatExperts), CPU)
+    streamed = streamed_on(parts, sums_of_calls(FloatExperts), CPU)
     rng = np.random.default_rng(8)
     pool = kernels.ThreadPool(Placement([NodeThreads(300 + node, [ANY_CPU]) for node in range(len(parts[0]))]))
     for num_tokens in (17, 1):
@@ -150,7 +151,7 @@ def started(
         layers,
         pool_of(layers),
         pinned,
-        [StreamingDevice(CPU, sums_of_calls(make_experts), len(layers))],
+        [streaming_device(CPU, sums_of_calls(make_experts), len(layers))],
         from_tokens=from_tokens,
         max_tokens=100,
         warmup_sizes=warmup_sizes,
@@ -267,7 +268,7 @@ def test_a_later_start_splits_joint_steps_as_an_earlier_one(layers, monkeypatch,
     calibration = calibration_of(layers)
 
     def split() -> JointSplit | None:
-        return start._measured_joint(calibration, [], start._Taken(Measurements(tmp_path, {}), 100, 1))
+        return start._measured_joint(calibration, [], start._Taken(Measurements(tmp_path, {}), 100, [1]))
 
     monkeypatch.setattr(Calibration, "joint_timings", lambda *_: JOINT)
     first = split()

@@ -9,6 +9,7 @@ from functools import partial
 from ballast._core.kernels import Experts, ThreadPool
 from ballast.host.startup.start_times import StartTimes
 from ballast.model.hybrid.backend import Backend
+from ballast.model.hybrid.device_errors import computing_on
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
 from ballast.model.hybrid.experts.self_check import checked
@@ -16,7 +17,8 @@ from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.startup.pcie_share import MAX_TOKENS, kept_share, layers_to_measure, measured_share
-from ballast.model.hybrid.streaming.start import StreamingDevice, start_streaming
+from ballast.model.hybrid.streaming.start import start_streaming
+from ballast.model.hybrid.streaming.streamed_layers import StreamingDevice
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 
@@ -79,7 +81,11 @@ def stream_experts(state: LoadState, report: Report) -> None:
     options = state.options
     streaming = [
         StreamingDevice(
-            device.backend.device, device.backend.make_sums, sum(index in state.in_host for index in device.routed)
+            device.backend.device,
+            device.backend.make_sums,
+            device.backend.small_copy,
+            sum(index in state.in_host for index in device.routed),
+            partial(computing_on, device.platform, device.options.vram),
         )
         for device in state.devices
     ]

@@ -38,6 +38,10 @@ class CudaPlatform:
         """See `Platform`."""
         return torch.cuda.get_device_capability(self.device) in {(9, 0), (10, 0), (10, 3)}
 
+    def reaches(self, other: torch.device) -> bool:
+        """See `Platform`."""
+        return torch.cuda.can_device_access_peer(self.device, other)
+
     def host_memory(self) -> Take:
         """See `Platform`."""
         return partial(take_pinned, CudaRegistrar())

@@ -61,6 +61,9 @@ class Platform(Protocol):
     def has_large_memory(self) -> bool:
         """Whether a program may use 200 KiB of shared memory."""
 
+    def reaches(self, other: torch.device) -> bool:
+        """Whether this device can write to another one's memory, so that copies need no host memory."""
+
     def host_memory(self) -> Take:
         """The allocator of host memory for large copies. Raises OSError if the driver of a GPU is missing."""
 

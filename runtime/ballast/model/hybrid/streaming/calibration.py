@@ -42,20 +42,16 @@ class Calibration:
         Computes one layer of each device and combination of types for each of `warmup_sizes` tokens, and compares
         results of few tokens with the CPU's. Raises the errors that CUDA itself reports, and EngineDeadError when a
         device hangs."""
-        firsts: dict[tuple[torch.device, tuple[int, ...]], int] = {}
-        for index, layer in enumerate(self.layers):
-            types = tuple(matrix.ggml_type for part in layer.parts for matrix in part)
-            firsts.setdefault((self.streamed.platform(index).device, types), index)
+        firsts = self._first_layers()
         try:
             for num_tokens in warmup_sizes:
                 given = _Given(self.spec, num_tokens)
                 self.streamed.begin(num_tokens)
-                for index in range(max(firsts.values()) + 1):
-                    self._submit(index, given)
-                    if index in firsts.values() and num_tokens <= MIN_TOKENS:
+                for index in range(max(firsts) + 1):
+                    found = self._result(index, given)
+                    if index in firsts and num_tokens <= MIN_TOKENS:
                         expected = given.by_cpu(self.layers[index], self.pool)
-                        found = self.streamed.result(index).cpu().numpy()
-                        by = difference(found, expected)
+                        by = difference(found.cpu().numpy(), expected)
                         if not by <= MAX_DIFFERENCE:
                             return f"routed layer {index} differs from the CPU's by {by:.2g} of the largest result"
                 self.streamed.wait()
@@ -64,6 +60,15 @@ class Calibration:
         except Exception as error:  # noqa: BLE001  compilers raise errors of any type, and the CPU can replace them
             return first_line(error)
         return None
+
+    def _first_layers(self) -> set[int]:
+        """The first layer that each device computes, with others or alone, for each combination of types."""
+        firsts: dict[tuple[torch.device, tuple[int, ...]], int] = {}
+        for index, layer in enumerate(self.layers):
+            types = tuple(matrix.ggml_type for part in layer.parts for matrix in part)
+            for device in self.streamed.devices_of(index):
+                firsts.setdefault((device, types), index)
+        return set(firsts.values())
 
     def timings(self, max_tokens: int) -> list[Timing]:
         """Times a layer on the CPU and streamed, for increasing numbers of tokens until streaming wins, at most
@@ -102,7 +107,7 @@ class Calibration:
         self.streamed.begin_first([*counts, *[0] * (len(self.layers) - len(counts))])
         for layer, count in enumerate(counts):
             if count > 0:
-                self._submit(layer, given, below=count)
+                self._result(layer, given, below=count)
             given.by_cpu(self.layers[layer], self.pool, first=count)
             self.streamed.finish(lambda: None)
         return (time.perf_counter() - begin) / len(counts)
@@ -121,22 +126,23 @@ class Calibration:
             begin = time.perf_counter()
             self.streamed.begin(num_tokens)
             for layer in range(num_layers):
-                self._submit(layer, given)
+                self._result(layer, given)
             self.streamed.finish(lambda: None)
             streamed_s.append((time.perf_counter() - begin) / num_layers)
         return Timing(num_tokens, min(cpu_s), min(streamed_s))
 
     def _send(self, given: _Given, num_layers: int) -> None:
-        """Copy the tokens to the devices of the first layers, so that the copies are not timed."""
+        """Copy the tokens to the owners of the first layers, so that the copies are not timed."""
         for layer in range(num_layers):
             given.on(self.streamed.platform(layer).device)
 
-    def _submit(self, layer: int, given: _Given, below: int | None = None) -> None:
-        """Submit a layer on its device. `below`: only with experts below this; None: with all."""
+    def _result(self, layer: int, given: _Given, below: int | None = None) -> torch.Tensor:
+        """Queue a layer; returns its result on its owner. `below`: only with experts below this; None: with all."""
         platform = self.streamed.platform(layer)
         with platform.active():
             x, ids, weights = given.on(platform.device)
             self.streamed.submit(layer, x, ids if below is None else ids.masked_fill(ids >= below, -1), weights)
+            return self.streamed.result(layer)
 
 
 class _Given:

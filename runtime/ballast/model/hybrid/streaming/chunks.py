@@ -30,10 +30,17 @@ class Chunk:
         return self.num_experts * self.part.expert_bytes
 
 
-def chunk_bytes(layer_bytes: int, expert_bytes: int) -> int:
-    """Bytes of a buffer: a fraction of the largest layer, small enough for several buffers and large enough for long
-    copies; at least one expert."""
-    return max(expert_bytes, min(MAX_CHUNK_BYTES, layer_bytes // CHUNKS_PER_LAYER))
+def chunk_bytes(layer_bytes: int, expert_bytes: int, num_devices: int = 1) -> int:
+    """Bytes of a buffer: a fraction of what each of `num_devices` copies of the largest layer, small enough for several
+    buffers and large enough for long copies; at least one expert."""
+    return max(expert_bytes, min(MAX_CHUNK_BYTES, layer_bytes // (CHUNKS_PER_LAYER * num_devices)))
+
+
+def chunks_for(layers: Sequence[Sequence[HostExpertPart]], num_devices: int) -> list[Chunk]:
+    """The chunks of each layer's parts, of a size for this number of devices."""
+    largest = max(sum(part.expert_bytes * part.gate.num_experts for part in parts) for parts in layers)
+    expert_bytes = max(part.expert_bytes for parts in layers for part in parts)
+    return list(chunks_of(layers, chunk_bytes(largest, expert_bytes, num_devices)))
 
 
 def chunks_of(layers: Sequence[Sequence[HostExpertPart]], most_bytes: int) -> Iterator[Chunk]:

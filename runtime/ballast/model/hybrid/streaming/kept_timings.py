@@ -1,4 +1,4 @@
-"""Timings of streamed experts as JSON, for the measurements that a start stores. Pure."""
+"""Timings of streamed experts, and speeds of links, as JSON, for the measurements that a start stores. Pure."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def load_joint_timings(value: Any, max_tokens: int) -> list[JointTiming]:
     if any(timing.fraction > 1 for timing in timings):
         raise ValueError("a fraction is above 1")
     return timings
+
+
+def load_speeds(value: Any, num_devices: int) -> list[float]:
+    """The relative speeds of as many links. Raises ValueError or TypeError for other values."""
+    speeds = [_positive(speed) for speed in value]
+    if len(speeds) != num_devices or max(speeds) != 1:
+        raise ValueError(f"{value!r} are not the relative speeds of {num_devices} links")
+    return speeds
 
 
 def _positive(value: Any) -> float:

@@ -3,23 +3,26 @@ on."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
 
 from ballast._core import kernels
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
 from ballast.model.hybrid.streaming.break_even import Timing, break_even
 from ballast.model.hybrid.streaming.calibration import MIN_TOKENS, Calibration
-from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory, panels_of
+from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, HostExpertPart, PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit, JointTiming, joint_split
-from ballast.model.hybrid.streaming.kept_timings import dump_timings, load_joint_timings, load_timings
-from ballast.model.hybrid.streaming.streamed_experts import MakeSums, StreamedExperts
-from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
+from ballast.model.hybrid.streaming.kept_timings import (
+    dump_timings,
+    load_joint_timings,
+    load_speeds,
+    load_timings,
+)
+from ballast.model.hybrid.streaming.link_shares import relative_speeds
+from ballast.model.hybrid.streaming.link_speed import measured_speeds
+from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers, StreamingDevice
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 
@@ -27,16 +30,6 @@ log = logging.getLogger(__name__)
 
 NEVER = 0
 """The value of `from_tokens` that turns streaming off."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamingDevice:
-    """A device that streams the experts of its layers."""
-
-    device: torch.device
-    make_sums: MakeSums
-    num_layers: int
-    """Number of its layers that have experts in host memory."""
 
 
 def start_streaming(
@@ -55,7 +48,7 @@ def start_streaming(
 ) -> StreamedLayers | None:
     """The experts of all routed layers, for streaming in steps of `from_tokens` to `max_tokens` tokens. None if no step
     is streamed; `off` gets the reason if streaming was requested and is not possible. `devices`: in the order of their
-    layers, which together are `layers`.
+    layers, which together are `layers`; each streams experts of all layers.
 
     `from_tokens` None: measured. Then the experts must be pinned, because copies of pageable memory are slow and block
     the host. The streamed experts are checked with those of `warmup_sizes` that are long enough. `joint`: how joint
@@ -66,9 +59,12 @@ def start_streaming(
     if from_tokens is None and not pinned.num_bytes:
         off.add("streamed_experts", NOT_PINNED)
         return None
-    streamed = _streamed_by(devices, layers)
     record = record or Start()
-    taken = _Taken(record.measurements, max_tokens, pinned.num_bytes)
+    parts = [panels_of(layer) for layer in layers]
+    with record.times.phase("measured"):
+        speeds = _relative_speeds(devices, parts, pinned, record.measurements)
+    streamed = StreamedLayers(parts, devices, speeds)
+    taken = _Taken(record.measurements, max_tokens, [pinned.num_bytes, *speeds[1:]])
     calibration = Calibration(spec, layers, pool, streamed)
     few = min(MIN_TOKENS, max_tokens)
     # Joint steps are shorter than fully streamed steps.
@@ -98,10 +94,23 @@ def start_streaming(
     return streamed
 
 
-def _streamed_by(devices: Sequence[StreamingDevice], layers: Sequence[kernels.Experts]) -> StreamedLayers:
-    parts = (panels_of(layer) for layer in layers)
-    own = [(each, list(itertools.islice(parts, each.num_layers))) for each in devices]
-    return StreamedLayers([StreamedExperts(of, each.make_sums, each.device) for each, of in own if of])
+def _relative_speeds(
+    devices: Sequence[StreamingDevice],
+    layers: Sequence[Sequence[HostExpertPart]],
+    pinned: PinnedMemory,
+    measurements: Measurements,
+) -> list[float]:
+    """The speeds of the devices' links, relative to the fastest; equal for a single device, and if copies block the
+    host, because the memory is not pinned."""
+    if len(devices) == 1 or not pinned.num_bytes:
+        return [1.0] * len(devices)
+    return measurements.take(
+        "link_speeds",
+        [pinned.num_bytes],
+        lambda: relative_speeds(measured_speeds([each.device for each in devices], layers)),
+        list,
+        lambda kept: load_speeds(kept, len(devices)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +119,13 @@ class _Taken:
 
     measurements: Measurements
     max_tokens: int
-    pinned_bytes: int
+    inputs: list[float]
+    """What else the timings depend on: pinned bytes, and the speeds of further devices' links."""
 
     def timings(self, calibration: Calibration) -> list[Timing]:
         return self.measurements.take(
             "streamed_experts",
-            [self.max_tokens, self.pinned_bytes],
+            [self.max_tokens, *self.inputs],
             lambda: calibration.timings(self.max_tokens),
             dump_timings,
             lambda kept: load_timings(kept, self.max_tokens),
@@ -124,7 +134,7 @@ class _Taken:
     def joint_timings(self, calibration: Calibration, alone: Sequence[Timing]) -> list[JointTiming]:
         return self.measurements.take(
             "joint_steps",
-            [self.max_tokens, self.pinned_bytes],
+            [self.max_tokens, *self.inputs],
             lambda: calibration.joint_timings(alone, self.max_tokens),
             dump_timings,
             lambda kept: load_joint_timings(kept, self.max_tokens),

@@ -18,7 +18,7 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming import chunks
-from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostExpertPart, HostPanels
+from ballast.model.hybrid.streaming.host_memory import PIECE_BYTES, HostPanels
 from ballast.model.hybrid.streaming.prefetch import Prefetch
 
 
@@ -54,16 +54,18 @@ Ids outside 0…E-1 add nothing; `ExpertSums` on a GPU."""
 
 
 class StreamedExperts:
-    """The routed layers of one device with experts in host memory, computed by the device alone."""
+    """The part of a model's experts in host memory that one device streams and computes."""
 
-    def __init__(self, layers: Sequence[Sequence[HostExpertPart]], make_sums: MakeSums, device: torch.device) -> None:
-        largest = max(sum(part.expert_bytes * part.gate.num_experts for part in parts) for parts in layers)
-        expert_bytes = max(part.expert_bytes for parts in layers for part in parts)
-        self._chunks = list(chunks.chunks_of(layers, chunks.chunk_bytes(largest, expert_bytes)))
-        self._of_layer = [[i for i, chunk in enumerate(self._chunks) if chunk.layer == at] for at in range(len(layers))]
+    def __init__(
+        self, own: Sequence[chunks.Chunk], num_experts: Sequence[int], make_sums: MakeSums, device: torch.device
+    ) -> None:
+        """`own`: the chunks that the device copies, in order of layers; at least one. `num_experts`: of each layer."""
+        self._chunks = own
+        num_layers = len(num_experts)
+        self._of_layer = [[i for i, chunk in enumerate(own) if chunk.layer == at] for at in range(num_layers)]
         self._of_pass: Sequence[Sequence[int]] = self._of_layer
         """The chunks of each layer that the pass copies."""
-        self._num_experts = [parts[0].gate.num_experts for parts in layers]
+        self._num_experts = num_experts
         self._make_sums = make_sums
         num_bytes = max(chunk.num_bytes for chunk in self._chunks)
         num_buffers = min(chunks.NUM_BUFFERS, len(self._chunks))
@@ -96,19 +98,13 @@ class StreamedExperts:
         return len(self._chunks)
 
     @property
-    def num_layers(self) -> int:
-        return len(self._of_layer)
-
-    @property
     def pass_bytes(self) -> int:
         """Bytes that a step copies."""
         return sum(chunk.num_bytes for chunk in self._chunks)
 
-    def bounds(self, layer: int) -> list[int]:
-        """Ascending numbers of experts at which the chunks of a layer's first part end; the last one is all experts."""
-        first_part = self._chunks[self._of_layer[layer][0]].part
-        chunks_of_part = (self._chunks[at] for at in self._of_layer[layer] if self._chunks[at].part is first_part)
-        return [chunk.first + chunk.num_experts for chunk in chunks_of_part]
+    def has_layer(self, layer: int) -> bool:
+        """Whether the pass copies experts of a layer to this device."""
+        return bool(self._of_pass[layer])
 
     def begin(self, num_tokens: int) -> None:
         """Start a step that submits every layer in order; the copies of its first experts start immediately."""
@@ -131,8 +127,8 @@ class StreamedExperts:
         self._prefetch.begin([index for of_layer in of_pass for index in of_layer])
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        """Queue the `layer`th routed layer for x float32 [T, D] and the selected experts, ids int32 and weights float32
-        [T, k]."""
+        """Queue the device's part of the `layer`th routed layer for x float32 [T, D] and the selected experts, ids
+        int32 and weights float32 [T, k]."""
         for _ in self.pieces(layer, x, ids, weights):
             pass
 
@@ -149,7 +145,8 @@ class StreamedExperts:
         self._total = sums.total
 
     def result(self, layer: int) -> torch.Tensor:
-        """The result of the last submitted layer, float32 [T, D] on the device; it is returned once."""
+        """The sum over the device's experts of the last submitted layer, float32 [T, D] on the device; it is returned
+        once."""
         total, self._total = self._total, None
         assert total is not None, f"routed layer {layer} was not submitted"
         return total

@@ -8,6 +8,7 @@ import signal
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +118,7 @@ class Streaming:
             for _ in range(LAYERS)
         ]
         self.parts = [panels_of(layer) for layer in self.layers]
-        with torch.cuda.device(GPUS[0]), Pinning(CudaRegistrar()) as pinning:
+        with Pinning(CudaRegistrar(), partial(torch.cuda.set_device, GPUS[0])) as pinning:
             for layer in self.layers:
                 pinning.add(layer)
             self.pinned = pinning.finish()

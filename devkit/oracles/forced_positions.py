@@ -13,7 +13,6 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoice, highest
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.step import Step
-from ballast.model.layers.latent import LatentSpec
 
 MAX_MOVED = 0.02
 """Largest score difference that counts as a near tie, as a fraction of the row's largest score."""
@@ -33,9 +32,14 @@ class ForcedPositions:
         self.num_refused = 0
         """Choices that the follower made differently, because the leader's is not a near tie."""
         spec = leader._spec
-        num_indexers = sum(isinstance(layer.mixer, LatentSpec) and layer.mixer.has_indexer for layer in spec.layers)
-        shape = num_indexers, most_tokens, spec.choices[0].top_k
-        self._chosen = torch.zeros(shape, dtype=torch.int32, device=leader.devices[0].torch_device)
+        shape = most_tokens, spec.choices[0].top_k
+        caches = [layer for device in leader.devices for layer in device.kv.layers]
+        # On the device of the layer: a captured step copies to no other device.
+        self._chosen = [
+            torch.zeros(shape, dtype=torch.int32, device=cache.index_keys.device)
+            for cache in caches
+            if cache.index_keys is not None
+        ]
         for model, make in ((leader, self._noted), (follower, self._forced)):
             layers = [layer for device in model.devices for layer in device.kv.layers]
             keys = [layer.index_keys for layer in layers if layer.index_keys is not None]
@@ -50,7 +54,7 @@ class ForcedPositions:
             query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
         ) -> torch.Tensor:
             found = choose(query, weights, keys, owners, step)
-            self._chosen[of_layer[keys.data_ptr()], : len(found)].copy_(found)  # a captured step replays this copy
+            self._chosen[of_layer[keys.data_ptr()]][: len(found)].copy_(found)  # a captured step replays this copy
             return found
 
         return chosen
@@ -62,7 +66,7 @@ class ForcedPositions:
             query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
         ) -> torch.Tensor:
             ours = choose(query, weights, keys, owners, step)
-            theirs = self._chosen[of_layer[keys.data_ptr()], : len(ours)].cpu()
+            theirs = self._chosen[of_layer[keys.data_ptr()]][: len(ours)].cpu()
             for token, owner in enumerate(owners.tolist()):
                 num_seen = int(step.positions[token]) + 1
                 if num_seen <= ours.shape[1]:

@@ -38,19 +38,21 @@ class ForcedRouting:
         spec = leader._spec
         self.num_layers = len(spec.routed_layers)
         """Number of layers with routed experts."""
-        shape = self.num_layers, most_tokens
-        self._logits = torch.zeros((*shape, spec.routing.num_experts), device=leader.devices[0].torch_device)
-        self._chosen = torch.zeros(
-            (*shape, spec.routing.num_experts_used), dtype=torch.int32, device=leader.devices[0].torch_device
-        )
+        # On the device of the layer: a captured step copies to no other device.
+        device_of = {layer: each.torch_device for each in leader.devices for layer in each.layers}
+        devices, routing = [device_of[layer] for layer in spec.routed_layers], spec.routing
+        self._logits = [torch.zeros((most_tokens, routing.num_experts), device=device) for device in devices]
+        self._chosen = [
+            torch.zeros((most_tokens, routing.num_experts_used), dtype=torch.int32, device=device) for device in devices
+        ]
         _rechoose(leader, self._noted)
         _rechoose(follower, self._forced)
 
     def _noted(self, layer: int, choose: Choose) -> Choose:
         def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             ids, weights = choose(logits)
-            self._logits[layer, : len(ids)].copy_(logits)  # a captured step replays this copy
-            self._chosen[layer, : len(ids)].copy_(ids)
+            self._logits[layer][: len(ids)].copy_(logits)  # a captured step replays this copy
+            self._chosen[layer][: len(ids)].copy_(ids)
             return ids, weights
 
         return chosen
@@ -60,8 +62,8 @@ class ForcedRouting:
         rule, bias = choose._rule, 0.0 if choose._bias is None else choose._bias
 
         def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            theirs = self._chosen[layer, : len(logits)].cpu().long()
-            apart = _scores(rule, self._logits[layer, : len(logits)].cpu()) - _scores(rule, logits)
+            theirs = self._chosen[layer][: len(logits)].cpu().long()
+            apart = _scores(rule, self._logits[layer][: len(logits)].cpu()) - _scores(rule, logits)
             moved = apart.clamp(-MAX_MOVED, MAX_MOVED)
             moved += torch.full_like(moved, -_ROUNDED).scatter(1, theirs, _ROUNDED)
             ids, weights = Router(rule, bias + moved)(logits)

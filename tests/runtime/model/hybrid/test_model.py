@@ -916,7 +916,7 @@ def test_captured_steps_give_the_results_of_queued_ones(
 )
 def test_no_step_waits_for_a_compiler(written: MakeTiny, arch: str, options: dict[str, Any]) -> None:
     file = written(arch=arch, mla="split", quant="q4_k_m").gguf
-    longest = read_spec(open_gguf(file), None).context_length
+    longest = min(2048, read_spec(open_gguf(file), None).context_length)  # rope's tables end with the cache
     settings = replace(SETTINGS, cache_lens=2048, prefill_chunk_size=longest)
     model = load(file, GPU, settings, gpu_experts=gpu_experts_of(file)["some"], **options)
     compiled: list[str] = []

@@ -115,7 +115,7 @@ class Streaming:
             for _ in range(LAYERS)
         ]
         self.parts = [panels_of(layer) for layer in self.layers]
-        with torch.cuda.device(GPUS[0]), Pinning(CudaRegistrar()) as pinning:
+        with Pinning(CudaRegistrar(), lambda: torch.cuda.set_device(GPUS[0])) as pinning:
             for layer in self.layers:
                 pinning.add(layer)
             self.pinned = pinning.finish()

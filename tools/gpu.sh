@@ -49,7 +49,7 @@
 #
 # For peers:
 # LLAMA_BIN  folder of llama-batched-bench; benchmarks/peers/llama_cpp.py --help says where to get it
-# PLACES   where experts are: "host gpu" unless set
+# PLACES   where experts are: "host gpu" unless set, also for pair
 # PREFILL  tokens of prompts; "512 4096 32768" unless set, none if empty, as BATCHES may be
 # STEPS    tokens of each reply; 200 unless set
 # DEVICE   where Ballast computes; cuda:0 unless set
@@ -187,20 +187,26 @@ start() {
     tee -a "$out/whole.jsonl" || { echo "$name: ended with $?, see $out/whole.log"; return 1; }
 }
 
-# The whole R1 on two GPUs and on one of them: with 24 GiB of each, then with all memory, from which no experts are left
-# in host memory. The first start packs the weights for the second: with --gpu_experts 255, no GPU holds a whole layer,
-# so that both need the same ones.
+# The whole R1 on two GPUs and on one of them: with most experts in host memory, which takes 24 GiB of each GPU, and with
+# all memory of the GPUs. The first start packs the weights for the second: with --gpu_experts 255, no GPU holds a whole
+# layer, so that both need the same ones.
 pair() {
-  local model="$out/whole-r1.gguf" packed=${PACKED:?names a tmpfs for the packed weights}/pair failed=0
+  local model="$out/whole-r1.gguf" place failed=0 packed
   [ -f "$model" ] || "$python" tools/synthetic_model.py "$model" --shape r1 --experts "${EXPERTS:-Q2_K}" --hollow
   nvidia-smi topo -m || true
-  mkdir -p "$packed"
-  once "two GPUs, 24 GiB each" --device cuda:0,cuda:1 --vram_limit 24GiB --gpu_experts 255 --packed_dir "$packed" ||
-    failed=1
-  once "one GPU, 24 GiB" --device cuda:0 --vram_limit 24GiB --packed_dir "$packed" || failed=1
-  rm -rf "$packed"
-  once "two GPUs" --device cuda:0,cuda:1 || failed=1
-  once "one GPU" --device cuda:0 || failed=1
+  for place in ${PLACES:-host gpu}; do
+    if [ "$place" = host ]; then
+      packed=${PACKED:?names a tmpfs for the packed weights}/pair
+      mkdir -p "$packed"
+      once "two GPUs, 24 GiB each" --device cuda:0,cuda:1 --vram_limit 24GiB --gpu_experts 255 --packed_dir "$packed" ||
+        failed=1
+      once "one GPU, 24 GiB" --device cuda:0 --vram_limit 24GiB --packed_dir "$packed" || failed=1
+      rm -rf "$packed"
+    else
+      once "two GPUs" --device cuda:0,cuda:1 || failed=1
+      once "one GPU" --device cuda:0 || failed=1
+    fi
+  done
   return $failed
 }
 

@@ -103,9 +103,10 @@ def _long_step_lines(numbers: Numbers, gpus: GpuPlan) -> list[str]:
             lines.append(f"  They would fit with cache_lens = {gpus.streaming_cache_lens}.")
         return lines
     basis = "measured at start" if set_from is None else f"stream_from_tokens is set to {set_from}"
+    through = "the GPU" if len(gpus.devices) == 1 else f"{len(gpus.devices)} GPUs"
     return [
         longest,
-        f"  The experts, {human(stream.pass_bytes)}, pass through the GPU in about {stream.pass_s:.2g} s, which "
+        f"  The experts, {human(stream.pass_bytes)}, pass through {through} in about {stream.pass_s:.2g} s, which "
         f"pays off from about {stream.from_tokens} tokens:",
         f"  an estimate by {stream.assumed}; {basis}.",
     ]

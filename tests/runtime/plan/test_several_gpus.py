@@ -126,7 +126,9 @@ def test_every_device_has_biases_of_the_streamed_experts_of_all_layers(tmp_path:
 def test_a_pass_over_the_experts_uses_the_links_of_all_devices(r1: GgufModel) -> None:
     numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True, threads_per_node=(16,))
     one = planned(r1, [range(R1_SPEC.num_layers)], [24 * GIB], numbers=numbers).gpus
-    three = planned(r1, RANGES, [24 * GIB] * 3, numbers=numbers).gpus
+    plan = planned(r1, RANGES, [24 * GIB] * 3, numbers=numbers)
+    assert ", pass through 3 GPUs in about " in render(plan)
+    three = plan.gpus
     assert one is not None
     assert three is not None
     assert one.streaming is not None

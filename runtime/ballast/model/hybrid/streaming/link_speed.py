@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ballast.model.hybrid.device_wait import wait_for
+from ballast.awake_clock import AwakeClock
+from ballast.errors import EngineDeadError
+from ballast.model.hybrid.device_wait import LIMIT_S, wait_for
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels
 from ballast.model.hybrid.streaming.streamed_experts import copy_pieces
@@ -23,18 +25,21 @@ _MAX_BYTES = 256 << 20
 
 
 def measured_speeds(devices: Sequence[torch.device], layers: Sequence[Sequence[HostExpertPart]]) -> list[float]:
-    """Bytes per second of each device's link. The experts' memory must be pinned."""
+    """Bytes per second of each device's link. The experts' memory must be pinned. Raises EngineDeadError when a device
+    hangs."""
     matrices = [matrix for parts in layers for part in parts for matrix in part.matrices][:_COPIES]
     links = [_DeviceLink(device, matrices) for device in devices]
     for link in links:
         link.copy()  # the first copies of a process take longer
     for link in links:
         link.wait()
-    begin = time.perf_counter()
+    begin, clock = time.perf_counter(), AwakeClock.for_limit(LIMIT_S)
     for link in links:
         link.copy()
     ended_s: dict[_DeviceLink, float] = {}
     while len(ended_s) < len(links):
+        if clock.now() > LIMIT_S:
+            raise EngineDeadError(f"copies of experts to {len(links)} GPUs take longer than {LIMIT_S:g} s")
         ended_s |= {link: time.perf_counter() - begin for link in links if link not in ended_s and link.is_done()}
     speeds = [link.num_bytes / ended_s[link] for link in links]
     log.info(

@@ -843,21 +843,24 @@ DECODE_LLAMA_CPP = Question(
 
 RECURRENT_LLAMA_CPP = Question(
     name="recurrent-llama-cpp",
-    title="Qwen3.5-35B-A3B's shape, compared with llama.cpp",
+    title="Qwen3.5-35B's and gpt-oss-120b's shapes, compared with llama.cpp",
     about=(
-        "A GPU computes attention and Gated DeltaNet, and all experts are in host memory. One round; the file is "
-        "hollow: most weights are zeros. Ballast samples; llama-batched-bench does not."
+        "A GPU computes attention and Gated DeltaNet, and all experts are in host memory. One round; the files are "
+        "hollow: most weights are zeros. Ballast samples; llama-batched-bench does not. gpt-oss-120b: prompts only."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
-        Row(label, f"qwen3.5-35b.gguf, experts in host memory: {case}")
-        for label, case in (
+        Row(f"{label}: {named}", f"{model}.gguf, experts in host memory: {case}")
+        for label, model, batches in (("Qwen3.5-35B", "qwen3.5-35b", (1, 4, 16)), ("gpt-oss-120b", "gpt-oss-120b", ()))
+        for named, case in (
             *((f"prompt of {tokens:,} tokens", f"prefill {tokens}") for tokens in (4096, 32768)),
-            *((streams, f"decode B={batch}, sampled") for batch, streams in _STREAMS),
+            *((_streams(batch), f"decode B={batch}, sampled") for batch in batches),
         )
     ),
     columns=_WITH_LLAMA_CPP,
-    command="MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES=qwen3.5-35b PLACES=host HOLLOW=1 tools/gpu.sh peers",
+    command=(
+        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="qwen3.5-35b gpt-oss-120b" PLACES=host HOLLOW=1 tools/gpu.sh peers'
+    ),
     peer="llama.cpp b12032, with [the options of the comparison](benchmarks.md#prompts-compared-with-llamacpp).",
 )
 

@@ -79,8 +79,7 @@ def make_hybrid_plan(
         *host_weight_rows(in_host, f"{packed}embedding in page cache", kept, folder),
         MemoryRow(
             "work buffers",
-            staging_bytes(spec, sizes, numbers.step_tokens, len(numbers.threads_per_node))
-            + (0 if gpus.streaming is None else exchange_bytes(spec, numbers.step_tokens, len(devices)))
+            _staging_bytes(spec, sizes, numbers, gpus)
             + max((_bytes_of(module, spec, sizes) for module in whole), default=0),
             f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {names}",
             numbers.step_option,
@@ -99,6 +98,13 @@ def make_hybrid_plan(
         numbers=numbers,
         gpus=gpus,
     )
+
+
+def _staging_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, gpus: GpuPlan) -> int:
+    """Host memory for activations in transit, and for loading."""
+    num_bytes = staging_bytes(spec, sizes, numbers.step_tokens, len(numbers.threads_per_node))
+    exchanged = 0 if gpus.streaming is None else exchange_bytes(spec, numbers.step_tokens, len(gpus.devices))
+    return num_bytes + exchanged
 
 
 def _tier_rows(spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:

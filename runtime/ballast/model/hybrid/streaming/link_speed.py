@@ -3,6 +3,7 @@ links may share a bus, and because all of them read host memory."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Sequence
@@ -44,7 +45,13 @@ def measured_speeds(devices: Sequence[torch.device], layers: Sequence[Sequence[H
     speeds = [link.num_bytes / ended_s[link] for link in links]
     log.info(
         "links measured",
-        extra={"devices": list(map(str, devices)), "gb_per_s": [round(speed / 1e9, 1) for speed in speeds]},
+        extra={
+            "devices": list(map(str, devices)),
+            "gb_per_s": [round(speed / 1e9, 1) for speed in speeds],
+            "reach_each_other": all(
+                platform_of(one).reaches(other) for one, other in itertools.permutations(devices, 2) if one != other
+            ),
+        },
     )
     return speeds
 

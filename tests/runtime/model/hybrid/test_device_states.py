@@ -266,7 +266,7 @@ def expected(written: MakeTiny) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize(
     ("which", "lanes", "split"),
-    [(BOTH, 2, []), (DISK, 1, [1]), (HOST, 1, [2, 3]), *if_long((HOST, 1, []), (DISK, 1, []), (HOST, 2, [1]))],
+    [(BOTH, 2, []), (HOST, 1, [2, 3]), *if_long((HOST, 1, []), (DISK, 1, []), (HOST, 2, [1]), (DISK, 1, [1]))],
 )
 def test_text_is_the_same_after_fetches(
     written: MakeTiny, expected: list[tuple[int, ...]], tmp_path: Path, which: str, lanes: int, split: list[int]

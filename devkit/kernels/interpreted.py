@@ -222,8 +222,6 @@ def _permuted(first: Words, second: Words, places: Words) -> Words:
 
 def _looked_up(first: Words, second: int, third: int, table: int) -> Words:
     """Each bit by its place in the table: 4 · first + 2 · second + third."""
-    word = np.zeros_like(first)
-    for bit in range(32):
-        place = (first >> bit & 1) * 4 + (second >> bit & 1) * 2 + (third >> bit & 1)
-        word |= (table >> place & 1) << bit
-    return word
+    places = [(second >> bit & 1) * 2 + (third >> bit & 1) for bit in range(32)]
+    if_clear, if_set = (sum((table >> (at + place) & 1) << bit for bit, place in enumerate(places)) for at in (0, 4))
+    return first & if_set | ~first & if_clear

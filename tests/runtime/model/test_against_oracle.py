@@ -2,8 +2,8 @@
 
 All cases use the real scheduler: chunks, decode steps, and a second pass served from the prefix cache. The kernels of
 an instruction set, and their choice by the number of rows, do not depend on the architecture; layers do not depend on
-the instruction set. Therefore each architecture runs in each of its types, with another chunk size and instruction set
-each, and all triples run with `--long`.
+the instruction set. Therefore each architecture runs with one type, chunk size and instruction set, a different one
+each, and all combinations run with `--long`.
 
 Fast kernels round activations, which changes the input of a router or an indexer by about 3e-5. If the scores of two
 experts or positions are closer than that, another one may be chosen, which changes this and later tokens as much as an
@@ -209,28 +209,41 @@ def test_near_ties_between_experts_are_rare(subjects: Callable[..., Subject], ar
     assert len(near_ties(oracle, make_prompt(), 1.0, num_copies=2)) > PROMPT_TOKENS / 2
 
 
-@pytest.mark.parametrize(("arch", "mla", "chunk_size", "isa"), spread(VARIANTS, CHUNKS, ISAS))
+@pytest.mark.parametrize(("arch", "mla", "chunk_size", "isa"), spread(LATENT, ("split", "joint"), CHUNKS, ISAS))
 def test_logits_agree_in_every_architecture_and_layout(
     subjects: Callable[..., Subject], arch: str, mla: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, mla, "q4_k"), chunk_size, isa)
 
 
-@pytest.mark.parametrize(("arch", "quant", "chunk_size", "isa"), spread(GROUPED, CHUNKS, ISAS))
+@pytest.mark.parametrize(
+    ("arch", "quant", "chunk_size", "isa"), spread(list(dict(GROUPED)), ("f32", "q4_k"), CHUNKS, ISAS)
+)
 def test_logits_agree_where_heads_share_keys_and_values(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
 
 
-@pytest.mark.parametrize(("arch", "quant", "chunk_size", "isa"), spread(WINDOWED, CHUNKS, ISAS))
+@pytest.mark.parametrize(
+    ("arch", "quant", "chunk_size", "isa"),
+    spread(
+        list(dict(WINDOWED)),
+        sorted({quant for _, quant in WINDOWED}),
+        CHUNKS,
+        ISAS,
+        where=lambda arch, quant, *_: (arch, quant) in WINDOWED,
+    ),
+)
 def test_logits_agree_where_attention_has_windows(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
 
 
-@pytest.mark.parametrize(("arch", "quant", "chunk_size", "isa"), spread(RECURRENT, CHUNKS, ISAS))
+@pytest.mark.parametrize(
+    ("arch", "quant", "chunk_size", "isa"), spread(list(dict(RECURRENT)), ("f32", "q4_k", "q8_0"), CHUNKS, ISAS)
+)
 def test_logits_agree_where_layers_have_recurrent_state(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
@@ -280,7 +293,8 @@ def test_logits_agree_where_gates_are_beyond_exp(tmp_path: Path):
     compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 64, "reference")
 
 
-@pytest.mark.parametrize(("quant", "isa"), spread(QUANTS, ISAS))
+# The file of all types has the others.
+@pytest.mark.parametrize(("quant", "isa"), spread(times(("f32", "q8_0", "q4_k", "nvfp4"), QUANTS), ISAS))
 def test_logits_agree_in_every_quantisation(subjects: Callable[..., Subject], quant: str, isa: str):
     compare(subjects("v3", "split", quant), 256, isa)
 

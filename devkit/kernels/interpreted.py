@@ -156,7 +156,8 @@ def _broadcast(semantic: TritonSemantic, lhs: tl.tensor, rhs: tl.tensor) -> tupl
         return _expanded(lhs, right or left), _expanded(rhs, right or left)
     sizes = tuple(b if a == 1 else a for a, b in zip(left, right, strict=False))
     if len(left) != len(right) or any(b not in (1, size) for b, size in zip(right, sizes, strict=True)):
-        return _broadcast_values(semantic, lhs, rhs)
+        found: tuple[tl.tensor, tl.tensor] = _broadcast_values(semantic, lhs, rhs)
+        return found
     return _expanded(lhs, sizes), _expanded(rhs, sizes)
 
 

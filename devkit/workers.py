@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 CLUSTERS = {
+    "a cluster of rollouts": tuple(
+        f"tests/cluster/test_{name}" for name in ("rollout", "two_installs", "operator_at_rest", "model_cache")
+    ),
     "an operator's cluster": ("tests/cluster/test_operator",),
-    "a cluster of rollouts": ("tests/cluster/test_rollout", "tests/cluster/test_two_installs"),
     "a cluster": ("tests/cluster/",),
 }
 """Groups that share a control plane, by file name prefix; the first match counts. They take about equally long."""

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the CPU kernels on older CPUs, emulated by QEMU. tests/cpp/older_cpus.cmake names CPUs and tests.
+# Runs the tests of the CPU kernels, as they are shipped, on this CPU and on older ones, emulated by QEMU.
+# tests/cpp/older_cpus.cmake names CPUs and tests.
 # Uses QEMU in PATH, or unpacks Debian's package below ~/.cache/ballast, which needs no root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -54,4 +55,4 @@ export PATH="$PWD/.venv/bin:$PATH"
 cmake -S csrc -B "$build" -DBALLAST_TESTS=ON -DBALLAST_QEMU="$qemu" --log-level=WARNING >build/older-cpus.log ||
   { cat build/older-cpus.log; exit 1; }
 ninja -C "$build" --quiet kernel_tests
-ctest --test-dir "$build" --label-regex older_cpus --parallel "$(nproc)" --output-on-failure --no-tests=error
+ctest --test-dir "$build" --label-regex "older_cpus|kernels" --parallel "$(nproc)" --output-on-failure --no-tests=error

@@ -13,11 +13,17 @@
 
 #if defined(__x86_64__)
 // clang-format off
-#define BALLAST_ISAS(ISA)                                                  \
+#if defined(BALLAST_NARROW_ISAS)
+#define BALLAST_WIDE_ISAS(ISA)
+#else
+#define BALLAST_WIDE_ISAS(ISA)                                             \
   ISA(amx, 110, kAvx2 | kAvx512 | kAvx512Vnni | kAmx,                      \
       "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512vnni")       \
   ISA(avx512, 110, kAvx2 | kAvx512 | kAvx512Vnni,                          \
-      "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512vnni")       \
+      "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512vnni")
+#endif
+#define BALLAST_ISAS(ISA)                                                  \
+  BALLAST_WIDE_ISAS(ISA)                                                   \
   ISA(avx2, 60, kAvx2,                                                     \
       "avx2 fma f16c")
 // clang-format on

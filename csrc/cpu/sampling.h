@@ -31,6 +31,8 @@ struct Weighing {
 // 2^-92 is 2e-28: all deeper tokens of a vocabulary together weigh less than the rounding error.
 constexpr double kDeepest = 92.0;
 
+constexpr double kOctavesPerNat = 1.4426950408889634;  // 1 / ln 2
+
 constexpr int kRankBuckets = 1024;
 
 // The logits of a row by rank: bucket floor(depth * buckets_per_depth); deeper logits are in the last bucket,

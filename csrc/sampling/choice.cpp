@@ -10,8 +10,6 @@
 namespace ballast {
 namespace {
 
-constexpr double kOctavesPerNat = 1.4426950408889634;  // 1 / ln 2
-
 // The index of the first NaN, or, if there is none, of the first logit that equals the highest.
 template <class Logit>
 int32_t place_of_peak(const Logit* row, int64_t n, const Peaks& peaks, const Logit* block_peaks) {

@@ -11,8 +11,6 @@
 namespace ballast {
 namespace {
 
-constexpr double kOctavesPerNat = 1.4426950408889634;  // 1 / ln 2
-
 // Ids of the `num` largest values in descending order; equal values by ascending id.
 void find_largest(const float* row, int64_t n, const float* block_peaks, int64_t num, int32_t* ids) {
   int64_t found = 0;

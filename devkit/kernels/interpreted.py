@@ -15,6 +15,7 @@ import pytest
 import triton.language as tl
 from numpy.typing import NDArray
 from triton.language import core
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.interpreter import (
     InterpretedFunction,
@@ -60,6 +61,8 @@ def _save_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "_unwrap_shape", _unwrapped_shape)
     monkeypatch.setattr(tl.block_type, "__init__", _make_block_type)
     monkeypatch.setattr(tl.tensor, "__init__", _make_tensor)
+    monkeypatch.setattr(TritonSemantic, "binary_op_type_checking_impl", _operands)
+    monkeypatch.setattr(TritonSemantic, "broadcast_impl_value", _broadcast)
     # Without `debug`, overflows of integers are computed and not reported.
     monkeypatch.setattr(interpreter.interpreter_builder, "options", InterpreterOptions(sanitize_overflow=False))
 
@@ -82,7 +85,9 @@ _unwrap = core._unwrap_if_constexpr
 _describe_block = tl.block_type.__init__
 _blocks: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
 """Attributes shared by blocks of a type and shape; Triton would make them for every intermediate result."""
-_NOTHING_TO_UNWRAP = frozenset({int, float, bool, str, type(None), tl.tensor})
+_NOTHING_TO_UNWRAP = frozenset(
+    {int, float, bool, str, type(None), tl.tensor, tl.dtype, tl.block_type, tl.pointer_type, TritonSemantic}
+)
 
 
 def _unwrapped(value: Any) -> Any:
@@ -94,7 +99,7 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _unwrapped_shape(shape: Any) -> list[int]:
-    return [_unwrapped(size) for size in _unwrapped(shape)]
+    return [_unwrapped(size) for size in (_unwrapped(shape) if type(shape) is tl.constexpr else shape)]
 
 
 def _make_block_type(block: tl.block_type, element_type: tl.dtype, shape: Any) -> None:
@@ -103,7 +108,7 @@ def _make_block_type(block: tl.block_type, element_type: tl.dtype, shape: Any) -
     if key not in _blocks:
         _describe_block(block, element_type, sizes)
         of_tensor = core.tuple([tl.constexpr(size) for size in sizes]), tl.constexpr(block.numel)
-        _blocks[key] = vars(block) | {"of_tensor": of_tensor}
+        _blocks[key] = vars(block) | {"of_tensor": of_tensor, "sizes": tuple(sizes)}
     vars(block).update(_blocks[key], element_ty=element_type)
 
 
@@ -113,6 +118,54 @@ _OF_SCALAR = core.tuple([]), tl.constexpr(1)
 def _make_tensor(tensor: tl.tensor, handle: Any, kind: tl.dtype) -> None:
     tensor.handle, tensor.type, tensor.dtype = handle, kind, kind.scalar
     tensor.shape, tensor.numel = getattr(kind, "of_tensor", _OF_SCALAR)
+
+
+_check_operands = TritonSemantic.binary_op_type_checking_impl
+_broadcast_values = TritonSemantic.broadcast_impl_value
+_INTS = frozenset({"int32", "int64", "uint32"})
+_NUMBERS = _INTS | {"fp32"}
+"""Types that no operation promotes if both operands have them."""
+
+
+def _is_constant_of(value: Any, kind: tl.dtype) -> bool:
+    """Whether a number becomes a constant of this type."""
+    if type(value) is int and kind.name in _INTS:
+        return bool(kind.get_int_min_value() <= value <= kind.get_int_max_value())
+    return type(value) in (int, float) and kind.name == "fp32"
+
+
+def _operands(semantic: TritonSemantic, lhs: Any, rhs: Any, *arguments: Any, **options: Any) -> Any:
+    """Triton's; operands of one type, or one and a number, need no promotion."""
+    left, right = getattr(lhs, "dtype", None), getattr(rhs, "dtype", None)
+    if left is not None and left.name in _NUMBERS:
+        if left is right:
+            return _broadcast(semantic, lhs, rhs)
+        if _is_constant_of(rhs, left):
+            return _broadcast(semantic, lhs, semantic.scalar_constant(rhs, left))
+    elif right is not None and right.name in _NUMBERS and _is_constant_of(lhs, right):
+        return _broadcast(semantic, semantic.scalar_constant(lhs, right), rhs)
+    return _check_operands(semantic, lhs, rhs, *arguments, **options)
+
+
+def _broadcast(semantic: TritonSemantic, lhs: tl.tensor, rhs: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """Triton's, which compares sizes that are constants of the language."""
+    left, right = getattr(lhs.type, "sizes", ()), getattr(rhs.type, "sizes", ())
+    if left == right:
+        return lhs, rhs
+    if not left or not right:
+        return _expanded(lhs, right or left), _expanded(rhs, right or left)
+    sizes = tuple(b if a == 1 else a for a, b in zip(left, right, strict=False))
+    if len(left) != len(right) or any(b not in (1, size) for b, size in zip(right, sizes, strict=True)):
+        found: tuple[tl.tensor, tl.tensor] = _broadcast_values(semantic, lhs, rhs)
+        return found
+    return _expanded(lhs, sizes), _expanded(rhs, sizes)
+
+
+def _expanded(value: tl.tensor, sizes: tuple[int, ...]) -> tl.tensor:
+    if getattr(value.type, "sizes", ()) == sizes:
+        return value
+    kind = value.type.scalar
+    return tl.tensor(TensorHandle(np.broadcast_to(value.handle.data, sizes), kind), tl.block_type(kind, sizes))
 
 
 _one_by_one = {ReduceOps: ReduceOps.generic_reduce, ScanOps: ScanOps.generic_scan}
@@ -170,8 +223,6 @@ def _permuted(first: Words, second: Words, places: Words) -> Words:
 
 def _looked_up(first: Words, second: int, third: int, table: int) -> Words:
     """Each bit by its place in the table: 4 · first + 2 · second + third."""
-    word = np.zeros_like(first)
-    for bit in range(32):
-        place = (first >> bit & 1) * 4 + (second >> bit & 1) * 2 + (third >> bit & 1)
-        word |= (table >> place & 1) << bit
-    return word
+    places = [(second >> bit & 1) * 2 + (third >> bit & 1) for bit in range(32)]
+    if_clear, if_set = (sum((table >> (at + place) & 1) << bit for bit, place in enumerate(places)) for at in (0, 4))
+    return first & if_set | ~first & if_clear

@@ -15,7 +15,7 @@ from devkit.cluster.service.specs import service, wait_ready
 from devkit.cluster.waiting import wait_for
 from devkit.long import times
 
-NUM_SERVICES = times(40, 200)
+NUM_SERVICES = times(25, 200)
 MAX_MEMORY_BYTES = 150 * 2**20
 PAUSE_S = 6
 """Longer than one resync of the operator under test."""

@@ -1,10 +1,16 @@
-# Tests that cover every kernel, on CPUs emulated by QEMU (tools/older-cpus.sh). QEMU does not run AddressSanitizer, so
-# they belong to the extension's build.
+# Tests that cover every kernel, on this CPU and on CPUs emulated by QEMU (tools/older-cpus.sh). QEMU does not run
+# AddressSanitizer, and compiling the kernels takes minutes, so they belong to the extension's build.
 set(kernel_tests test_formats test_ops test_panels test_model test_sampling test_split_experts)
 set(attention tests/kernels/attention/test_attention.py)
 set(python_kernel_tests tests/kernels/test_elementwise.py ${attention}::test_odd_widths_and_heads
     ${attention}::test_the_true_latent_sizes ${attention}::test_scores_far_beyond_exp_do_not_overflow)
 add_custom_target(kernel_tests DEPENDS ${kernel_tests})
+set(on_this_cpu ${kernel_tests})
+if(TARGET test_amx)
+  list(APPEND on_this_cpu test_amx)
+  add_dependencies(kernel_tests test_amx)
+endif()
+set_tests_properties(${on_this_cpu} PROPERTIES LABELS kernels)
 
 set(BALLAST_QEMU "" CACHE FILEPATH "qemu-x86_64, to run tests on older CPUs")
 if(NOT BALLAST_QEMU)

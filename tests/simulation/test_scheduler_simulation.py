@@ -348,10 +348,10 @@ def test_states_leave_no_slot_behind_and_are_found_again() -> None:
         (200, least + 100, {}),
     ):
         digests = set()
-        for _ in range(2):
+        for _ in range(2 if options else times(1, 2)):
             simulation = Simulation(
                 seed=47,
-                num_requests=1_500,
+                num_requests=times(500, 1_500),
                 looks_ahead=True,
                 most_draft_tokens=4,
                 num_salts=2,
@@ -365,7 +365,7 @@ def test_states_leave_no_slot_behind_and_are_found_again() -> None:
         assert len(digests) == 1
         assert stats.used_tokens == totals.drafted_tokens == 0
         hits.append(totals.prefix_hit_tokens)
-        assert num_blocks > 48 or totals.preemptions > 50
+        assert num_blocks > 48 or totals.preemptions > times(15, 50)
     assert hits[2] < hits[3] < hits[4]
     assert hits[4] > 1_000
 

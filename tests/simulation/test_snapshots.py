@@ -61,9 +61,9 @@ class Conversations:
 @pytest.mark.parametrize("has_lanes", [False, True], ids=["one lane", "two lanes"])
 def test_requests_begin_at_the_deepest_snapshot(has_lanes: bool) -> None:
     conversations = Conversations(23, has_lanes=has_lanes)
-    conversations.run(times(600, 3_000))
+    conversations.run(times(250, 3_000))
     totals, stats = conversations.reference.totals, conversations.reference.scheduler.stats()
     assert totals.preemptions == 0
-    assert stats.snapshots > 600
-    assert totals.prefix_hit_tokens > 10_000
+    assert stats.snapshots > times(250, 600)
+    assert totals.prefix_hit_tokens > times(4_000, 10_000)
     assert stats.used_tokens == 0

@@ -7,7 +7,7 @@ namespace ballast {
 namespace {
 
 // An overdue step is expected to need this fraction of its cost once more.
-constexpr double kOverdueShare = 0.1;
+constexpr double kOverdueStepShare = 0.1;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ double OutstandingSteps::seconds_left(Lane lane, const StepPlanner& planner,
   if (!step.computes()) return 0.0;
   const double cost_s = planner.costs().of(lane, step.is_shared).seconds(step.plan->num_tokens());
   if (!now_s || !step.began_s) return cost_s;
-  return std::max(cost_s - (*now_s - *step.began_s), kOverdueShare * cost_s);
+  return std::max(cost_s - (*now_s - *step.began_s), kOverdueStepShare * cost_s);
 }
 
 LaneState OutstandingSteps::lane_state(int32_t num_decode, const StepPlanner& planner,

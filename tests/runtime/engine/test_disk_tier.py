@@ -54,7 +54,11 @@ DISK_BYTES = 32 << 20
 MakeCore = Callable[..., EngineCore]
 
 
-@pytest.fixture(scope="module", params=["qwen3", "glm5"])  # in glm5, some layers store more data per token than others
+ARCHS = ["qwen3", "glm5"]
+"""In glm5, some layers store more data per token than others."""
+
+
+@pytest.fixture(scope="module", params=times(ARCHS[:1], ARCHS))
 def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MakeCore:
     model = write_tiny_model(tmp_path_factory.mktemp("tiny"), arch=request.param, mla="split", quant="q4_k")
     gguf = open_gguf(model.gguf)
@@ -67,10 +71,6 @@ def make_core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         return EngineCore(runner, with_changes(config, decode_costs=costs) if costs else config)
 
     return make
-
-
-of_files = pytest.mark.parametrize("make_core", times(["qwen3"], ["qwen3", "glm5"]), indirect=True)
-"""Tests that do not depend on the contents of the files."""
 
 
 def served(core: EngineCore, requests: Sequence[Request]) -> list[Generated]:
@@ -126,6 +126,7 @@ def fetched_tokens(core: EngineCore) -> int:
     return sum(tier.fetched_tokens for tier in core.stats().tiers)
 
 
+@pytest.mark.parametrize("make_core", ARCHS, indirect=True, scope="module")
 @pytest.mark.parametrize("together", [False, True])
 def test_tokens_are_the_same_and_prefixes_are_restored(
     make_core: MakeCore, plain: list[Generated], tmp_path: Path, together: bool
@@ -428,7 +429,6 @@ def stored(make_core: MakeCore, tmp_path_factory: pytest.TempPathFactory) -> tup
     return folder, num_tokens
 
 
-@of_files
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_damage_on_disk_costs_time_but_changes_no_token(
     make_core: MakeCore,

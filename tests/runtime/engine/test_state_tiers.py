@@ -24,6 +24,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.tiers.state_file import HEAD
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
+from devkit.long import if_long
 from devkit.models.written import MakeTiny
 from devkit.tiers import tiers_of, until_written
 
@@ -43,7 +44,7 @@ MIB = 1 << 20
 MakeCore = Callable[..., EngineCore]
 
 
-@pytest.fixture(scope="module", params=["qwen3next", "kimilinear"])
+@pytest.fixture(scope="module", params=["kimilinear", *if_long("qwen3next")])
 def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
     gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf, None)

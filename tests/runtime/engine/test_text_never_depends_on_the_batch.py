@@ -1,9 +1,9 @@
 """The same request produces the same text: alone, in any batch, in any chunks, preempted, or after a prefix hit.
 
 The rows that a kernel computes together depend on the batch, the chunks and the instruction set; the kernels depend on
-the architecture. So each instruction set runs all batch and chunk sizes, and each architecture some of each. Because
-requests end one after another, a run with a large batch includes all smaller ones. Preemption and prefix hits run on
-one instruction set. `--long` runs the whole product.
+the architecture. So each fast instruction set runs all batch and chunk sizes, and each architecture some of each on one
+instruction set; one of each kind of attention runs on all. Because requests end one after another, a run with a large
+batch includes all smaller ones. Preemption and prefix hits run on one instruction set. `--long` runs the whole product.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ballast.tiny.presets import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
-from devkit.long import if_long, times
+from devkit.long import if_long, spread, times
 from devkit.models.written import MakeTiny
 
 T = TypeVar("T")
@@ -44,14 +44,21 @@ CHUNKS = [(1, 1), (2, 2), (7, 7), (8, 8), (33, 8), (1000, 8)]
 # These differ only in ways that every instruction set treats the same: Kimi K2 and GLM-4.7-Flash from V3 in sizes and
 # groups, Hunyuan 3 and dots.llm1 from GLM-4.5 and Mistral Large 3 from Small 4 in sizes, Laguna M.1 from Laguna in
 # windows and gates, Qwen3.5 from Qwen3-Next in tensor layouts.
-OTHERS = ("k2", "glm47flash", "glm5", "hy3", "dots1", "lagunam1", "mistrallarge3", "qwen35")
+IN_SIZES = ("k2", "glm47flash", "hy3", "dots1", "lagunam1", "mistrallarge3")
+OTHERS = ("glm5", "qwen35", *if_long(*IN_SIZES))
 LEFT_OUT = ("v2lite", "v2", "k25", "glm45air")  # these differ from others only in sizes and norms
-ARCHITECTURES = tuple(arch for arch in PRESETS if arch not in (*OTHERS, *LEFT_OUT))
+ARCHITECTURES = tuple(arch for arch in PRESETS if arch not in ("glm5", "qwen35", *IN_SIZES, *LEFT_OUT))
+KINDS = ("v3", "qwen3", "qwen3next")
+"""One architecture of each kind of attention."""
+ISAS = isa_params(*FAST_ISAS, "reference")
+ON_ONE_ISA = spread([arch for arch in ARCHITECTURES if arch not in KINDS], ISAS)
 SUBJECTS = [
     *(
-        pytest.param((arch, *isa.values), marks=isa.marks, id=f"{arch}-{isa.id or isa.values[0]}")
-        for arch in ARCHITECTURES
-        for isa in isa_params(*FAST_ISAS, "reference")
+        pytest.param((arch, isa), marks=marks, id=f"{arch}-{isa}")
+        for arch, isa, marks in (
+            *((arch, isa.values[0], isa.marks) for arch in KINDS for isa in ISAS),
+            *((*case.values, case.marks) for case in ON_ONE_ISA),
+        )
     ),
     *(pytest.param((arch, kernels.usable_isas()[0]), id=arch) for arch in OTHERS),
 ]
@@ -65,9 +72,10 @@ of_the_scheduler = pytest.mark.parametrize(
 
 
 def some(values: Sequence[T], subject: tuple[str, str]) -> list[T]:
-    """Two of `values`, or one for the reference kernels, different ones for each architecture; with `--long` all."""
-    number = times(1 if subject[1] == "reference" else 2, len(values))
-    first = number * (*ARCHITECTURES, *OTHERS).index(subject[0])
+    """Two of `values` if there are more, or one for the reference kernels; with `--long` all. Different ones for each
+    architecture on an instruction set."""
+    number = times(1 if subject[1] == "reference" or len(values) == 2 else 2, len(values))
+    first = number * [case.values[0] for case in SUBJECTS if case.values[0][1] == subject[1]].index(subject)
     return [values[(first + index) % len(values)] for index in range(number)]
 
 

@@ -23,6 +23,7 @@ from ballast.model.transformer import Transformer
 from ballast.tiny.presets import MIMO_V2, PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
+from devkit.long import times
 from devkit.models.written import MakeTiny, write_tiny_model
 from devkit.tiers import until_written
 from devkit.turns import cached, converse, greedy, random_tokens, texts
@@ -54,7 +55,7 @@ MakeCore = Callable[..., EngineCore]
 WINDOWED = [arch for arch, shape in PRESETS.items() if shape.heads is not None and shape.heads.window is not None]
 
 
-@pytest.fixture(scope="module", params=WINDOWED)
+@pytest.fixture(scope="module", params=times(WINDOWED[:2], WINDOWED))
 def make_core(request: pytest.FixtureRequest, written: MakeTiny) -> MakeCore:
     gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf, None)

@@ -22,7 +22,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
-from devkit.long import pairwise
+from devkit.long import spread
 from devkit.models.written import write_tiny_model
 
 FAST = kernels.usable_isas()[:-1]
@@ -106,7 +106,7 @@ def requests(num: int, num_tokens: int) -> list[Request]:
 
 
 @pytest.mark.parametrize(
-    ("model", "isa", "num_nodes"), pairwise([pytest.param(each) for each in MODELS], FAST, [2, 4]), indirect=["model"]
+    ("model", "isa", "num_nodes"), spread([pytest.param(each) for each in MODELS], FAST, [2, 4]), indirect=["model"]
 )
 def test_several_nodes_give_the_same_text_as_one_in_any_batch(model: GgufModel, isa: str, num_nodes: int) -> None:
     split, whole = Loaded(model, num_nodes, isa), Loaded(model, 1, isa)

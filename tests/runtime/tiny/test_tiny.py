@@ -28,12 +28,15 @@ from ballast.text.gguf_vocab import build_backend
 from ballast.tiny import K2, V2, V2_LITE, V3, TinyModel, TinyShape, write_tiny_model
 from ballast.tiny.quant_mix import QUANTS, type_for
 from ballast.weights.gguf import open_gguf
+from devkit.long import if_long, times
 from devkit.oracles.hf_oracle import values_of, with_scales
 
 Make = Callable[..., TinyModel]
 ARCHS = {"v2lite": V2_LITE, "v2": V2, "v3": V3, "k2": K2}
 TWO_LAYERS = dataclasses.replace(V3, num_layers=2)
 """Has rows of 256 values, and rows that use the fallback type."""
+SOME_QUANTS = times(("f32", "f16", "q4_0", "q8_0", "q4_k", "iq4_xs", "iq2_xxs", "tq1_0", "nvfp4", "q4_k_m"), QUANTS)
+"""One of each kind; `test_quantize.py` has all types."""
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 
@@ -115,7 +118,7 @@ def exact(made: Make) -> dict[str, np.ndarray]:
     return floats_of(made(overrides=TWO_LAYERS, quant="f32").gguf)
 
 
-@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize("quant", SOME_QUANTS)
 def test_every_quantisation_is_of_the_same_weights(made: Make, exact: dict[str, np.ndarray], quant: str):
     rounded = floats_of(made(overrides=TWO_LAYERS, quant=quant).gguf)
     assert exact.keys() == rounded.keys()
@@ -124,7 +127,7 @@ def test_every_quantisation_is_of_the_same_weights(made: Make, exact: dict[str, 
         assert error <= 0.57, name  # the bound of IQ1_S; test_quantize.py has those of the other types
 
 
-@pytest.mark.parametrize("quant", sorted(set(QUANTS) - {"q4_k_m", "f32"}))
+@pytest.mark.parametrize("quant", sorted({*SOME_QUANTS} - {"q4_k_m", "f32"}))
 def test_a_plain_quantisation_uses_its_type_and_floats_for_norms_and_router(made: Make, quant: str):
     types = types_of(made(overrides=TWO_LAYERS, quant=quant).gguf)
     points = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
@@ -354,7 +357,7 @@ def test_tool_calls_are_rendered_as_v3_writes_them(made: Make):
     assert render(v3, answered, add_generation_prompt=True) == (f"{called}A1{{eos}}<｜User｜>U2<｜Assistant｜>")
 
 
-@pytest.mark.parametrize("num_shards", [2, 3, 5])
+@pytest.mark.parametrize("num_shards", [3, *if_long(2, 5)])
 def test_shards_hold_the_single_files_tensors_between_them(tmp_path: Path, num_shards: int):
     single = write_tiny_model(tmp_path / "single")
     sharded = write_tiny_model(tmp_path / "sharded", num_shards=num_shards)

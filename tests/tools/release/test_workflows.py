@@ -29,6 +29,12 @@ def test_changes_are_checked_by_the_projects_own_command() -> None:
     assert "pull_request" in loaded[True], "YAML reads the key `on` as true"
 
 
+def test_cases_that_changes_leave_out_run_every_night() -> None:
+    loaded = workflow("nightly.yml")
+    assert commands(loaded)[-1] == "make test-long"
+    assert "schedule" in loaded[True]
+
+
 def test_a_tag_builds_every_part_of_a_release() -> None:
     loaded = workflow("release.yml")
     assert loaded[True] == {"push": {"tags": ["v*"]}}
@@ -43,7 +49,7 @@ def test_a_tag_builds_every_part_of_a_release() -> None:
 
 
 def test_workflows_have_write_permission_only_in_jobs_that_request_it() -> None:
-    for name in ("ci.yml", "release.yml"):
+    for name in ("ci.yml", "nightly.yml", "release.yml"):
         assert workflow(name)["permissions"] == {"contents": "read"}
     writing = [name for name, job in workflow("release.yml")["jobs"].items() if "permissions" in job]
     assert writing == ["draft"]

@@ -32,6 +32,7 @@ from ballast.model.tiers.host_tier import HostTier
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
+from devkit.long import if_long
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.written import MakeTiny
@@ -254,7 +255,9 @@ def plain(on_cpu: HybridModel) -> list[tuple[int, ...]]:
 ENOUGH = 400
 
 
-@pytest.mark.parametrize(("host_blocks", "on_disk"), [(ENOUGH, False), (ENOUGH, True), (20, True), (0, True)], ids=str)
+@pytest.mark.parametrize(
+    ("host_blocks", "on_disk"), [(ENOUGH, False), (20, True), (0, True), *if_long((ENOUGH, True))], ids=str
+)
 def test_tokens_are_the_same_and_prefixes_are_fetched_back(
     make_core: MakeCore, plain: list[tuple[int, ...]], host_blocks: int, on_disk: bool
 ) -> None:

@@ -33,6 +33,7 @@ from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.host_tier import HostTier
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.weights.gguf import open_gguf
+from devkit.long import if_long, spread
 from devkit.models.cpu_platform import CpuPlatform
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -265,7 +266,7 @@ def expected(written: MakeTiny) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize(
     ("which", "lanes", "split"),
-    [(HOST, 1, []), (DISK, 1, []), (BOTH, 2, []), (HOST, 2, [1]), (DISK, 1, [1]), (HOST, 1, [2, 3])],
+    [(BOTH, 2, []), (HOST, 1, [2, 3]), *if_long((HOST, 1, []), (DISK, 1, []), (HOST, 2, [1]), (DISK, 1, [1]))],
 )
 def test_text_is_the_same_after_fetches(
     written: MakeTiny, expected: list[tuple[int, ...]], tmp_path: Path, which: str, lanes: int, split: list[int]
@@ -287,8 +288,7 @@ def test_text_is_the_same_after_fetches(
         core.close()
 
 
-@pytest.mark.parametrize("settings", [SMALL, SCARCE], ids=["small", "preempted"])
-@pytest.mark.parametrize("num_polls", [1, 5, 40])
+@pytest.mark.parametrize(("num_polls", "settings"), spread([1, 5, 40], [SMALL, SCARCE]))
 def test_text_is_the_same_if_copies_are_late(
     written: MakeTiny, expected: list[tuple[int, ...]], tmp_path: Path, settings: EngineSettings, num_polls: int
 ) -> None:

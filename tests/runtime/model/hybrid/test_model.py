@@ -57,7 +57,7 @@ from ballast.tiny.quant_mix import QUANTS, types_for
 from ballast.weights.gguf import open_gguf
 from devkit.generate import generate
 from devkit.kernels.attention_cases import attention_case
-from devkit.long import if_long, pairwise
+from devkit.long import if_long, spread
 from devkit.models.cpu_backend import copied
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -231,12 +231,12 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
 @pytest.mark.parametrize(
     ("arch", "mla", "quant"),
     [
-        *((arch, mla, "q4_k") for arch in (*LATENT, *SCALED) for mla in ("split", "joint")),
-        *(("v3", "split", quant) for quant in ("f32", "bf16", "q8_0", "q6_k", "iq4_xs")),
-        *((arch, mla, "nvfp4") for arch, mla in (("v2", "split"), ("v2lite", "joint"), ("glm45", "split"))),
+        *(case.values for case in spread((*LATENT, *SCALED), ("split", "joint"), ("q4_k",))),
+        *(("v3", "split", quant) for quant in ("bf16", "q8_0", *if_long("f32", "q6_k", "iq4_xs"))),
+        *((arch, mla, "nvfp4") for arch, mla in (("v2", "split"), *if_long(("v2lite", "joint"), ("glm45", "split")))),
         *((arch, "split", "q4_k") for arch in (*GROUPED, *SPARSE)),
         # One model converts every matrix to float32. How the other computes each type has tests of its own.
-        *((arch, "split", "f32") for arch in ("qwen3", "gptoss", "glm5")),
+        *((arch, "split", "f32") for arch in ("gptoss", *if_long("qwen3", "glm5"))),
         # With rounded activations, near ties between their experts are decided otherwise.
         *((arch, "split", "f32") for arch in RECURRENT),
         *if_long(*((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q8_0"))),
@@ -310,7 +310,7 @@ def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
 
 @pytest.mark.parametrize(
     ("arch", "divided", "stream_from_tokens"),
-    pairwise(["v3", "qwen3", "gptoss", "step35"], ["share", "some", "all"], [0, 20]),
+    spread(["v3", "qwen3", "gptoss", "step35"], ["share", "some", "all"], [0, 20]),
 )
 def test_logits_agree_for_every_division_of_experts(
     written: MakeTiny, arch: str, divided: str, stream_from_tokens: int
@@ -349,7 +349,7 @@ def test_a_half_precision_cache_changes_only_near_ties(written: MakeTiny) -> Non
     assert 0 < differing <= MAX_DIFFERENT_EXPERTS * total
 
 
-@pytest.mark.parametrize("arch", SPARSE)
+@pytest.mark.parametrize("arch", ["v32", *if_long("glm5")])
 def test_a_half_precision_cache_changes_only_near_ties_of_positions(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, quant="q4_k").gguf
     pair = LedPair(file, load(file, CPU, LONG), LONG)
@@ -529,7 +529,7 @@ SCARCE = replace(SETTINGS, cache_lens=208)
 """Few blocks, so that requests preempt each other."""
 
 
-@pytest.mark.parametrize("arch", RECURRENT)
+@pytest.mark.parametrize("arch", ["qwen3next", "kimilinear", *if_long("qwen35")])
 def test_states_agree_after_snapshots_and_preemption(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, mla="split", quant="f32").gguf
     pair = Pair(as_served(file, "cpu", settings=SCARCE), load(file, CPU, SCARCE, kv_dtype=torch.float32))
@@ -668,9 +668,17 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
     return texts
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-# mimov2's tables are gptoss's.
-@pytest.mark.parametrize("arch", ["v3", "qwen3", "gptoss", "glm5", "qwen3next", *if_long("mimov2")])
+# qwen3's tables are a part of gptoss's, glm5's those of v3 with index keys, and mimov2's those of gptoss.
+@pytest.mark.parametrize(
+    ("arch", "device"),
+    [
+        *((arch, "cpu") for arch in ("v3", "gptoss", "qwen3next", *if_long("qwen3", "glm5", "mimov2"))),
+        *(
+            pytest.param(arch, "cuda", marks=pytest.mark.gpu)
+            for arch in ("v3", "qwen3", "gptoss", "glm5", "qwen3next", *if_long("mimov2"))
+        ),
+    ],
+)
 def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, device: str) -> None:
     file = written(arch=arch, mla="split", quant="q4_k").gguf
     model = load_hybrid(file, GPU if device == "cuda" else CPU, SETTINGS)

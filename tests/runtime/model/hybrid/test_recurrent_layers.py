@@ -44,6 +44,7 @@ from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.torch_recurrence import TorchRecurrence
+from devkit.long import if_long, spread
 from devkit.models.cpu_backend import CpuBackend, copied
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -54,10 +55,10 @@ from devkit.turns import SETTINGS, cached, converse, texts
 CPU = torch.device("cpu")
 STREAM_FROM = 30
 CLOSE = {"rtol": 1e-3, "atol": 2e-4}
-ARCHS = ["qwen3next", "qwen35", "kimilinear"]
+FILES = ["qwen3next", "qwen35", "kimilinear", "older"]
 
 
-@pytest.fixture(scope="module", params=[*ARCHS, "older"])
+@pytest.fixture(scope="module", params=FILES)
 def file(request: pytest.FixtureRequest, written: MakeTiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`older`: a file whose tensors are grouped by key head."""
     if request.param != "older":
@@ -146,6 +147,7 @@ def test_logits_are_those_of_the_cpu(file: Path) -> None:
     np.testing.assert_allclose(found[3][8], found[2][39], **CLOSE)
 
 
+@pytest.mark.parametrize("file", ["qwen3next", "kimilinear", *if_long("qwen35", "older")], indirect=True)
 def test_the_gpus_kernels_give_the_logits_of_the_cpu(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Triton's interpreter, in the layers of the whole model."""
 
@@ -213,7 +215,7 @@ def test_chunks_of_the_gpus_kernels_are_in_the_logits(written: MakeTiny, monkeyp
     np.testing.assert_allclose(resumed, whole[70:], **CLOSE)
 
 
-@pytest.mark.parametrize("split", [[1], [2, 3]])
+@pytest.mark.parametrize(("file", "split"), spread(FILES, [[1], [2, 3]]), indirect=["file"])
 def test_states_are_on_the_devices_of_their_layers(file: Path, split: list[int], simulated: SimulatedDevices) -> None:
     one, several = load(file), load(file, split=split)
     for own, other in zip(logits_of(one), logits_of(several), strict=True):
@@ -314,7 +316,7 @@ def test_text_is_the_same_after_preemption(next_file: Path, expected: list[tuple
     assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("lanes", [2, *if_long(1)])
 def test_text_is_the_same_on_several_devices(
     next_file: Path, expected: list[tuple[int, ...]], lanes: int, simulated: SimulatedDevices
 ) -> None:

@@ -35,7 +35,7 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 BOUNDED = hypothesis.settings(
-    max_examples=times(8, 40),
+    max_examples=times(4, 40),
     deadline=None,
     derandomize=True,
     database=None,

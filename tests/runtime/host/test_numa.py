@@ -218,7 +218,7 @@ def test_each_gpu_that_is_used_has_its_own_node(tmp_path: Path) -> None:
     assert both == (GpuReport("cuda:1", "NVIDIA H200", 0), GpuReport("cuda:0", "NVIDIA H200", 1))
     assert common_node(both) is None
     assert common_node(both[:1]) == 0, "a GPU that the model does not use does not matter"
-    assert common_node(gpus(tmp_path, ["cuda:1", "cuda:0"], **{"c1": "0\n"})) == 0
+    assert common_node(gpus(tmp_path, ["cuda:1", "cuda:0"], c1="0\n")) == 0
 
 
 @pytest.mark.parametrize("numa_node", ["-1\n", ""])

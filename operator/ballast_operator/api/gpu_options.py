@@ -2,63 +2,77 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from ballast_operator.api.base import cel
 
-_JOINED = "('\\n' + self.engine.extraArgs.join('\\n\\n') + '\\n')"
-_IS = r"(=|\n\n)"
-"""Between an option and its value: in one word, or in two."""
-_CHOSEN = rf"\n--device{_IS}cuda:"
-_CHOSEN_HERE = rf"\n--device{_IS}cuda:[0-%d](,cuda:[0-%d])*\n"
-"""%d: the number of the last GPU, which has one digit."""
-_LISTS = r"\n--(device[-_]split|vram[-_]limit)(=|\n)"
-_LISTS_OF_ALL = (
-    rf"\n--(device[-_]split{_IS}(auto|[^,\n]+(,[^,\n]+){{%d}})|vram[-_]limit{_IS}[^,\n]+((,[^,\n]+){{%d}})?)\n"
-)
-"""%d: the number of GPUs after the first."""
+MAX_GPUS = 8
+"""The GPUs of one pod."""
+NAMES = tuple(f"cuda:{index}" for index in range(MAX_GPUS))
+"""The names of a pod's GPUs, which an engine with fewer has the first of."""
+CHOOSES = "cuda:"
+"""Part of extraArgs that choose GPUs themselves: the server then checks lists against them."""
 
 OTHER_GPUS = "extraArgs must not set --device to a GPU that the pod lacks: resources.gpus is %d, counted from cuda:0"
 OTHER_LISTS = (
-    "extraArgs must set --device_split to a value for each GPU, and --vram_limit to one or as many: "
-    "resources.gpus is %d"
+    "extraArgs must set --device_split to a value for each GPU, and --vram_limit to one or as many: resources.gpus "
+    "is %d"
 )
+
+_ARGS, _GPUS = "self.engine.extraArgs", "self.resources.gpus"
 
 
 def gpu_option_rules() -> tuple[dict[str, Any], ...]:
     """The rules in CEL, for the whole spec. Without GPUs, the server itself rejects such options."""
-    return (
-        _rule(_fits(_CHOSEN, _CHOSEN_HERE), OTHER_GPUS),
-        _rule(f"{_count(_CHOSEN)} > 0 || {_fits(_LISTS, _LISTS_OF_ALL)}", OTHER_LISTS),
+    number = f"{list(NAMES)}.indexOf(d)"
+    device = _cel(
+        "device",
+        lambda v: f"{v}.split(',').all(d, !d.startsWith('{CHOOSES}') || ({number} >= 0 && {number} < {_GPUS}))",
     )
+    split = _cel("device_split", lambda v: f"({v} == 'auto' || {v}.split(',').size() == {_GPUS})")
+    limit = _cel("vram_limit", lambda v: f"{v}.split(',').size() in [1, {_GPUS}]")
+    chooses = f"{_ARGS}.exists(w, w.contains('{CHOOSES}'))"
+    return _rule(device, OTHER_GPUS), _rule(f"{chooses} || ({split} && {limit})", OTHER_LISTS)
 
 
 def check_gpu_options(gpus: int, words: Sequence[str]) -> None:
     """The same rules for these extraArgs. Raises ValueError."""
-    text = "\n" + "\n\n".join(words) + "\n"
-
-    def fits(given: str, allowed: str) -> bool:
-        return len(re.findall(given, text)) == len(re.findall(allowed.replace("%d", str(gpus - 1)), text))
-
-    if gpus and not fits(_CHOSEN, _CHOSEN_HERE):
+    if not gpus:
+        return
+    devices = [name for value in _values(words, "device") for name in value.split(",") if name.startswith(CHOOSES)]
+    if not set(devices) <= set(NAMES[:gpus]):
         raise ValueError(OTHER_GPUS % gpus)
-    if gpus and not re.search(_CHOSEN, text) and not fits(_LISTS, _LISTS_OF_ALL):
+    splits = all(value == "auto" or len(value.split(",")) == gpus for value in _values(words, "device_split"))
+    limits = all(len(value.split(",")) in (1, gpus) for value in _values(words, "vram_limit"))
+    if not any(CHOOSES in word for word in words) and not (splits and limits):
         raise ValueError(OTHER_LISTS % gpus)
+
+
+def _values(words: Sequence[str], option: str) -> Iterator[str]:
+    """Each value that is joined to the option by "=", and the last one that follows it as a word."""
+    for flag in _flags(option):
+        yield from (word.partition("=")[2] for word in words if word.startswith(f"{flag}="))
+        yield from [value for word, value in pairwise(words) if word == flag][-1:]
+
+
+def _cel(option: str, accepts: Callable[[str], str]) -> str:
+    """The same values in CEL: whether each is accepted, which is an expression about a string."""
+    parts = []
+    for flag in _flags(option):
+        following = f"{_ARGS}.lastIndexOf('{flag}') + 1"
+        joined = f"{_ARGS}.all(w, !w.startsWith('{flag}=') || {accepts(f'w.substring({len(flag) + 1})')})"
+        apart = f"(!({following} in [0, {_ARGS}.size()]) ? {accepts(f'{_ARGS}[{following}]')} : true)"
+        parts += [joined, apart]
+    return " && ".join(parts)
+
+
+def _flags(option: str) -> tuple[str, ...]:
+    """The option as it may be written."""
+    return tuple({f"--{option}": None, f"--{option.replace('_', '-')}": None})
 
 
 def _rule(rule: str, message: str) -> dict[str, Any]:
     general = message.replace("%d", "another number")
-    filled = f"'{message}'.format([self.resources.gpus])"
-    return cel(f"self.resources.gpus == 0 || {rule}", general, filled, ".engine.extraArgs")
-
-
-def _fits(given: str, allowed: str) -> str:
-    """Whether each occurrence of the first pattern is also one of the second, which the number of GPUs is put into."""
-    numbers = ", ".join(["self.resources.gpus - 1"] * allowed.count("%d"))
-    return f"{_count(given)} == {_JOINED}.findAll(r'{allowed}'.format([{numbers}])).size()"
-
-
-def _count(pattern: str) -> str:
-    return f"{_JOINED}.findAll(r'{pattern}').size()"
+    return cel(f"{_GPUS} == 0 || ({rule})", general, f"'{message}'.format([{_GPUS}])", ".engine.extraArgs")

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints, field_validator, mode
 from ballast_operator.api.base import ApiType, Labels, ObjectName, cel, exactly_one, rules
 from ballast_operator.api.endpoint import Endpoint
 from ballast_operator.api.engine import Engine
-from ballast_operator.api.gpu_options import check_gpu_options, gpu_option_rules
+from ballast_operator.api.gpu_options import MAX_GPUS, check_gpu_options, gpu_option_rules
 from ballast_operator.api.model import PULLED_SOURCES, Model
 from ballast_operator.api.pod.container import EnvFrom, EnvVar, PartName, Sidecar, VolumeMount, by_key, no_two
 from ballast_operator.api.pod.probes import Probes
@@ -21,8 +21,6 @@ from ballast_operator.folders import OWN_VOLUMES, collides
 from ballast_operator.names import GROUP, OWN_VARIABLES
 from ballast_operator.quantity import parse_bytes
 
-MAX_GPUS = 8
-"""The GPUs of one pod. Options for GPUs (`gpu_options`) expect numbers of one digit."""
 FALLBACK_OF_ONE = "cpuFallback must not be set with several GPUs: --device auto uses one GPU or the CPU"
 EXACTLY_ONE_CLAIM = "exactly one of resourceClaimName and resourceClaimTemplateName must be set"
 UNKNOWN_GPU_CLAIM = "gpuClaim must name one of resources.claims, and gpus must not be 0"
@@ -176,8 +174,9 @@ class Numa(ApiType):
     policy: Literal["SingleNode", "AllNodes"] = Field(
         default="SingleNode",
         description="SingleNode: CPUs, memory and GPUs of one NUMA node; with CPUs of several, the engine keeps "
-        "threads and weights on one that has a core for each thread (--numa single). AllNodes: CPUs and GPUs of several "
-        "nodes, experts divided among them (--numa auto); the kubelet's single-numa-node policy rejects such a pod.",
+        "threads and weights on one that has a core for each thread (--numa single). AllNodes: CPUs and GPUs of "
+        "several nodes, experts divided among them (--numa auto); the kubelet's single-numa-node policy rejects such "
+        "a pod.",
     )
     enforcement: Literal["Require", "Prefer", "Off"] = Field(
         default="Prefer",

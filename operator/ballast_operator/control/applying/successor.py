@@ -33,7 +33,7 @@ async def why_not_startable(
 
     Objects that may not be read are no reason.
     """
-    if (why := await _why_no_node(api, service, successor)) is not None:
+    if (why := await why_no_node_runs(api, service, successor)) is not None:
         return Finding("False", "NoNodeMatches", why)
     if (why := await _missing_claim(api, service, successor)) is not None:
         return Finding("False", "ClaimMissing", why)
@@ -68,13 +68,14 @@ async def end_image_check(api: Api, service: InferenceService, state: ServiceSta
     state.checks_images = False
 
 
-async def _why_no_node(api: Api, service: InferenceService, successor: Mapping[str, Any]) -> str | None:
+async def why_no_node_runs(api: Api, service: InferenceService, pod: Mapping[str, Any]) -> str | None:
+    """The reason why no node could run the pod, even without other pods; None if one could, or if this is unknown."""
     try:
         nodes = await api.list_all(NODE)
     except ApiError as error:
         log.warning("the nodes cannot be read", extra={"service": str(service.ref), "error": str(error)})
         return None
-    return why_no_node(successor, nodes) if nodes else None
+    return why_no_node(pod, nodes) if nodes else None
 
 
 async def _missing_claim(api: Api, service: InferenceService, successor: Mapping[str, Any]) -> str | None:

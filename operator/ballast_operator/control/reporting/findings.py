@@ -147,7 +147,8 @@ def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, 
     for pod in current.values():
         if pod.unschedulable is not None:
             hint = f"; {seen.no_capacity}" if seen.no_capacity else ""
-            return Finding("False", "Unschedulable", f"{pod.name}: {pod.unschedulable}{hint}")
+            alone = f"; even without other pods, {seen.unplaced}" if seen.unplaced else ""
+            return Finding("False", "Unschedulable", f"{pod.name}: {pod.unschedulable}{hint}{alone}")
     if seen.rollout.earlier_owner_pods:
         return Finding("False", "EarlierPodRemains", _why_missing(seen))
     if missing and seen.no_capacity is not None:

@@ -9,8 +9,10 @@ from builders import service
 from ballast.config.options import read_config
 from ballast.config.resolve import resolve
 from ballast.errors import ConfigError
+from ballast_operator.api.gpu_options import MAX_GPUS
 from ballast_operator.api.inference_service import SpecError
 
+ROOT = Path(__file__).parents[2]
 CASES = yaml.safe_load(Path(__file__).with_name("gpu_options.yaml").read_text())
 
 
@@ -38,3 +40,7 @@ def test_the_runtime_rejects_the_same_lists(gpus, option, value):
         resolve(read_config(given, {}), default_threads=1)
     with pytest.raises(SpecError):
         requested({"gpus": gpus, "words": [f"--{option}", value]})
+
+
+def test_the_page_has_the_largest_number_of_gpus():
+    assert f"Up to {MAX_GPUS} GPUs divide the layers" in (ROOT / "docs/kubernetes/gpu-nodes.md").read_text()

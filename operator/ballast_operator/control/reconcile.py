@@ -20,7 +20,7 @@ from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
 from ballast_operator.control.applying.pull import pull_model
 from ballast_operator.control.applying.status_writer import StatusWriter
-from ballast_operator.control.applying.successor import end_image_check, why_no_node_runs, why_not_startable
+from ballast_operator.control.applying.successor import end_image_check, why_not_startable, why_unplaced
 from ballast_operator.control.deciding.live_endpoints import load_balancer_addresses, pods_behind, why_not_behind
 from ballast_operator.control.deciding.live_pod import Pod, current_pods, image_in_use
 from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
@@ -216,7 +216,7 @@ class Reconciler:
             addresses=load_balancer_addresses(seen.children.get((SERVICE, service.ref.name))),
             lost_nodes=await self._lost_nodes(service, seen, reports),
             no_capacity=no_capacity,
-            unplaced=await self._why_unplaced(service, current),
+            unplaced=await why_unplaced(self.api, service, current, state, self.state.nodes_changed),
             held=held,
             pulled=pulled,
         )
@@ -341,17 +341,6 @@ class Reconciler:
             log.warning("free capacity of nodes is not known", extra={"service": str(service.ref), "error": str(error)})
             return None
         return why_no_capacity(service.spec, topologies or [], nodes or [])
-
-    async def _why_unplaced(self, service: InferenceService, pods: Sequence[Pod]) -> str | None:
-        """The reason why no node could run the first pod that the scheduler cannot place; asked again when nodes
-        change."""
-        pod = next((pod for pod in pods if pod.unschedulable is not None), None)
-        if pod is None:
-            return None
-        state, asked = self.state.of(service.ref), (pod.uid, self.state.nodes_changed)
-        if state.unplaced is None or state.unplaced[0] != asked:
-            state.unplaced = asked, await why_no_node_runs(self.api, service, pod.body)
-        return state.unplaced[1]
 
     async def _write_status(self, body: dict[str, Any], status: dict[str, Any], gone: Sequence[str]) -> str:
         """Write the status, as StatusWriter.write does, and keep its conditions."""

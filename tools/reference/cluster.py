@@ -59,7 +59,8 @@ def _page(definition: Schema, remark: str, describe_spec: Callable[[Schema, str]
     yield ""
     paths: dict[str, dict[str, None]] = {}
     for path, rule in rules(parts["spec"], "spec"):
-        paths.setdefault(rule.get("message", rule["rule"]), {})[f"`{path}`"] = None
+        message = str(rule["message"] if "message" in rule else rule["rule"])
+        paths.setdefault(message, {})[f"`{path}`"] = None
     yield from (f"- {', '.join(found)}: {message}" for message, found in paths.items())
 
 

@@ -44,7 +44,7 @@ def service_definition() -> dict[str, Any]:
     }
     schema = root_schema(
         KIND,
-        "A mixture-of-experts model that one GPU and a lot of host memory serve behind an OpenAI endpoint.",
+        "A mixture-of-experts model that one or a few GPUs and a lot of host memory serve behind an OpenAI endpoint.",
         NAME_RULE,
         InferenceServiceSpec.model_json_schema(),
         InferenceServiceStatus.model_json_schema(),

@@ -48,7 +48,7 @@ def _of_type(kube: Kube, namespace: str, name: str, kind: str) -> Object | None:
     return found if found["spec"]["type"] == kind else None
 
 
-def test_a_gpu_is_allocated_by_the_pods_own_resource_claim(kube: Kube, namespace: str) -> None:
+def test_gpus_are_allocated_by_the_pods_own_resource_claim(kube: Kube, namespace: str) -> None:
     head: Object = {"apiVersion": "resource.k8s.io/v1"}
     kinds = {"class": "deviceclasses", "slice": "resourceslices", "template": "resourceclaimtemplates"}
     selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
@@ -57,22 +57,22 @@ def test_a_gpu_is_allocated_by_the_pods_own_resource_claim(kube: Kube, namespace
         {**head, "kind": "DeviceClass", "metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}},
     )
     pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool, "devices": [{"name": "gpu-0"}]}
+    spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool, "devices": [{"name": f"gpu-{n}"} for n in range(3)]}
     kube.apply(kinds["slice"], {**head, "kind": "ResourceSlice", "metadata": {"name": namespace}, "spec": spec})
-    request = {"name": "one", "exactly": {"deviceClassName": DRIVER}}
+    request = {"name": "two", "exactly": {"deviceClassName": DRIVER, "count": 2}}
     template = {"spec": {"devices": {"requests": [request]}}}
     kube.apply(
         kinds["template"],
         {**head, "kind": "ResourceClaimTemplate", "metadata": {"name": "gpus"}, "spec": template},
         namespace,
     )
-    claims = [{"name": "gpu", "request": "one", "resourceClaimTemplateName": "gpus"}]
-    resources = {"cpus": 1, "memory": "1Gi", "gpus": 1, "claims": claims, "gpuClaim": "gpu"}
+    claims = [{"name": "gpu", "request": "two", "resourceClaimTemplateName": "gpus"}]
+    resources = {"cpus": 1, "memory": "1Gi", "gpus": 2, "claims": claims, "gpuClaim": "gpu"}
     kube.apply("inferenceservices", service("claimed", resources=resources), namespace)
     wait_ready(kube, namespace, "claimed")
     (claim,) = kube.list("resourceclaims", namespace)
-    (given,) = claim["status"]["allocation"]["devices"]["results"]
-    assert (given["driver"], given["device"]) == (DRIVER, "gpu-0")
+    given = claim["status"]["allocation"]["devices"]["results"]
+    assert sorted((each["driver"], each["device"]) for each in given) == [(DRIVER, "gpu-0"), (DRIVER, "gpu-1")]
     (pod,) = pods(kube, namespace, "claimed")
     assert claim["status"]["reservedFor"][0]["uid"] == pod["metadata"]["uid"]
     assert pod["status"]["qosClass"] == "Guaranteed"

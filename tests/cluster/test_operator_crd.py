@@ -16,6 +16,7 @@ from devkit.cluster.service.specs import service
 CONTRACTS = Path(__file__).parents[1] / "contracts"
 CASES = yaml.safe_load((CONTRACTS / "cache_rule.yaml").read_text())
 MEMORY = yaml.safe_load((CONTRACTS / "memory.yaml").read_text())
+GPU_OPTIONS = yaml.safe_load((CONTRACTS / "gpu_options.yaml").read_text())
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,6 +59,15 @@ def test_accepted_memory_values(kube: Kube, namespace: str) -> None:
         resources = {"cpus": 1, "memory": case["memory"]}
         text = refusal(kube, namespace, service(f"memory-{number}", resources=resources))
         assert (text is None) == ("bytes" in case), (case, text)
+
+
+def test_options_must_fit_the_gpus(kube: Kube, namespace: str) -> None:
+    for number, case in enumerate(GPU_OPTIONS):
+        resources = {"cpus": 1, "memory": "1Gi", "gpus": case["gpus"]}
+        body = service(f"gpus-{number}", resources=resources, engine={"extraArgs": case["words"]})
+        text = refusal(kube, namespace, body)
+        assert (text is None) == case["accepted"], (case, text)
+        assert text is None or f"resources.gpus is {case['gpus']}" in text
 
 
 def test_defaults_are_set(kube: Kube, namespace: str) -> None:
@@ -122,6 +132,8 @@ SIDECAR = {"name": "a", "image": "x", "cpu": "1", "memory": "1Gi"}
                 ({"gpuClaim": "a"}, "gpuClaim must name one of resources.claims"),
                 ({"gpuClaim": "a", "claims": [{"name": "a", "resourceClaimName": "x"}], "gpus": 0}, "gpuClaim must"),
                 ({"claims": [{"name": "a"}]}, "exactly one of resourceClaimName and"),
+                ({"gpus": 9}, "less than or equal to 8"),
+                ({"gpus": 2, "cpuFallback": True}, "cpuFallback must not be set with several GPUs"),
                 ({"claims": [{"name": "a", "resourceClaimName": "x"}] * 2}, "Duplicate value"),
             )
         ),

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from devkit.cluster.cluster import Cluster
-from devkit.cluster.kube import ApiError, Kube, Object
+from devkit.cluster.kube import Kube, Object
 from devkit.cluster.nodes.made_up import add_node, made_up_node, wait_lost, wait_schedulable
+from devkit.cluster.service.api_versions import OLD
 from devkit.cluster.service.endpoints import ready_services
 from devkit.cluster.service.operator import OperatorProcess
 from devkit.cluster.service.pod_answers import PodAnswers
@@ -232,9 +233,7 @@ def test_a_pod_that_cannot_pull_is_replaced_when_the_pull_secret_changes(kube: K
     wait_for("a pod with the secret", has_secret)
 
 
-def test_an_engine_with_an_unused_gpu_is_not_ready_and_two_gpus_are_rejected(
-    kube: Kube, namespace: str, answers: PodAnswers
-) -> None:
+def test_an_engine_with_an_unused_gpu_is_not_ready(kube: Kube, namespace: str, answers: PodAnswers) -> None:
     page = answers.pages["/debug/state"]
     assert page is not None
     answers.pages["/debug/state"] = (200, {**page[1], "device": "cpu"})
@@ -249,8 +248,44 @@ def test_an_engine_with_an_unused_gpu_is_not_ready_and_two_gpus_are_rejected(
         assert status_of(kube, namespace, "idle")["device"] == {"asked": "auto", "used": "cpu"}
     finally:
         answers.pages["/debug/state"] = page
-    with pytest.raises(ApiError, match="an engine uses 1 GPU"):
-        kube.apply("inferenceservices", service("more", resources={**resources, "gpus": 2}), namespace)
+
+
+def restart(value: str) -> Object:
+    return {"metadata": {"annotations": {"serving.ballast.dev/restarted-at": value}}}
+
+
+def test_a_service_of_two_gpus_is_ready_when_it_uses_both(kube: Kube, namespace: str, answers: PodAnswers) -> None:
+    before = dict(answers.pages)
+    state, numa = (before[f"/debug/{name}"] for name in ("state", "numa"))
+    assert state is not None
+    assert numa is not None
+    gpus = [{"name": f"cuda:{node}", "product": "NVIDIA L4", "node": node} for node in (0, 1)]
+    resources = {"cpus": 1, "memory": "1Gi", "gpus": 2}
+    pinned = {"policy": "SingleNode", "enforcement": "Require"}
+    try:
+        answers.pages["/debug/state"] = 200, {**state[1], "device": "cuda:0"}
+        answers.pages["/debug/numa"] = 200, {**numa[1], "gpus": gpus}
+        kube.apply("inferenceservices", service("both", resources=resources, numa=pinned), namespace)
+        found = wait_condition(kube, namespace, "both", "Ready", "False", "GPUNotUsed")
+        assert "both-0: computes on cuda:0 alone, although it has 2 nvidia.com/gpu" in found["message"]
+        (pod,) = pods(kube, namespace, "both")
+        assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+
+        answers.pages["/debug/state"] = 200, {**state[1], "device": "cuda:0,cuda:1"}
+        kube.merge("inferenceservices", "both", restart("again"), namespace)
+        found = wait_condition(kube, namespace, "both", "Ready", "False", "GPUsSpanNodes")
+        assert "cuda:0 to 0, cuda:1 to 1" in found["message"]
+        status = status_of(kube, namespace, "both")
+        assert status["device"] == {"asked": "cuda", "used": "cuda:0,cuda:1"}
+        (placement,) = status["placement"]
+        assert [(gpu["name"], gpu["numaNode"]) for gpu in placement["gpus"]] == [("cuda:0", 0), ("cuda:1", 1)]
+        assert kube.get(f"inferenceservices{OLD}", "both", namespace)["status"]["placement"] == [placement]
+
+        answers.pages["/debug/numa"] = 200, {**numa[1], "gpus": [{**gpu, "node": 0} for gpu in gpus]}
+        kube.merge("inferenceservices", "both", restart("near"), namespace)
+        wait_ready(kube, namespace, "both")
+    finally:
+        answers.pages.update(before)
 
 
 def test_a_misspelt_affinity_key_is_rejected_and_serving_pods_stay(kube: Kube, namespace: str) -> None:
@@ -381,8 +416,7 @@ def test_a_new_default_image_is_not_mixed_with_the_old_one_within_a_spec(
 def test_a_requested_restart_replaces_the_pods_once(kube: Kube, namespace: str) -> None:
     serving(kube, namespace, "again", replicas=2)
     before = uids(pods(kube, namespace, "again"))
-    restarted = {"metadata": {"annotations": {"serving.ballast.dev/restarted-at": "1"}}}
-    kube.merge("inferenceservices", "again", restarted, namespace)
+    kube.merge("inferenceservices", "again", restart("1"), namespace)
     wait_for("other pods", lambda: not before & uids(pods(kube, namespace, "again")))
     wait_ready(kube, namespace, "again")
     after = uids(pods(kube, namespace, "again"))

@@ -43,13 +43,16 @@ def kinds(cluster: Cluster) -> Iterator[None]:
 
 
 def pinned_to(service: Object, answers: PodAnswers) -> None:
-    """Simulated pods report the requested CPUs and GPU on node 0 of two."""
+    """Simulated pods report the requested CPUs and GPUs: on node 0 of two, or those of several GPUs on both."""
     requested = service["spec"]["resources"]
     page = answers.pages["/debug/numa"]
     assert page is not None
     report = copy.deepcopy(page[1])
-    report["cpus"] = f"0-{requested['cpus'] - 1}"
-    report["gpu_node"] = 0 if requested["gpus"] else None
+    several = requested["gpus"] > 1
+    report["cpus"] = f"48-{47 + requested['cpus']}" if several else f"0-{requested['cpus'] - 1}"
+    report["memory_nodes"] = "0-1" if several else "0"
+    report["gpu_node"] = 0 if requested["gpus"] == 1 else None
+    report["gpus"] = [{"name": f"cuda:{n}", "product": "NVIDIA L4", "node": n % 2} for n in range(requested["gpus"])]
     report["nodes"] = [{**report["nodes"][0], "cpus": "0-63"}, {**report["nodes"][0], "node": 1, "cpus": "64-127"}]
     answers.pages["/debug/numa"] = 200, report
 

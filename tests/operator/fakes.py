@@ -84,9 +84,12 @@ class FakeApi:
         return [body for done, name, body in self.writes if (done, name) == (verb, kind)]
 
     @property
+    def status(self):
+        return self.objects["InferenceService", "s"].get("status") or {}
+
+    @property
     def conditions(self):
-        status = self.objects["InferenceService", "s"].get("status") or {}
-        return {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", [])}
+        return {c["type"]: (c["status"], c["reason"]) for c in self.status.get("conditions", [])}
 
     async def get(self, kind, namespace, name):
         self._fail("get", kind)

@@ -56,6 +56,8 @@ def test_explicit_defaults_and_fields_that_pods_do_not_use_restart_nothing(chang
         {"endpoint": {"auth": {"secretRef": {"name": "keys"}}}},
         {"scheduling": {"nodeSelector": {"a": "b"}}},
         {"numa": {"policy": "AllNodes"}},
+        {"resources": {"cpus": 32, "memory": "440Gi", "gpus": 2}},
+        {"resources": {"cpus": 32, "memory": "440Gi", "cpuFallback": True}},
     ],
     ids=str,
 )
@@ -70,7 +72,7 @@ def spec_of(name):
 EVERYTHING = spec_of("everything")
 BESIDE = (
     *("model.source.pvc", "model.source.hostPath", "model.source.builtin", "engine.placementRules.configMapRef"),
-    *("kernelCache.hostPath", "securityContext.assignedByCluster", "resources.gpuClaim"),
+    *("kernelCache.hostPath", "securityContext.assignedByCluster", "resources.gpuClaim", "resources.cpuFallback"),
     *("resources.claims[].name", "resources.claims[].resourceClaimName"),
     *(
         "model.source.huggingFace",
@@ -122,9 +124,7 @@ def changed(path, base=EVERYTHING):
     if isinstance(value, dict):
         inside[last] = {**value, "more": "x"}
     elif isinstance(value, int) and not isinstance(value, bool):
-        inside[last] = 0 if last == "gpus" else value + 1
-        if last == "gpus":
-            del inside["gpuClaim"]  # only valid with a GPU
+        inside[last] = value + 1
     elif isinstance(value, list):
         inside[last] = [*value, value[-1]]
     else:

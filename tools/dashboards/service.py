@@ -229,13 +229,12 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Experts by tier",
-                    "Routed experts in the GPU's memory, over all layers, by pod. 0: all are in host memory, as without a "
-                    "GPU.",
+                    "Routed experts in a GPU's memory, over all its layers. 0: all are in host memory, as without a GPU.",
                     (Query(f"ballast_resident_experts{{{OURS}}}", "{{pod}} {{device}}"),),
                 ),
                 Panel(
                     "Read by the GPU across PCIe",
-                    "Share of a decode step's experts in host memory that the GPU reads and computes; the CPU computes the others.",
+                    "Share of a decode step's experts in host memory that a GPU reads and computes; the CPU computes the others.",
                     (Query(f"ballast_pcie_share_ratio{{{OURS}}}", "{{pod}} {{device}}"),),
                     unit="percentunit",
                     maximum=1,
@@ -361,9 +360,9 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Expert bytes over PCIe",
-                    "Bytes of expert weights that the GPU reads from host memory: its share in decode steps, and all in "
-                    "streamed steps.",
-                    (Query(rate("ballast_expert_weight_bytes_over_pcie_total", "pod"), "{{pod}}"),),
+                    "Bytes of expert weights that a GPU reads from host memory: its share in decode steps, and all of its "
+                    "layers in streamed steps.",
+                    (Query(rate("ballast_expert_weight_bytes_over_pcie_total", "pod, device"), "{{pod}} {{device}}"),),
                     unit="Bps",
                 ),
                 Panel(

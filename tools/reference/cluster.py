@@ -57,11 +57,11 @@ def _page(definition: Schema, remark: str, describe_spec: Callable[[Schema, str]
     yield ""
     yield "## Validation rules"
     yield ""
-    written = (
-        f"- `{path}`: {rule['message'] if 'message' in rule else rule['rule']}"
-        for path, rule in rules(parts["spec"], "spec")
-    )
-    yield from dict.fromkeys(written)
+    paths: dict[str, dict[str, None]] = {}
+    for path, rule in rules(parts["spec"], "spec"):
+        message = str(rule["message"] if "message" in rule else rule["rule"])
+        paths.setdefault(message, {})[f"`{path}`"] = None
+    yield from (f"- {', '.join(found)}: {message}" for message, found in paths.items())
 
 
 def _rows(schema: Schema, part: str) -> Iterator[str]:

@@ -32,7 +32,7 @@ def made_up_node(
     name: str,
     cpus: int = 64,
     memory: str = "1Ti",
-    gpus: int = 1,
+    gpus: int = 2,
     behaviour: str = "run",
     labels: dict[str, str] | None = None,
     pods: int = 1000,

@@ -23,6 +23,7 @@ PINNED: dict[str, Any] = {
     "shared_core_cpus": "",
     "memory_nodes": "0",
     "gpu_node": None,
+    "gpus": [],
     "pinned": True,
     "pinned_reason": "each of 1 threads is pinned to its own CPU",
     "share_local": 1.0,

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints, field_validator, mode
 from ballast_operator.api.base import ApiType, Labels, ObjectName, cel, exactly_one, rules
 from ballast_operator.api.endpoint import Endpoint
 from ballast_operator.api.engine import Engine
+from ballast_operator.api.gpu_options import MAX_GPUS, check_gpu_options, gpu_option_rules
 from ballast_operator.api.model import PULLED_SOURCES, Model
 from ballast_operator.api.pod.container import EnvFrom, EnvVar, PartName, Sidecar, VolumeMount, by_key, no_two
 from ballast_operator.api.pod.probes import Probes
@@ -20,8 +21,7 @@ from ballast_operator.folders import OWN_VOLUMES, collides
 from ballast_operator.names import GROUP, OWN_VARIABLES
 from ballast_operator.quantity import parse_bytes
 
-USED_GPUS = 1
-TOO_MANY_GPUS = f"an engine uses {USED_GPUS} GPU: set {USED_GPUS}, and more replicas if one is too slow"
+FALLBACK_OF_ONE = "cpuFallback must not be set with several GPUs: --device auto uses one GPU or the CPU"
 EXACTLY_ONE_CLAIM = "exactly one of resourceClaimName and resourceClaimTemplateName must be set"
 UNKNOWN_GPU_CLAIM = "gpuClaim must name one of resources.claims, and gpus must not be 0"
 EXACTLY_ONE_CACHE = "exactly one of claimName and hostPath must be set"
@@ -83,7 +83,8 @@ class Resources(ApiType):
                 "!has(self.gpuClaim) || (self.gpus > 0 && self.claims.exists(c, c.name == self.gpuClaim))",
                 UNKNOWN_GPU_CLAIM,
                 field_path=".gpuClaim",
-            )
+            ),
+            cel("!self.cpuFallback || self.gpus <= 1", FALLBACK_OF_ONE, field_path=".cpuFallback"),
         )
     )
 
@@ -104,14 +105,13 @@ class Resources(ApiType):
     gpus: int = Field(
         default=1,
         ge=0,
-        le=64,
-        description="GPUs of one pod: 1 at most, because an engine uses one. 0: compute on the CPU.",
-        json_schema_extra=rules(cel(f"self <= {USED_GPUS}", TOO_MANY_GPUS)),
+        le=MAX_GPUS,
+        description="GPUs of one pod. Several divide the layers of the model (--device cuda). 0: compute on the CPU.",
     )
     cpu_fallback: bool = Field(
         default=False,
         description="If true, an engine that cannot use its GPU computes on the CPU, many times slower (--device "
-        "auto). Default: the engine exits, and the service is not Ready (--device cuda).",
+        "auto). Only with one GPU. Default: the engine exits, and the service is not Ready (--device cuda).",
     )
     gpu_resource_name: Annotated[
         str,
@@ -131,9 +131,16 @@ class Resources(ApiType):
     )
     gpu_claim: PartName | None = Field(
         default=None,
-        description="Name of the entry of claims that provides the GPU. The pod then requests none from a device "
-        "plugin.",
+        description="Name of the entry of claims that provides the GPUs, as many as gpus. The pod then requests none "
+        "from a device plugin.",
     )
+
+    @property
+    def gpus_text(self) -> str:
+        """The GPUs for messages, such as "2 nvidia.com/gpu"."""
+        if self.gpu_claim is None:
+            return f"{self.gpus} {self.gpu_resource_name}"
+        return f"{self.gpus} GPU{'s' if self.gpus > 1 else ''} of the claim {self.gpu_claim}"
 
     @field_validator("claims")
     @classmethod
@@ -147,12 +154,11 @@ class Resources(ApiType):
             raise ValueError(f"gpuClaim ({self.gpu_claim}): {UNKNOWN_GPU_CLAIM}")
         return self
 
-    @field_validator("gpus")
-    @classmethod
-    def _no_more_gpus_than_are_used(cls, gpus: int) -> int:
-        if gpus > USED_GPUS:
-            raise ValueError(f"gpus ({gpus}): {TOO_MANY_GPUS}")
-        return gpus
+    @model_validator(mode="after")
+    def _fallback_of_one_gpu(self) -> Resources:
+        if self.cpu_fallback and self.gpus > 1:
+            raise ValueError(f"gpus ({self.gpus}): {FALLBACK_OF_ONE}")
+        return self
 
     @field_validator("memory")
     @classmethod
@@ -167,10 +173,10 @@ class Numa(ApiType):
 
     policy: Literal["SingleNode", "AllNodes"] = Field(
         default="SingleNode",
-        description="SingleNode: CPUs, memory and GPU of one NUMA node; if the pod's CPUs belong to several nodes and "
-        "one has a core for each thread, the engine keeps threads and weights there (--numa single). AllNodes: CPUs "
-        "of several nodes, experts divided among them (--numa auto); the kubelet's single-numa-node policy rejects "
-        "such a pod.",
+        description="SingleNode: CPUs, memory and GPUs of one NUMA node; with CPUs of several, the engine keeps "
+        "threads and weights on one that has a core for each thread (--numa single). AllNodes: CPUs and GPUs of "
+        "several nodes, experts divided among them (--numa auto); the kubelet's single-numa-node policy rejects such "
+        "a pod.",
     )
     enforcement: Literal["Require", "Prefer", "Off"] = Field(
         default="Prefer",
@@ -295,6 +301,7 @@ class InferenceServiceSpec(ApiType):
                 "s.volumeMounts.all(m, self.volumes.exists(v, v.name == m.name)))",
                 f"sidecars[].{UNKNOWN_VOLUME}",
             ),
+            *gpu_option_rules(),
         )
     )
 
@@ -428,6 +435,11 @@ class InferenceServiceSpec(ApiType):
         for mount in (*self.volume_mounts, *(mount for sidecar in self.sidecars for mount in sidecar.volume_mounts)):
             if mount.name not in known:
                 raise ValueError(f"{mount.mount_path}: {UNKNOWN_VOLUME}, but {mount.name} is not one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _options_fit_the_gpus(self) -> InferenceServiceSpec:
+        check_gpu_options(self.resources.gpus, self.engine.extra_args)
         return self
 
     @model_validator(mode="after")

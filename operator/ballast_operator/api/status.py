@@ -11,7 +11,8 @@ from ballast_operator.api.base import ApiType
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 MAX_MESSAGE = 32768
-MAX_DEVICE = 64
+MAX_DEVICE = 128
+MAX_GPUS_SHOWN = 64
 
 
 class Condition(ApiType):
@@ -33,6 +34,21 @@ class Condition(ApiType):
     )
 
 
+class GpuPlacement(ApiType):
+    """One GPU of a pod."""
+
+    name: Annotated[str, StringConstraints(max_length=MAX_DEVICE)] = Field(description="Such as cuda:0.")
+    product: Annotated[str, StringConstraints(max_length=MAX_DEVICE)] | None = Field(
+        default=None, description="Such as NVIDIA H200; absent if unknown."
+    )
+    numa_node: int | None = Field(
+        default=None,
+        validation_alias="numaNode",
+        serialization_alias="numaNode",
+        description="Its NUMA node; absent if unknown.",
+    )
+
+
 class PodPlacement(ApiType):
     """CPUs and memory of one pod, as its process reports them."""
 
@@ -44,7 +60,13 @@ class PodPlacement(ApiType):
         default=None,
         validation_alias="gpuNUMANode",
         serialization_alias="gpuNUMANode",
-        description="NUMA node of the GPU; absent if there is no GPU or the node is unknown.",
+        description="NUMA node of all GPUs; absent if it is unknown or there is none.",
+    )
+    gpus: list[GpuPlacement] | None = Field(
+        default=None,
+        max_length=MAX_GPUS_SHOWN,
+        description="GPUs that the engine uses, in the order of their layers.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     local_percent: int | None = Field(
         default=None,
@@ -69,7 +91,7 @@ class Effective(ApiType):
         description="Part of resources.memory that the engine plans to use, as in `ballast plan`.",
     )
     planned_gpu_memory: Annotated[str, StringConstraints(max_length=32)] | None = Field(
-        default=None, description="GPU memory that the engine plans to use; absent without a GPU."
+        default=None, description="Memory of all GPUs that the engine plans to use; absent without a GPU."
     )
     guaranteed_prompt_tokens: int = Field(ge=0, description="Maximum prompt length of each of these requests.")
 
@@ -77,11 +99,12 @@ class Effective(ApiType):
 class Device(ApiType):
     """The devices that the engines compute on."""
 
-    asked: str = Field(max_length=64, description="Device that the spec requests: cpu, cuda or auto.")
+    asked: str = Field(max_length=MAX_DEVICE, description="Device that the spec requests: cpu, cuda or auto.")
     used: str | None = Field(
         default=None,
         max_length=1024,
-        description="Devices that the running engines report; more than one while they differ.",
+        description="Devices that the running engines report, such as cuda:0,cuda:1; semicolons separate those of "
+        "engines that differ.",
     )
 
 

@@ -159,11 +159,20 @@ def _pod_lines(seen: Seen) -> Iterator[str]:
     uid = seen.service["metadata"]["uid"]
     ours = [body for body in seen.pods if (controller_of(body) or {}).get("uid") == uid]
     pods = sorted(map(Pod.from_api, ours), key=lambda pod: (pod.ready, pod.replica, pod.attempt))
+    placements = {found["pod"]: found for found in (seen.service.get("status") or {}).get("placement") or ()}
     for pod in pods[:MAX_PODS]:
         age = _age(pod.body["metadata"].get("creationTimestamp"), seen.now)
-        yield f"{pod.name:20} {age:>4}  on {pod.node or 'no node'}: {_state(pod)}"
+        gpus = _gpus(placements.get(pod.name, {})) if pod.ready else ""
+        yield f"{pod.name:20} {age:>4}  on {pod.node or 'no node'}: {_state(pod)}{gpus}"
     if len(pods) > MAX_PODS:
         yield f"and {len(pods) - MAX_PODS} more"
+
+
+def _gpus(placement: Mapping[str, Any]) -> str:
+    """The GPUs of a pod with their NUMA nodes; empty without any."""
+    return "".join(
+        f", {gpu['name']} on NUMA node {gpu.get('numaNode', 'unknown')}" for gpu in placement.get("gpus") or ()
+    )
 
 
 def _state(pod: Pod) -> str:

@@ -20,7 +20,7 @@ from ballast_operator.control.applying.outcome import REFUSED, Outcome
 from ballast_operator.control.applying.pods import apply_rollout, heal_pods, is_acceptable
 from ballast_operator.control.applying.pull import pull_model
 from ballast_operator.control.applying.status_writer import StatusWriter
-from ballast_operator.control.applying.successor import end_image_check, why_not_startable
+from ballast_operator.control.applying.successor import end_image_check, why_not_startable, why_unplaced
 from ballast_operator.control.deciding.live_endpoints import load_balancer_addresses, pods_behind, why_not_behind
 from ballast_operator.control.deciding.live_pod import Pod, current_pods, image_in_use
 from ballast_operator.control.deciding.lost_node import doubtful_nodes, why_lost
@@ -216,6 +216,7 @@ class Reconciler:
             addresses=load_balancer_addresses(seen.children.get((SERVICE, service.ref.name))),
             lost_nodes=await self._lost_nodes(service, seen, reports),
             no_capacity=no_capacity,
+            unplaced=await why_unplaced(self.api, service, current, state, self.state.nodes_changed),
             held=held,
             pulled=pulled,
         )

@@ -53,6 +53,9 @@ class ServiceState:
     """The revision of the history that was last written or found to be the newest."""
     checks_images: bool = True
     """Whether there may be a pod that checks images: a new operator does not know."""
+    unplaced: tuple[tuple[str, float | None], str | None] | None = None
+    """Why no node could run a pod that the scheduler cannot place, with the pod's uid and the change of nodes before
+    which this was found."""
     refused: bool = False
     """The next pods wait for a node: changes of nodes matter."""
 

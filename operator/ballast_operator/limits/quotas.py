@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from ballast_operator.names import ANNOTATION_CLAIMED_GPUS
 from ballast_operator.pod_requests import pod_requests
 from ballast_operator.quantity import parse_count
 
@@ -41,12 +42,14 @@ def why_over_quota(limits: Mapping[str, str], live: Iterable[Mapping[str, Any]],
 
 
 def usage(pod: Mapping[str, Any]) -> dict[str, Decimal]:
-    """The amounts that one pod takes. Each claim of devices counts as a GPU: its devices are not known."""
+    """The amounts that one pod takes. A claim of devices counts as the GPUs that its service declares, or as one."""
     spec = pod["spec"]
+    claimed = str((pod["metadata"].get("annotations") or {}).get(ANNOTATION_CLAIMED_GPUS, ""))
+    claims = len(spec.get("resourceClaims") or ())
     found = {
         **dict.fromkeys(KEYS, Decimal(0)),
         "pods": Decimal(1),
-        "gpus": Decimal(len(spec.get("resourceClaims") or ())),
+        "gpus": Decimal(max(claims, int(claimed)) if claims and claimed.isdecimal() else claims),
     }
     for name, amount in pod_requests(spec).items():
         if (key := _key_of(name)) is not None:

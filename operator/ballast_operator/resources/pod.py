@@ -19,6 +19,7 @@ from ballast_operator.names import (
     ADMIN_PORT,
     ADMIN_PORT_NAME,
     ANNOTATION_ATTEMPT,
+    ANNOTATION_CLAIMED_GPUS,
     ANNOTATION_FAILURES,
     ANNOTATION_POD_METADATA,
     ANNOTATION_SETTINGS_HASH,
@@ -101,6 +102,7 @@ def build_pod(service: InferenceService, options: ChildOptions, attempt: Attempt
     metadata["annotations"] = {
         **spec.pod_metadata.annotations,
         **({ANNOTATION_POD_METADATA: requested_metadata(spec)} if spec.pod_metadata != PodMetadata() else {}),
+        **({ANNOTATION_CLAIMED_GPUS: str(_claimed_gpus(spec))} if spec.resources.claims else {}),
         ANNOTATION_SPEC_HASH: spec_hash(spec),
         ANNOTATION_SETTINGS_HASH: settings_hash(spec),
         ANNOTATION_ATTEMPT: str(attempt.number),
@@ -214,6 +216,12 @@ def _pulled_env(service: InferenceService) -> list[dict[str, Any]]:
 
 def _http_get(path: str) -> dict[str, Any]:
     return {"httpGet": {"path": path, "port": ADMIN_PORT_NAME}}
+
+
+def _claimed_gpus(spec: InferenceServiceSpec) -> int:
+    """The GPUs of all claims. Those of other claims than gpuClaim are not known; each counts as one."""
+    resources = spec.resources
+    return sum(resources.gpus if claim.name == resources.gpu_claim else 1 for claim in resources.claims)
 
 
 def _pod_claim(claim: DeviceClaim) -> dict[str, Any]:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from ballast._core import kernels, numa
-from ballast.host.numa import plan_threads, read_gpu_node
+from ballast.host.numa import common_node, plan_threads, read_gpus
 from ballast.host.numa_mode import NumaMode
 
 log = logging.getLogger(__name__)
 
 
 def start_threads(
-    num_threads: int, mode: NumaMode, topology: numa.Topology | None = None, *, adopt_caller: bool = True
+    num_threads: int,
+    mode: NumaMode,
+    topology: numa.Topology | None = None,
+    gpus: Sequence[str] = (),
+    *,
+    adopt_caller: bool = True,
 ) -> tuple[kernels.ThreadPool, str]:
     """A pool of `num_threads`, and why its threads are not pinned ("" if they are).
 
     Unless mode is "off" or `adopt_caller` is False, the calling thread becomes the pool's first thread permanently; it
-    should then be the thread that makes all calls. `topology` None: the machine's own topology, and where its GPU is
-    attached.
+    should then be the thread that makes all calls. `topology` None: the machine's own. `gpus`: the model's, such as
+    "cuda:0"; their node is preferred by mode "single".
     """
-    gpu_node = read_gpu_node() if topology is None else None
-    plan = plan_threads(topology or numa.read_topology(), num_threads, mode, gpu_node)
+    plan = plan_threads(topology or numa.read_topology(), num_threads, mode, common_node(read_gpus(gpus)))
     refusal = ""
     if plan.placement is None:
         pool = kernels.ThreadPool(num_threads)

@@ -6,10 +6,20 @@ import ctypes
 import os
 import shutil
 import sysconfig
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from ballast.errors import ConfigError, EngineDeadError, first_line, how_to_install
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """A device as CUDA's driver names it."""
+
+    product: str
+    pci_address: str
+    """As in /sys/bus/pci/devices, such as "0000:c1:00.0"."""
 
 
 def check_device(name: str) -> None:
@@ -59,6 +69,21 @@ def _driver_devices() -> int | str:
         return count.value or "NVIDIA's driver has no GPU for this process"
     driver.cuGetErrorString(code, ctypes.byref(text))
     return f"NVIDIA's driver reports: {text.value.decode() if text.value else f'error {code}'}"
+
+
+@cache
+def identify_gpu(name: str) -> GpuIdentity | None:
+    """What CUDA's driver knows about "cuda:N", without using the device; None if the driver does not offer it."""
+    if num_visible_gpus() <= _index(name):
+        return None
+    driver, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
+    product, address = ctypes.create_string_buffer(128), ctypes.create_string_buffer(32)
+    code = (
+        driver.cuDeviceGet(ctypes.byref(device), _index(name))
+        or driver.cuDeviceGetName(product, len(product), device)
+        or driver.cuDeviceGetPCIBusId(address, len(address), device)
+    )
+    return None if code else GpuIdentity(product.value.decode(), address.value.decode().lower())
 
 
 def driver_library() -> Path:

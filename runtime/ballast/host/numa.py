@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ballast._core import numa
+from ballast.host.gpu import GpuIdentity, identify_gpu
 from ballast.host.numa_mode import NumaMode
 
 THREAD_NAME = "ballast-cpu-"
@@ -25,7 +26,7 @@ class ThreadPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightMemory:
-    """Address ranges of a loaded model's weights."""
+    """Where a loaded model's weights are: address ranges in host memory, and GPUs."""
 
     experts: Mapping[int, Sequence[numa.Range]] = field(default_factory=dict)
     """Node → ranges that the node's threads read. UNKNOWN_NODE: any thread may read them."""
@@ -33,6 +34,8 @@ class WeightMemory:
     """The other weights; any thread may read them."""
     pinned_bytes: int = 0
     """Bytes of experts in memory that is pinned for a GPU."""
+    gpus: Sequence[str] = ()
+    """The GPUs that the model uses, such as "cuda:0", in the order of their layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,16 @@ class ComputeThread:
 
     name: str
     cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReport:
+    """One GPU that the model uses. None: unknown."""
+
+    name: str
+    """"cuda:N"."""
+    product: str | None
+    node: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +81,7 @@ class NumaReport:
     """The subset of `cpus` whose core has another CPU that only other processes may use."""
     memory_nodes: tuple[int, ...]
     nodes: tuple[NodeReport, ...]
-    gpu_node: int | None
+    gpus: tuple[GpuReport, ...]
     threads: tuple[ComputeThread, ...]
     pinned: bool
     pinned_reason: str
@@ -76,13 +89,18 @@ class NumaReport:
     share_local: float | None
     """Probability that a resident byte of the weights is on the node of the thread that reads it; None if unknown."""
 
+    @property
+    def gpu_node(self) -> int | None:
+        """The node of all GPUs; None if there is none, a node is unknown, or they are on several nodes."""
+        return common_node(self.gpus)
+
 
 def plan_threads(topology: numa.Topology, num_threads: int, mode: NumaMode, gpu_node: int | None = None) -> ThreadPlan:
     """Decide whether and where to pin `num_threads` threads. Pure.
 
     Threads are pinned if they fill the cores or span several nodes. Fewer threads on one node are not pinned, because
     two programs that each use half of the cores would be pinned to the same half. With mode "single" all threads run on
-    one node that has a core for each: `gpu_node`, the GPU's node, otherwise the node with the most cores."""
+    one node that has a core for each: `gpu_node`, the GPUs' node, otherwise the node with the most cores."""
     num_nodes = sum(1 for node in topology.nodes if node.cores)
     if mode == "off":
         return ThreadPlan(None, "numa is off")
@@ -180,7 +198,7 @@ def read_report(memory: WeightMemory, why_not_pinned: str = "", root: Path = Pat
             )
             for node in [*topology.nodes, *(numa.Node(index, [], [], index in memory_nodes) for index in hidden)]
         ),
-        gpu_node=read_gpu_node(root),
+        gpus=read_gpus(memory.gpus, root),
         threads=threads,
         pinned=pinned,
         pinned_reason=reason if pinned or not (threads and why_not_pinned) else f"{reason}: {why_not_pinned}",
@@ -213,16 +231,30 @@ def read_threads(root: Path = Path("/")) -> Iterable[ComputeThread]:
     return sorted(found, key=lambda thread: int(thread.name.removeprefix(THREAD_NAME)))
 
 
-def read_gpu_node(root: Path = Path("/")) -> int | None:
-    """The node that NVIDIA's GPUs are attached to; None if there is no GPU, if the node is unknown, or if the GPUs are
-    on several nodes."""
-    nodes = set()
-    for gpu in (root / "proc/driver/nvidia/gpus").glob("*"):
-        try:
-            nodes.add(int((root / "sys/bus/pci/devices" / gpu.name.lower() / "numa_node").read_text()))
-        except (OSError, ValueError):
-            nodes.add(numa.UNKNOWN_NODE)
-    node = nodes.pop() if len(nodes) == 1 else numa.UNKNOWN_NODE
+def read_gpus(
+    names: Iterable[str], root: Path = Path("/"), identify: Callable[[str], GpuIdentity | None] = identify_gpu
+) -> tuple[GpuReport, ...]:
+    """Product and node of these GPUs, such as "cuda:0". `identify`: asks CUDA's driver."""
+    found = []
+    for name in names:
+        known = identify(name)
+        node = None if known is None else _device_node(root / "sys/bus/pci/devices" / known.pci_address)
+        found.append(GpuReport(name, None if known is None else known.product, node))
+    return tuple(found)
+
+
+def common_node(gpus: Iterable[GpuReport]) -> int | None:
+    """The node of all these GPUs; None if there is none, a node is unknown, or they are on several nodes."""
+    nodes = {gpu.node for gpu in gpus}
+    return nodes.pop() if len(nodes) == 1 else None
+
+
+def _device_node(folder: Path) -> int | None:
+    """The node of a PCI device; None if the system does not know it, as on many virtual machines."""
+    try:
+        node = int((folder / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
     return None if node == numa.UNKNOWN_NODE else node
 
 

@@ -224,8 +224,10 @@ class EngineView(_Open):
 
 
 class NumaView(_Open):
-    """CPUs of the threads and NUMA nodes of the memory."""
+    """CPUs of the threads and NUMA nodes of the memory and the GPUs."""
 
     cpus: str
+    gpus: list[dict[str, Any]]
+    """The GPUs that the model uses, each with its `name`, `product` and NUMA `node`; null for unknown values."""
     nodes: list[dict[str, Any]]
     threads: list[dict[str, Any]]

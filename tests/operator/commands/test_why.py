@@ -88,6 +88,13 @@ def test_each_pod_shows_why_it_waits_and_ready_pods_are_last():
     assert lines[at + 3].endswith("ready")
 
 
+def test_a_ready_pod_shows_its_gpus_and_their_numa_nodes():
+    found = seen(NOT_READY, pods=[pod("s-0", conditions=[{"type": "Ready", "status": "True"}])])
+    gpus = [{"name": "cuda:0", "numaNode": 1}, {"name": "cuda:1"}]
+    found.service["status"]["placement"] = [{"pod": "s-0", "gpus": gpus}]
+    assert screen(found)[-1].endswith(": ready, cuda:0 on NUMA node 1, cuda:1 on NUMA node unknown")
+
+
 def test_only_the_last_events_are_shown_with_the_newest_at_the_end():
     events = [
         {

@@ -100,6 +100,30 @@ def test_a_temporary_error_does_not_change_the_status(failing, status):
     assert api.conditions == {}
 
 
+def test_a_pod_without_a_node_reports_whether_it_would_fit_an_empty_one():
+    api = FakeApi(custom_resource(resources={"cpus": 2, "memory": "1Gi", "gpus": 2}))
+    api.add_children()
+    body = api.add_pod(ready=False)
+    del body["spec"]["nodeName"]
+    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
+    body["status"] = {"phase": "Pending", "conditions": [why]}
+    allocatable = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "1"}
+    for name in ("n1", "n2"):
+        api.put({"kind": "Node", "metadata": {"name": name, "uid": name}, "status": {"allocatable": allocatable}})
+    step = reconciler(api)
+    run(step)
+    assert api.conditions["Scheduled"] == ("False", "Unschedulable")
+    message = next(c["message"] for c in api.status["conditions"] if c["type"] == "Scheduled")
+    assert "0/2 nodes are available; even without other pods, none of 2 nodes could run the pod" in message
+    assert "2 with less nvidia.com/gpu than the pod requests, 1 of 2" in message
+    larger = {**api.objects["Node", "n1"], "status": {"allocatable": {**allocatable, "nvidia.com/gpu": "2"}}}
+    api.put(larger)
+    step.state.nodes_changed = 1.0
+    run(step)
+    message = next(c["message"] for c in api.status["conditions"] if c["type"] == "Scheduled")
+    assert message.endswith("0/2 nodes are available")
+
+
 def test_a_pod_that_cannot_be_created_is_reported_and_retried():
     api = FakeApi(custom_resource(), {("create", "Pod"): 500})
     with pytest.raises(ApiError, match="create pods"):

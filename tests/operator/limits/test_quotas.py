@@ -36,6 +36,19 @@ def test_a_pod_requests_the_sum_of_its_containers():
     assert usage(pod(resources={"cpus": 1, "memory": "1Gi", **claims}))["gpus"] == 1
 
 
+def test_all_gpus_of_a_pod_count_those_of_claims_too():
+    base = {"cpus": 1, "memory": "1Gi", "gpus": 2}
+    assert usage(pod(resources=base))["gpus"] == 2
+    gpu, net = ({"name": name, "resourceClaimTemplateName": name} for name in ("gpu", "net"))
+    assert usage(pod(resources={**base, "claims": [gpu, net], "gpuClaim": "gpu"}))["gpus"] == 3
+    assert usage(pod(resources={**base, "claims": [net]}))["gpus"] == 3
+    lowered = pod(resources={**base, "claims": [gpu], "gpuClaim": "gpu"})
+    lowered["metadata"]["annotations"]["serving.ballast.dev/claimed-gpus"] = "0"
+    assert usage(lowered)["gpus"] == 1, "each claim counts, as in pods of older operators"
+    two = pod(resources=base)
+    assert "gpus: 2 of 3 are used and the pod requests 2" in str(why_over_quota({"gpus": "3"}, [two], two))
+
+
 def test_an_exceeded_quota_is_reported_with_its_numbers():
     one = pod(resources={"cpus": 4, "memory": "10Gi", "gpus": 1})
     assert why_over_quota({"gpus": "2", "cpus": "8", "memory": "20Gi", "pods": "2"}, [one], one) is None

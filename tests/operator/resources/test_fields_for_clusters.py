@@ -35,6 +35,14 @@ def test_users_and_groups_come_from_the_image_the_spec_or_the_cluster():
         service(securityContext={"runAsUser": 0})
 
 
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_a_pod_gets_all_gpus_and_the_engine_uses_them(gpus):
+    (engine,) = built(resources={**GPU, "gpus": gpus})["containers"]
+    for amounts in (engine["resources"]["requests"], engine["resources"]["limits"]):
+        assert amounts["nvidia.com/gpu"] == str(gpus)
+    assert engine["args"][engine["args"].index("--device") + 1] == "cuda"
+
+
 def test_a_claim_brings_the_gpu_instead_of_a_device_plugin():
     pod = built(resources={**GPU, "claims": [{**CLAIM, "request": "one"}], "gpuClaim": "gpu"})
     (engine,) = pod["containers"]
@@ -56,6 +64,8 @@ def test_a_claim_without_a_gpu_is_used_together_with_the_device_plugin():
         ({"claims": [CLAIM], "gpuClaim": "other"}, "gpuClaim"),
         ({"claims": [CLAIM], "gpuClaim": "gpu", "gpus": 0}, "gpus must not be 0"),
         ({"claims": [CLAIM, CLAIM]}, "gpu is listed twice"),
+        ({"gpus": 9}, "less than or equal to 8"),
+        ({"gpus": 2, "cpuFallback": True}, "cpuFallback must not be set with several GPUs"),
         ({"claims": [{"name": "gpu"}]}, "exactly one of resourceClaimName and"),
         ({"claims": [{**CLAIM, "resourceClaimName": "x"}]}, "exactly one of resourceClaimName and"),
     ],

@@ -14,15 +14,18 @@ import pytest
 
 from ballast._core.numa import UNKNOWN_NODE as ANY
 from ballast._core.numa import Node, Topology
+from ballast.host.gpu import GpuIdentity, identify_gpu
 from ballast.host.numa import (
     ComputeThread,
+    GpuReport,
     NumaReport,
     WeightMemory,
+    common_node,
     format_cpus,
     judge_pinning,
     local_share,
     plan_threads,
-    read_gpu_node,
+    read_gpus,
     read_report,
 )
 from ballast.host.numa_mode import NumaMode
@@ -131,8 +134,6 @@ PINNED_POD = {
     "proc/self/task/9/status": "Name:\tballast-cpu-0\nCpus_allowed_list:\t2\n",
     "sys/devices/system/node/node0/cpulist": "0-1\n",
     "sys/devices/system/node/node1/cpulist": "2-3\n",
-    "proc/driver/nvidia/gpus/0000:C1:00.0/information": "Model: \t\t NVIDIA H200\n",
-    "sys/bus/pci/devices/0000:c1:00.0/numa_node": "1\n",
 }
 """What a process sees that may use only node 1 of two."""
 
@@ -152,7 +153,7 @@ def test_no_memory_is_local_to_threads_whose_nodes_memory_is_forbidden(tmp_path:
 
 def test_a_pod_pinned_to_one_node_is_reported_as_such(tmp_path: Path) -> None:
     report = read_report(WeightMemory(), root=plant(tmp_path, PINNED_POD))
-    assert (report.cpus, report.memory_nodes, report.gpu_node) == ((2, 3), (1,), 1)
+    assert (report.cpus, report.memory_nodes) == ((2, 3), (1,))
     assert [(thread.name, thread.cpus) for thread in report.threads] == [
         ("ballast-cpu-0", (2,)),
         ("ballast-cpu-10", (3,)),
@@ -201,16 +202,44 @@ def test_memory_is_reported_on_its_node_where_sys_is_hidden(tmp_path: Path) -> N
     assert on_nodes == pytest.approx(array.nbytes, rel=0.05)
 
 
+def identify(name: str) -> GpuIdentity | None:
+    """As the driver of a machine with two GPUs."""
+    known = {"cuda:0": "0000:c1:00.0", "cuda:1": "0000:01:00.0"}
+    return GpuIdentity("NVIDIA H200", known[name]) if name in known else None
+
+
+def gpus(root: Path, names: list[str], **numa_nodes: str) -> tuple[GpuReport, ...]:
+    files = {f"sys/bus/pci/devices/0000:{bus}:00.0/numa_node": text for bus, text in numa_nodes.items()}
+    return read_gpus(names, plant(root, files), identify)
+
+
+def test_each_gpu_that_is_used_has_its_own_node(tmp_path: Path) -> None:
+    both = gpus(tmp_path, ["cuda:1", "cuda:0"], **{"c1": "1\n", "01": "0\n"})
+    assert both == (GpuReport("cuda:1", "NVIDIA H200", 0), GpuReport("cuda:0", "NVIDIA H200", 1))
+    assert common_node(both) is None
+    assert common_node(both[:1]) == 0, "a GPU that the model does not use does not matter"
+    assert common_node(gpus(tmp_path, ["cuda:1", "cuda:0"], c1="0\n")) == 0
+
+
 @pytest.mark.parametrize("numa_node", ["-1\n", ""])
 def test_a_gpu_with_an_unknown_numa_node_has_none(tmp_path: Path, numa_node: str) -> None:
-    root = plant(tmp_path, PINNED_POD | {"sys/bus/pci/devices/0000:c1:00.0/numa_node": numa_node})
-    assert read_gpu_node(root) is None
+    found = gpus(tmp_path, ["cuda:0", "cuda:1"], **{"c1": numa_node, "01": "0\n"})
+    assert [gpu.node for gpu in found] == [None, 0]
+    assert common_node(found) is None
 
 
-def test_gpus_on_two_nodes_have_no_common_node(tmp_path: Path) -> None:
-    second = {"proc/driver/nvidia/gpus/0000:01:00.0/x": "", "sys/bus/pci/devices/0000:01:00.0/numa_node": "0\n"}
-    assert read_gpu_node(plant(tmp_path, PINNED_POD | second)) is None
-    assert read_gpu_node(tmp_path / "elsewhere") is None
+def test_a_gpu_that_the_driver_does_not_offer_is_reported_by_name(tmp_path: Path) -> None:
+    assert gpus(tmp_path, ["cuda:2"]) == (GpuReport("cuda:2", None, None),)
+    assert identify_gpu("cuda:999") is None
+    assert common_node(()) is None
+
+
+@pytest.mark.gpu
+def test_the_driver_names_a_gpu_by_product_and_pci_address() -> None:
+    found = identify_gpu("cuda:0")
+    assert found is not None
+    assert found.product.startswith("NVIDIA")
+    assert Path("/sys/bus/pci/devices", found.pci_address).is_dir()
 
 
 # --- the probe ---------------------------------------------------------------------------------------------------
@@ -311,7 +340,7 @@ def test_a_server_reports_its_threads_and_weights_as_they_are() -> None:
     weights = {node["node"]: node["weight_bytes"] for node in report["nodes"]}
     assert sum(weights.values()) >= sum(experts.values()) > 0
     assert 0 < report["share_local"] <= 1
-    assert report["gpu_node"] is None or report["gpu_node"] >= 0
+    assert (report["gpu_node"], report["gpus"]) == (None, [])
     for node, num_bytes in experts.items():
         assert metrics[f'ballast_numa_expert_bytes{{node="{node}"}}'] > 0 or num_bytes == 0
     assert metrics["ballast_numa_mempolicy_available"] == float(report["mempolicy_available"])

@@ -54,6 +54,20 @@ async def why_not_startable(
     return None if found is None else Finding("False", *found)
 
 
+async def why_unplaced(
+    api: Api, service: InferenceService, pods: Sequence[Pod], state: ServiceState, nodes_changed: float | None
+) -> str | None:
+    """The reason why no node could run the first pod that the scheduler cannot place, even without other pods; None if
+    one could, or if this is unknown. Nodes are read again after they have changed."""
+    pod = next((pod for pod in pods if pod.unschedulable is not None), None)
+    if pod is None:
+        return None
+    asked = pod.uid, nodes_changed
+    if state.unplaced is None or state.unplaced[0] != asked:
+        state.unplaced = asked, await _why_no_node(api, service, pod.body)
+    return state.unplaced[1]
+
+
 async def end_image_check(api: Api, service: InferenceService, state: ServiceState, outcome: Outcome) -> None:
     """Delete the pod that checks images, if there may be one."""
     if not state.checks_images:
@@ -68,13 +82,13 @@ async def end_image_check(api: Api, service: InferenceService, state: ServiceSta
     state.checks_images = False
 
 
-async def _why_no_node(api: Api, service: InferenceService, successor: Mapping[str, Any]) -> str | None:
+async def _why_no_node(api: Api, service: InferenceService, pod: Mapping[str, Any]) -> str | None:
     try:
         nodes = await api.list_all(NODE)
     except ApiError as error:
         log.warning("the nodes cannot be read", extra={"service": str(service.ref), "error": str(error)})
         return None
-    return why_no_node(successor, nodes) if nodes else None
+    return why_no_node(pod, nodes) if nodes else None
 
 
 async def _missing_claim(api: Api, service: InferenceService, successor: Mapping[str, Any]) -> str | None:

@@ -78,8 +78,10 @@ def _mismatches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[st
         yield "cordoned"
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     for name, requested in pod_requests(spec).items():
-        if parse_count(str(allocatable.get(name, "0"))) < requested:
-            yield f"with less {name} than the pod requests"
+        available = parse_count(str(allocatable.get(name, "0")))
+        if available < requested:
+            of_devices = f", {available:f} of {requested:f}" if "/" in name else ""
+            yield f"with less {name} than the pod requests{of_devices}"
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

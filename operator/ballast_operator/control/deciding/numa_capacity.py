@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from ballast_operator.api.spec import InferenceServiceSpec
@@ -24,6 +26,7 @@ def why_no_capacity(
     requests = requested_resources(spec)
     zones_by_node = {topology["metadata"]["name"]: _zones(topology) for topology in topologies}
     closest: list[tuple[int, str]] = []
+    divided: list[str] = []
     for node in nodes:
         if not spec.scheduling.node_selector.items() <= labels_of(node).items():
             continue
@@ -38,10 +41,13 @@ def why_no_capacity(
             if not short:
                 return None
             closest.append((len(short), f"{name} {zone} lacks {', '.join(short)}"))
+        if not _short(requests, _sum(zones.values())):
+            divided.append(name)
     if not closest:
         return None
     requested = ", ".join(f"{text} {name}" for name, text in requests.items())
-    return f"no NUMA node has {requested} free; closest: {min(closest)[1]} (free of requested)"
+    several = f"; {divided[0]} has it on several, which numa.policy AllNodes allows" if divided else ""
+    return f"no NUMA node has {requested} free; closest: {min(closest)[1]} (free of requested){several}"
 
 
 def _zones(topology: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -51,6 +57,14 @@ def _zones(topology: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         for zone in topology.get("zones") or []
         if zone.get("type") == "Node"
     }
+
+
+def _sum(zones: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    total: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for free in zones:
+        for name, amount in free.items():
+            total[name] += parse_count(amount)
+    return {name: f"{amount:f}" for name, amount in total.items()}
 
 
 def _short(requests: Mapping[str, str], free: Mapping[str, str]) -> list[str]:

@@ -53,6 +53,8 @@ class Evidence:
     """Message about other installs of the operator that watch the service; None if there are none."""
     no_capacity: str | None = None
     """The reason why no NUMA node has capacity for a pod, if the cluster reports it."""
+    unplaced: str | None = None
+    """The reason why no node could run a pod that the scheduler cannot place, even without other pods."""
     held: Finding | None = None
     """The reason why no further serving pod is replaced: its successor could not start."""
     idle_s: float = 0.0

@@ -147,7 +147,8 @@ def _scheduled(service: InferenceService, seen: Evidence, current: Mapping[int, 
     for pod in current.values():
         if pod.unschedulable is not None:
             hint = f"; {seen.no_capacity}" if seen.no_capacity else ""
-            return Finding("False", "Unschedulable", f"{pod.name}: {pod.unschedulable}{hint}")
+            alone = f"; even without other pods, {seen.unplaced}" if seen.unplaced else ""
+            return Finding("False", "Unschedulable", f"{pod.name}: {pod.unschedulable}{hint}{alone}")
     if seen.rollout.earlier_owner_pods:
         return Finding("False", "EarlierPodRemains", _why_missing(seen))
     if missing and seen.no_capacity is not None:
@@ -195,7 +196,7 @@ def _where(pods: Sequence[Pod]) -> str:
 
 def _refusal(service: InferenceService, pod: Pod) -> str:
     resources = service.spec.resources
-    gpus = f", {resources.gpus} {resources.gpu_resource_name}" if resources.gpus else ""
+    gpus = f", {resources.gpus_text}" if resources.gpus else ""
     hint = REFUSAL_HINTS.get(pod.reason, "")
     if pod.reason == "TopologyAffinityError" and service.spec.numa.policy != "SingleNode":
         hint = SEVERAL_NODES_REFUSED
@@ -272,14 +273,32 @@ def _runtime_class_hint(service: InferenceService, ended: ContainerExit) -> str:
 
 
 def _on_its_device(service: InferenceService, pod: Pod, report: PodReport | None) -> Finding:
+    """Whether the engine uses as many GPUs as the spec requests. Older runtimes do not report it."""
+    resources = service.spec.resources
     chosen = any(word.partition("=")[0] == "--device" for word in service.spec.engine.extra_args)
-    if requested_device(service.spec) != "cuda" or chosen or report is None or report.device != "cpu":
+    if requested_device(service.spec) != "cuda" or chosen or report is None or report.device is None:
         return Finding("True", "Loaded")
+    count = 0 if report.device == "cpu" else len(report.device.split(","))
+    if count == resources.gpus:
+        return Finding("True", "Loaded")
+    if count > resources.gpus:
+        return Finding(
+            "False",
+            "MoreGPUsUsed",
+            f"{pod.name}: computes on {report.device}, although resources.gpus is {resources.gpus}: set it to {count}, "
+            "or give the pod fewer",
+        )
+    if count == 0:
+        allowed = "; resources.cpuFallback allows it" if resources.gpus == 1 else ""
+        used, advice = "the CPU", f"its log has the reason{allowed}"
+    else:
+        used = f"{report.device} alone"
+        advice = (
+            "its process sees no more GPUs, as with shared ones or with MIG, or its image uses only one: set "
+            "resources.gpus to what it uses"
+        )
     return Finding(
-        "False",
-        "GPUNotUsed",
-        f"{pod.name}: computes on the CPU, although it has {service.spec.resources.gpus} "
-        f"{service.spec.resources.gpu_resource_name}; its log has the reason; resources.cpuFallback allows it",
+        "False", "GPUNotUsed", f"{pod.name}: computes on {used}, although it has {resources.gpus_text}; {advice}"
     )
 
 

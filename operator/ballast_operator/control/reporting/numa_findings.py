@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ballast_operator.api.spec import InferenceServiceSpec
-from ballast_operator.api.status import PodPlacement
+from ballast_operator.api.status import MAX_DEVICE, MAX_GPUS_SHOWN, GpuPlacement, PodPlacement
 from ballast_operator.control.deciding.live_pod import Pod
 
 MIN_LOCAL_PERCENT = 99
@@ -39,12 +39,13 @@ def read_placement(pod: Pod, report: Mapping[str, Any]) -> PodPlacement:
         cpus=str(report["cpus"]),
         memory_nodes=str(report["memory_nodes"]),
         gpu_numa_node=report["gpu_node"],
+        gpus=_read_gpus(report)[:MAX_GPUS_SHOWN] or None,
         local_percent=None if share is None else int(100 * share),
     )
 
 
 def judge_pinning(spec: InferenceServiceSpec, pod: Pod, report: Mapping[str, Any]) -> NumaVerdict:
-    """Checks that the process has the CPUs, memory and GPU that the spec requests. The verdict names the first fault.
+    """Checks that the process has the CPUs, memory and GPUs that the spec requests. The verdict names the first fault.
 
     Raises MALFORMED if the report is malformed.
     """
@@ -55,7 +56,7 @@ def judge_pinning(spec: InferenceServiceSpec, pod: Pod, report: Mapping[str, Any
         _exclusive(spec, pod, cpus, nodes),
         _on_one_node(spec, cpus, used),
         _memory(memory, used),
-        _gpu(spec, report["gpu_node"], used),
+        _gpus(spec, report, used),
         _pages(spec, report["share_local"]),
         _cores(pod, parse_list(report.get("shared_core_cpus", ""))),  # older runtimes do not report it
     ):
@@ -130,17 +131,42 @@ def _memory(memory: set[int], used: set[int]) -> tuple[str, str] | None:
     return None
 
 
-def _gpu(spec: InferenceServiceSpec, gpu_node: int | None, used: set[int]) -> tuple[str, str] | None:
+def _gpus(spec: InferenceServiceSpec, report: Mapping[str, Any], used: set[int]) -> tuple[str, str] | None:
+    """SingleNode: all GPUs belong to one node, which has CPUs of the process. AllNodes: each belongs to such a node."""
     if not spec.resources.gpus:
         return None
-    if gpu_node is None:
-        return (
-            "GPUNodeUnknown",
-            "the system does not report the NUMA node of the GPU, or the GPUs belong to several nodes",
+    gpus = _read_gpus(report) or [GpuPlacement(name="the GPU", numa_node=report["gpu_node"])]  # of an older runtime
+    unknown_nodes = [gpu.name for gpu in gpus if gpu.numa_node is None]
+    if unknown_nodes:
+        return "GPUNodeUnknown", f"the system does not report the NUMA node of {', '.join(unknown_nodes)}"
+    places = {gpu.name: gpu.numa_node for gpu in gpus if gpu.numa_node is not None}
+    if spec.numa.policy == "SingleNode" and len(set(places.values())) > 1:
+        return "GPUsSpanNodes", (
+            f"its GPUs belong to several NUMA nodes ({_places(places)}); use numa.policy AllNodes, or "
+            "topologyManagerPolicy single-numa-node, which assigns GPUs of one node or rejects the pod"
         )
-    if gpu_node not in used:
-        return "GPURemote", f"the GPU belongs to NUMA node {gpu_node}, its CPUs to {_text(used)}"
+    remote = {name: node for name, node in places.items() if node not in used}
+    if remote:
+        return "GPURemote", (
+            f"GPUs belong to other NUMA nodes ({_places(remote)}) than its CPUs, which belong to {_text(used)}"
+        )
     return None
+
+
+def _read_gpus(report: Mapping[str, Any]) -> list[GpuPlacement]:
+    """The GPUs in the report; empty for older runtimes, which do not list them."""
+    return [
+        GpuPlacement(
+            name=str(gpu["name"])[:MAX_DEVICE],
+            product=None if gpu["product"] is None else str(gpu["product"])[:MAX_DEVICE],
+            numa_node=gpu["node"],
+        )
+        for gpu in report.get("gpus", ())
+    ]
+
+
+def _places(nodes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} to {node}" for name, node in nodes.items())
 
 
 def _pages(spec: InferenceServiceSpec, share_local: float | None) -> tuple[str, str] | None:

@@ -89,7 +89,7 @@ def yielded_status(rivals: str, generation: int, before: Mapping[str, Any], now:
 
 
 def _device(service: InferenceService, used: list[str]) -> Device:
-    return Device(asked=requested_device(service.spec), used=", ".join(sorted(set(used))) or None)
+    return Device(asked=requested_device(service.spec), used="; ".join(sorted(set(used))) or None)
 
 
 def read_device(state: Mapping[str, Any]) -> str | None:

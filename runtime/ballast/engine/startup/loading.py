@@ -70,7 +70,10 @@ def load_runner(
     """
     start = Start(_measurements(gguf_model, spec, settings))
     on_cpu = not settings.devices
-    pool, why_not_pinned = start_threads(settings.cpu_threads, settings.numa, settings.topology, adopt_caller=on_cpu)
+    gpus = [device.name for device in settings.devices]
+    pool, why_not_pinned = start_threads(
+        settings.cpu_threads, settings.numa, settings.topology, gpus, adopt_caller=on_cpu
+    )
     packing = _with_packed_dir(Packing(pool, settings.cpu_isa, settings.activation_bytes), gguf_model, spec, settings)
     load = _load_on_cpu if on_cpu else _load_hybrid
     with _explain_out_of_memory(settings):
@@ -78,7 +81,7 @@ def load_runner(
     if packing.kept is not None:
         packing.kept.finish()
         weakref.finalize(runner, packing.kept.close)
-    on_placed(memory, why_not_pinned)
+    on_placed(replace(memory, gpus=gpus), why_not_pinned)
     return runner
 
 

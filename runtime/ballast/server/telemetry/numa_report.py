@@ -79,6 +79,7 @@ def to_json(report: NumaReport, age_s: float) -> dict[str, Any]:
         "shared_core_cpus": format_cpus(report.shared_core_cpus),
         "memory_nodes": format_cpus(report.memory_nodes),
         "gpu_node": report.gpu_node,
+        "gpus": [{"name": gpu.name, "product": gpu.product, "node": gpu.node} for gpu in report.gpus],
         "pinned": report.pinned,
         "pinned_reason": report.pinned_reason,
         "share_local": report.share_local,

@@ -117,13 +117,21 @@ def test_a_soft_taint_excludes_no_pod_and_a_cordon_does():
         ({"cpus": 9, "memory": "1Gi", "gpus": 0}, "cpu"),
         ({"cpus": 1, "memory": "65Gi", "gpus": 0}, "memory"),
         ({"cpus": 1, "memory": "1Gi", "gpus": 1}, "nvidia.com/gpu"),
+        ({"cpus": 1, "memory": "1Gi", "gpus": 2}, "nvidia.com/gpu"),
         ({"cpus": 1, "memory": "1Gi", "gpus": 0, "hugepages1Gi": 2}, "hugepages-1Gi"),
     ],
 )
 def test_a_node_must_have_the_requested_resources(resources, lacking):
     assert f"with less {lacking} than the pod requests" in str(why(node(), resources=resources))
-    large = node(cpu="16", memory="128Gi", **GPU, **{"hugepages-1Gi": "4Gi"})
+    large = node(cpu="16", memory="128Gi", **{"nvidia.com/gpu": "2"}, **{"hugepages-1Gi": "4Gi"})
     assert why(node(), large, resources=resources) is None
+
+
+def test_devices_are_counted_in_the_message():
+    resources = {"cpus": 1, "memory": "1Gi", "gpus": 2}
+    found = str(why(node(**GPU), node(), node(), resources=resources))
+    assert "1 with less nvidia.com/gpu than the pod requests, 1 of 2" in found
+    assert "2 with less nvidia.com/gpu than the pod requests, 0 of 2" in found
 
 
 def test_sidecars_count_with_the_engine():

@@ -47,6 +47,18 @@ def test_memory_of_two_nodes_is_not_added_and_the_closest_node_is_reported():
     assert why_no_capacity(both, reported, A_AND_B) is None
 
 
+def test_gpus_are_counted_on_each_numa_node():
+    two = service(resources={**RESOURCES, "gpus": 2}).spec
+    one_each = topology("a", BIG, BIG)
+    message = why_no_capacity(two, [one_each], [node("a")])
+    assert "2 nvidia.com/gpu free" in message
+    assert "a node-0 lacks nvidia.com/gpu 1 of 2" in message
+    assert message.endswith("; a has it on several, which numa.policy AllNodes allows")
+    assert why_no_capacity(two, [topology("a", BIG, {**BIG, "nvidia.com/gpu": "2"})], [node("a")]) is None
+    four = service(resources={**RESOURCES, "gpus": 4}).spec
+    assert "AllNodes" not in why_no_capacity(four, [one_each], [node("a")])
+
+
 def test_a_node_that_reports_nothing_may_have_capacity():
     reported = [topology("a", SMALL)]
     assert why_no_capacity(REQUESTED, reported, A_AND_B) is None

@@ -177,6 +177,24 @@ def test_an_engine_on_the_cpu_of_a_gpu_pod_is_ready_only_if_allowed():
         assert reasons(seen(pod(of=allowed), report=on_cpu), allowed)["Ready"] == ("True", "Serving")
 
 
+@pytest.mark.parametrize(
+    ("gpus", "device", "reason", "text"),
+    [
+        (2, "cuda:0,cuda:1", "Serving", ""),
+        (2, "cuda:0", "GPUNotUsed", "computes on cuda:0 alone, although it has 2 nvidia.com/gpu"),
+        (2, "cpu", "GPUNotUsed", "computes on the CPU, although it has 2 nvidia.com/gpu; its log has the reason"),
+        (1, "cuda:0,cuda:1", "MoreGPUsUsed", "although resources.gpus is 1: set it to 2"),
+    ],
+)
+def test_an_engine_must_use_as_many_gpus_as_requested(gpus, device, reason, text):
+    requested = service(resources={"cpus": 2, "memory": "1Gi", "gpus": gpus})
+    report = PodReport(verdict=NumaVerdict(True, "CPUsAndMemoryAligned", "fine"), device=device)
+    found = find(requested, seen(pod(of=requested), report=report))["Ready"]
+    assert found.reason == reason
+    assert text in found.message
+    assert "cpuFallback" not in found.message, "it is for one GPU"
+
+
 def test_a_lost_node_is_reported_with_how_to_free_its_pod():
     lost = {"n1": "node n1 is not ready since 2026-01-01T00:00:00Z (NodeStatusUnknown)"}
     silent = seen(pod(ready=False), report=PodReport(), lost_nodes=lost)

@@ -267,8 +267,7 @@ class MachineConfig(_Section):
     kv_type: KvTypeOption = option(
         "auto",
         one_of("auto", "fp16", "fp8"),
-        "type of a GPU's KV cache. fp8: about half of the bytes, and so twice the context in the same memory, with a "
-        "rounding error of up to 1/16 of each number; auto: fp16",
+        "type of a GPU's KV cache; fp8 takes about half of the memory and rounds each number by up to 1/16; auto: fp16",
     )
     kv_host_bytes: int | None = option(
         None,

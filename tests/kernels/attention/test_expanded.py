@@ -37,14 +37,17 @@ def both(
     length: int,
     device: torch.device,
     dtype: torch.dtype,
+    *,
+    is_short: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(outside the latent space, inside it) for the last `tokens` of a request; float32 [T, H, v_dim]."""
+    """(outside the latent space, inside it) for the last `tokens` of a request; float32 [T, H, v_dim]. `dtype`: of the
+    cache, or that in which numbers of 8 bits are multiplied."""
     rng = torch.Generator(device).manual_seed(1)
     k_up, v_up = (
         torch.randn(sizes.num_heads, *shape, generator=rng, device=device) / math.sqrt(shape[1])
         for shape in ((sizes.rank, sizes.nope_dim), (sizes.v_dim, sizes.rank))
     )
-    latent = LatentSizes(sizes.num_heads, sizes.rank, sizes.rope_dim, sizes.scale, sizes.block_tokens)
+    latent = LatentSizes(sizes.num_heads, sizes.rank, sizes.rope_dim, sizes.scale, sizes.block_tokens, is_short)
     case = attention_case(latent, [tokens], [length], device, dtype)
     query = torch.randn(tokens, sizes.num_heads, sizes.nope_dim + sizes.rope_dim, generator=rng, device=device)
     attend = make(torch.zeros((), dtype=torch.int64, device=device))
@@ -64,6 +67,14 @@ def test_a_token_attends_to_its_request_up_to_itself_for_any_chunks(tokens: int,
         return ExpandedAttention(SMALL, PlainExpandedKernels(SMALL, counted), piece)
 
     found, expected = both(make, SMALL, tokens, length, CPU, torch.float32)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_keys_are_expanded_from_a_cache_of_8_bits() -> None:
+    def make(counted: torch.Tensor) -> ExpandedAttention:
+        return ExpandedAttention(SMALL, PlainExpandedKernels(SMALL, counted), 33)
+
+    found, expected = both(make, SMALL, 30, 100, CPU, torch.float32, is_short=True)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 

@@ -79,7 +79,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("sizes", "tokens", "lens", "num_processors", "dtype"), pairwise(CASES, [1, 20], list(TOLERANCES)), ids=str
+    ("sizes", "tokens", "lens", "num_processors", "dtype"),
+    pairwise(CASES, [1, 20], [torch.float32, torch.float16]),
+    ids=str,
 )
 def test_a_token_sees_its_own_request_up_to_itself(
     device, sizes: Sizes, tokens: list[int], lens: list[int], num_processors: int, dtype: torch.dtype

@@ -21,10 +21,12 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import _tiers
 from ballast.errors import EngineDeadError
 from ballast.model.hybrid import device_wait
+from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import COPIED_AT_ONCE, DeviceBlocks
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of
+from ballast.model.layers.plane import row_bytes
 from ballast.model.tiers import host_tier
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.disk_tier import DiskTier
@@ -34,6 +36,7 @@ from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
+from devkit.models.specs.mimo import MIMO_SPEC
 from devkit.models.written import MakeTiny
 from devkit.tiers import until_written
 
@@ -100,6 +103,29 @@ def test_layers_with_a_window_have_blocks_of_their_own(device: torch.device) -> 
     for index, moves in enumerate(([(30, 5), (2, 6), (39, 7)], [(11, 1), (0, 2), (4, 0)])):
         for source, target in moves:
             assert torch.equal(block(layers[index], target), block(before[index], source))
+
+
+def test_rows_of_8_bits_are_copied_with_their_scales(device: torch.device) -> None:
+    planes = MIMO_SPEC.planes[:3]
+    kv = DeviceKvPool(planes, 40, BLOCK_TOKENS, torch.float8_e4m3fn, device, 12)
+    assert kv.has_windows.count(True) in (1, 2)
+    for tensor in kv.tensors:
+        tensor.random_(0, 256, generator=torch.Generator(device).manual_seed(3))
+    before = [tensor.clone() for tensor in kv.tensors]
+    blocks = DeviceBlocks(kv.tensors, BLOCK_TOKENS, platform_of(device).host_memory(), kv.has_windows)
+    assert blocks.block_bytes == BLOCK_TOKENS * sum(row_bytes(layer, "fp8") for layer in planes)
+    half = DeviceKvPool(planes, 40, BLOCK_TOKENS, torch.float16, device, 12)
+    others = DeviceBlocks(half.tensors, BLOCK_TOKENS, platform_of(device).host_memory(), half.has_windows)
+    assert blocks.layout != others.layout, "a folder of one type is not read as the other"
+    memory = blocks.new_memory(2)
+    device_wait.wait_for([blocks.copy_out([30, 2], list(memory), [11, 4])], lambda: None)
+    for tensor in kv.tensors:
+        tensor.zero_()
+    device_wait.wait_for([blocks.copy_in([30, 2], list(memory), [11, 4])], lambda: None)
+    for tensor, held, has_window in zip(kv.tensors, before, kv.has_windows, strict=True):
+        for block in (11, 4) if has_window else (30, 2):
+            rows = slice(block * BLOCK_TOKENS, (block + 1) * BLOCK_TOKENS)
+            assert torch.equal(tensor[rows], held[rows])
 
 
 @dataclass

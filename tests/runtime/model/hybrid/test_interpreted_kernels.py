@@ -137,6 +137,5 @@ def test_a_cache_of_8_bits_gives_nearly_the_logits_of_one_of_32(
     interpret_kernels(monkeypatch)
     for found, torchs, of_32_bits in zip(logits(torch.float8_e4m3fn), plain, exact, strict=True):
         largest = np.abs(of_32_bits).max()
-        print(np.abs(found - torchs).max() / largest, np.abs(torchs - of_32_bits).max() / largest)
         assert np.abs(found - torchs).max() <= 0.01 * largest
         assert 1e-4 * largest < np.abs(torchs - of_32_bits).max() <= 0.1 * largest

@@ -29,15 +29,15 @@ def largest_query(scale: float, cache_type: torch.dtype) -> float:
     )
 
 
-def floats(rows: torch.Tensor, layout: ShortRows) -> torch.Tensor:
-    """Rows of a cache [N, …] as float32 [N, numbers]. `layout`: that of rows in 8 bits."""
+def floats(rows: torch.Tensor, layout: ShortRows, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Rows of a cache [N, …] as numbers of `dtype` [N, numbers]. `layout`: that of rows in 8 bits."""
     if rows.dtype != torch.uint8:
-        return rows.float()
-    codes = rows[:, : layout.scales_at].view(torch.float8_e4m3fn).float()
-    scales = rows[:, layout.scales_at : layout.wide_at].contiguous().view(torch.float32)
+        return rows.to(dtype)
+    codes = rows[:, : layout.scales_at].view(torch.float8_e4m3fn).to(dtype)
+    scales = rows[:, layout.scales_at : layout.wide_at].contiguous().view(torch.float32).to(dtype)
     parts = [codes[:, part] * scales[:, index, None] for index, part in enumerate(layout.parts)]
     wide = rows[:, layout.wide_at : layout.wide_at + 2 * layout.num_wide].contiguous().view(torch.bfloat16)
-    return torch.cat([*parts, wide.float()], 1)
+    return torch.cat([*parts, wide.to(dtype)], 1)
 
 
 class Attention(Protocol):

@@ -123,7 +123,7 @@ class ExpandedAttention:
         offset = begin % block_tokens
         rows = cache.view(-1, block_tokens, cache.shape[1])[blocks].flatten(0, 1)[offset : offset + end - begin]
         if rows.dtype == torch.uint8:
-            rows = floats(rows, ShortRows.of_latents(rank, self.sizes.rope_dim)).to(weights.keys.dtype)
+            rows = floats(rows, ShortRows.of_latents(rank, self.sizes.rope_dim), weights.keys.dtype)
         latents = rows[:, :rank].repeat(1, 2)
         keys = self._kernels.keys(latents @ weights.keys, rows[:, rank:])
         values = self._kernels.values(latents @ weights.values)

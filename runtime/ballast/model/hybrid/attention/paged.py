@@ -52,7 +52,7 @@ class PagedAttention:
 
     def __init__(self, sizes: Sizes, tilings: Tilings, num_processors: int) -> None:
         self._sizes = sizes
-        self._tilings = tilings
+        self.tilings = tilings
         self._wanted_programs = PROGRAMS_PER_PROCESSOR * num_processors
         self._single_tiles: dict[int, torch.Tensor] = {}
         self._tiles: dict[int, torch.Tensor] = {}  # by the number of a slice in its step
@@ -135,7 +135,7 @@ class PagedAttention:
         return min(MAX_SPLITS, -(-(sizes.window + most_tokens) // tiling.keys) + 1)
 
     def _tiling(self, requests: RequestTable) -> Tiling:
-        return self._tilings.singles if requests.adds_one_each else self._tilings.prompts
+        return self.tilings.singles if requests.adds_one_each else self.tilings.prompts
 
     def _tiles_of(self, requests: RequestTable) -> torch.Tensor:
         step = self._tiling(requests).rows

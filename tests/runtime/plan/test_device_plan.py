@@ -270,6 +270,13 @@ def test_the_plan_counts_the_cache_of_8_bits_that_is_made(written: MakeTiny, bes
     assert found["fp8"][1] > 1.5 * found["fp16"][1]
 
 
+def test_r1_in_24_gib_holds_a_long_context_in_8_bits(r1: GgufModel) -> None:
+    found = [r1_plan(r1, numbers=replace(NUMBERS, kv_type=kv_type)) for kv_type in ("fp16", "fp8")]
+    fp16, fp8 = (plan.gpus.max_cache_lens for plan in found if plan.gpus is not None)
+    assert fp8 > 1.7 * fp16
+    assert fp8 > 60_000
+
+
 def test_latents_of_8_bits_have_deepseeks_published_layout() -> None:
     [plane] = R1_SPEC.planes[0]
     assert row_bytes([plane], "fp8") == 656

@@ -44,6 +44,7 @@ _LATENT = Tilings(Tiling(64, 64, 8, 2), Tiling(16, 64, 8, 2))
 """The fastest tilings on Hopper; the later ones need less shared memory."""
 _GROUPED = Tilings(Tiling(128, 64, 8, 3), Tiling(16, 64, 4, 3))
 _SHORT_GROUPED = Tilings(Tiling(128, 64, 8, 3), Tiling(16, 64, 4, 5))
+"""With more stages, so that as many bytes are on their way."""
 _SMALLER = (Tiling(64, 64, 4, 2), Tiling(16, 64, 4, 2), Tiling(16, 32, 4, 2), Tiling(16, 16, 4, 1))
 
 
@@ -228,8 +229,16 @@ def choose_tilings(sizes: Sizes, shared_bytes: int) -> Tilings:
                 return tiling
         raise ValueError(f"{sizes} do not fit this GPU's shared memory of {shared_bytes} bytes; use --device cpu")
 
-    wanted = _LATENT if isinstance(sizes, LatentSizes) else _SHORT_GROUPED if sizes.is_short else _GROUPED
+    wanted = _wanted(sizes)
     return Tilings(fitting(wanted.prompts), fitting(wanted.singles))
+
+
+def _wanted(sizes: Sizes) -> Tilings:
+    if not isinstance(sizes, LatentSizes):
+        return _SHORT_GROUPED if sizes.is_short else _GROUPED
+    # Each tile converts all keys from 8 bits.
+    has_whole_tiles = sizes.is_short and sizes.num_heads >= _LATENT.prompts.rows
+    return Tilings(_LATENT.prompts, _LATENT.prompts) if has_whole_tiles else _LATENT
 
 
 def _key_parts(sizes: Sizes) -> tuple[int, int]:

@@ -13,8 +13,10 @@ def rounded_rows(rows: torch.Tensor, layout: ShortRows) -> torch.Tensor:
     scales = []
     for part in layout.parts:
         numbers = rows[:, part]
-        exact = numbers.abs().amax(1).double() / LARGEST_CODE
-        scale = torch.exp2(exact.clamp(min=SMALLEST_SCALE).log2().ceil()).float()
+        exact = (numbers.abs().amax(1).double() / LARGEST_CODE).clamp(min=SMALLEST_SCALE)
+        mantissa, exponent = torch.frexp(exact)  # a mantissa of 0.5 … 1
+        scale = torch.ldexp(torch.ones_like(exact), exponent - (mantissa == 0.5).int()).float()
+        scale = torch.where(exact.isnan(), torch.nan, scale)
         made[:, part] = (numbers / scale[:, None]).to(torch.float8_e4m3fn).view(torch.uint8)
         scales.append(scale)
     made[:, layout.scales_at : layout.wide_at] = torch.stack(scales, 1).view(torch.uint8)

@@ -208,7 +208,7 @@ def load(written: MakeTiny, device: torch.device, arch: str = "v3", **options: A
     on_cpu: dict[str, Any] = {"make_experts": FloatExperts, "kv_dtype": torch.float32}
     quant = "f32" if device.type == "cpu" else "q4_k"
     file = written(arch=arch, mla="split", quant=quant).gguf
-    return load_hybrid(file, device, SETTINGS, **options, **(on_cpu if device.type == "cpu" else {}))
+    return load_hybrid(file, device, SETTINGS, **((on_cpu if device.type == "cpu" else {}) | options))
 
 
 @pytest.fixture(scope="module")
@@ -315,9 +315,15 @@ def logprobs(core: EngineCore, seq: int, prompt: Sequence[int], max_tokens: int 
 
 @pytest.mark.parametrize("has_prefill_lane", [False, True])
 @pytest.mark.parametrize(
-    ("arch", "host_blocks", "on_disk"),
-    [("v3", ENOUGH, False), ("v3", 0, True), ("glm5", ENOUGH, False)],
-    ids=["host", "disk", "index keys"],
+    ("arch", "host_blocks", "on_disk", "is_short"),
+    [
+        ("v3", ENOUGH, False, False),
+        ("v3", 0, True, False),
+        ("glm5", ENOUGH, False, False),
+        ("v3", ENOUGH, False, True),
+        ("qwen3", 0, True, True),
+    ],
+    ids=["host", "disk", "index keys", "latents of 8 bits", "heads of 8 bits"],
 )
 def test_logits_after_fetches_are_those_without_tiers(
     device: torch.device,
@@ -326,11 +332,13 @@ def test_logits_after_fetches_are_those_without_tiers(
     arch: str,
     host_blocks: int,
     on_disk: bool,
+    is_short: bool,
     has_prefill_lane: bool,
 ) -> None:
     """Results are bitwise equal, also on a GPU: both runs compute the same few tokens after the same blocks. With index
     keys, all positions are scored, and a quarter of them is selected."""
-    model = load(written, device, arch, stream_from_tokens=12 if has_prefill_lane else 0)
+    short: dict[str, Any] = {"kv_dtype": torch.float8_e4m3fn} if is_short else {}
+    model = load(written, device, arch, stream_from_tokens=12 if has_prefill_lane else 0, **short)
     model.cache_tiers = beside(model, host_blocks, tmp_path if on_disk else None)
     settings = replace(SETTINGS, stream_from_tokens=12 if has_prefill_lane else 0)
     config = with_tiers(scheduler_config(settings), model)

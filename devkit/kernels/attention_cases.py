@@ -53,11 +53,11 @@ def attention_case(
         torch.from_numpy(blocks).to(device),
     )
     query = torch.randn(len(positions), sizes.num_heads, sizes.key_dim, generator=rng, device=device)
-    rows = torch.randn(num_slots, sizes.row_width, generator=rng, device=device)
+    kept = torch.randn(num_slots, sizes.row_width, generator=rng, device=device)
     return AttentionCase(
         sizes,
         query,
-        rounded_rows(rows, sizes.short_rows) if sizes.is_short else rows.to(dtype),
+        rounded_rows(kept, sizes.short_rows) if sizes.is_short else kept.to(dtype),
         Step(
             positions=torch.from_numpy(positions).to(device),
             slots=torch.from_numpy(slots).to(device),

@@ -89,7 +89,7 @@ class TorchPointwise:
                 normed = self.norm(normed.reshape(len(heads), -1, norm.numel()), norm).view(heads.shape)
             turned.append(self._halves_rotated(normed, step))
         row = torch.cat([turned[1].flatten(1), self._values(value, weights).flatten(1)], 1)
-        self._keep(row, cache, step, ShortRows.of_heads(*turned[1].shape[1:], value.shape[2]))
+        self._keep(row, cache, step, ShortRows.of_heads(key.shape[1], key.shape[2], value.shape[2]))
         return self._bounded(turned[0], self._largest_query)
 
     def index_query_and_key(

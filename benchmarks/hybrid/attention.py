@@ -1,8 +1,10 @@
-"""Time of one attention layer on a GPU with our kernels and with flashinfer's, in half precision: for latents of 512 +
-64 numbers, and for groups of heads of width 128, given as query heads / KV heads.
+"""Time of one attention layer on a GPU with our kernels and with flashinfer's, over a cache in half precision or in 8
+bits: for latents of 512 + 64 numbers, and for groups of heads of width 128, given as query heads / KV heads.
 
-python benchmarks/hybrid/attention.py [--heads 128 16] [--groups 32/4 64/4 96/8] [--batch 1 4 16]
-    [--contexts 64 512 2048 8192 32768] [--prompts 32 128 512 4096]
+python benchmarks/hybrid/attention.py [--kv_types fp16 fp8] [--heads 128 16] [--groups 32/4 64/4 96/8]
+    [--batch 1 4 16] [--contexts 64 512 2048 8192 32768] [--prompts 32 128 512 4096] [--tilings 16/64/4/5 …]
+
+"--tilings" are further ones of our kernels for decode steps: rows, keys, warps and stages.
 
 Decode steps, which flashinfer supports for latents only, are captured over enough layers that the cache does not fit
 the GPU's L2 cache. Prompts are queued as in a server. Figures are medians of 5. Prints one JSON line per case. Without
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 
 import torch
 
@@ -20,6 +23,7 @@ from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.flashinfer_grouped import FlashinferGrouped
 from ballast.model.hybrid.attention.gpu import compiled_flashinfer, paged_attention
+from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from ballast.model.switched_off import SwitchedOff
 from devkit.bench_record import bench_record
@@ -37,6 +41,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--contexts", type=int, nargs="*", default=[64, 512, 2048, 8192, 32768])
     parser.add_argument("--prompts", type=int, nargs="*", default=[32, 128, 512, 4096])
+    parser.add_argument("--kv_types", nargs="*", choices=["fp16", "fp8"], default=["fp16", "fp8"])
+    parser.add_argument("--tilings", nargs="*", default=[])
     options = parser.parse_args()
     reason = why_unusable("cuda:0")
     if reason is not None:
@@ -46,11 +52,19 @@ def main() -> None:
     for groups in options.groups:
         heads, kv_heads = map(int, groups.split("/"))
         models.append(GroupedSizes(heads, kv_heads, 128, 128, 0.1, 32))
-    for sizes in models:
+    for sizes in (replace(each, is_short=kv_type == "fp8") for each in models for kv_type in options.kv_types):
+        ours = paged_attention(sizes, DEVICE)
         kernels: dict[str, Attention | None] = {
-            "ours": paged_attention(sizes, DEVICE),
+            "ours": ours,
             "flashinfer": compiled_flashinfer(sizes, DEVICE, SwitchedOff()),
         }
+        for tiling in options.tilings:
+            singles = Tiling(*map(int, tiling.split("/")))
+            processors = torch.cuda.get_device_properties(DEVICE).multi_processor_count
+            tried = PagedAttention(sizes, Tilings(ours.tilings.prompts, singles), processors)
+            for context in options.contexts:
+                for batch in options.batch:
+                    decode(f"ours {tiling}", tried, sizes, batch, context)
         for name, attend in kernels.items():
             if attend is None:
                 continue
@@ -64,7 +78,7 @@ def main() -> None:
 @torch.inference_mode()
 def decode(name: str, attend: Attention, sizes: Sizes, batch: int, context: int) -> None:
     case = attention_case(sizes, [1] * batch, [context] * batch, DEVICE, torch.float16)
-    caches = [case.cache, *(case.cache.clone() for _ in range(min(31, COLD_BYTES // (2 * case.cache.numel()))))]
+    caches = [case.cache, *(case.cache.clone() for _ in range(min(31, COLD_BYTES // case.cache.nbytes)))]
 
     def layers() -> None:
         for cache in caches:
@@ -76,7 +90,7 @@ def decode(name: str, attend: Attention, sizes: Sizes, batch: int, context: int)
     with torch.cuda.graph(graph):
         layers()
     us = median_us(graph.replay) / len(caches)
-    kv_bytes = batch * context * sizes.row_width * case.cache.element_size()
+    kv_bytes = batch * context * case.cache.shape[1] * case.cache.element_size()
     record(f"decode B={batch} context {context}, {named(sizes)}, {name}", us, kv_gb_per_s=kv_bytes / us / 1e3)
 
 
@@ -92,7 +106,7 @@ def prefill(name: str, attend: Attention, sizes: Sizes, prompt: int) -> None:
 
 def named(sizes: Sizes) -> str:
     groups = "" if isinstance(sizes, LatentSizes) else f" in {sizes.num_kv_heads} groups"
-    return f"{sizes.num_heads} heads{groups}"
+    return f"{sizes.num_heads} heads{groups}{', 8 bits' if sizes.is_short else ''}"
 
 
 def record(case: str, us: float, **figures: float) -> None:

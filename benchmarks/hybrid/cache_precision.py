@@ -63,6 +63,7 @@ ROUNDINGS = {
     "half-precision cache": (torch.float16, False),
     "half-precision cache and attention": (torch.float16, True),
     "bfloat16 cache": (torch.bfloat16, False),
+    "8-bit cache": (torch.float8_e4m3fn, False),
 }
 
 

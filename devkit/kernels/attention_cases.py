@@ -11,6 +11,7 @@ import torch
 
 from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.step import RequestTable, Step
+from devkit.kernels.short_rows import rounded_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ def attention_case(
     dtype: torch.dtype,
     seed: int = 0,
 ) -> AttentionCase:
-    """Requests that add `tokens` each and are then `lens` long. The cache has `dtype`; values have variance 1."""
+    """Requests that add `tokens` each and are then `lens` long. Values have variance 1. The cache has `dtype`, or 8
+    bits if the sizes say so."""
     rng = torch.Generator(device).manual_seed(seed)
     num_blocks = [-(-length // sizes.block_tokens) for length in lens]
     order = np.random.default_rng(seed).permutation(sum(num_blocks)).astype(np.int32) + 1
@@ -50,10 +52,12 @@ def attention_case(
         torch.from_numpy(host_lens).to(device),
         torch.from_numpy(blocks).to(device),
     )
+    query = torch.randn(len(positions), sizes.num_heads, sizes.key_dim, generator=rng, device=device)
+    kept = torch.randn(num_slots, sizes.row_width, generator=rng, device=device)
     return AttentionCase(
         sizes,
-        torch.randn(len(positions), sizes.num_heads, sizes.key_dim, generator=rng, device=device),
-        torch.randn(num_slots, sizes.row_width, generator=rng, device=device).to(dtype),
+        query,
+        rounded_rows(kept, sizes.short_rows) if sizes.is_short else kept.to(dtype),
         Step(
             positions=torch.from_numpy(positions).to(device),
             slots=torch.from_numpy(slots).to(device),

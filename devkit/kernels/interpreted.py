@@ -27,6 +27,8 @@ from triton.runtime.interpreter import (
 )
 from triton.runtime.jit import JITFunction
 
+from ballast.model.hybrid.attention.paged_fp8_kernels import SPLIT_CODES
+
 Words = NDArray[np.int64]
 _RUNNING = {"plus": np.add, "larger": np.fmax, "smaller": np.fmin}
 """NumPy equivalents of the reductions of `reduce_kernels`."""
@@ -198,7 +200,9 @@ def _scan_all(operation: ScanOps, values: Sequence[Any]) -> list[Any]:
 def _inline_asm(
     builder: object, asm: str, constraints: str, values: Sequence[TensorHandle], types: object, is_pure: bool, pack: int
 ) -> Any:
-    """PTX's prmt.b32 of words, and lop3.b32 of words and two constants, of any shape."""
+    """PTX's prmt.b32 of words, lop3.b32 of words and two constants, and `SPLIT_CODES`, of any shape."""
+    if asm == SPLIT_CODES.value:
+        return SimpleNamespace(get_result=lambda index: TensorHandle(_codes(values[0].data, index), tl.float16))
     words = [np.asarray(value.data).astype(np.int64) & 0xFFFFFFFF for value in values]
     if asm == "prmt.b32 $0, $1, $2, $3;":
         word = _permuted(*words)
@@ -208,6 +212,12 @@ def _inline_asm(
         word = _looked_up(words[0], *(int(constant, 16) for constant in constants.groups()))
     result = TensorHandle(word.astype(np.uint32).view(np.int32), values[0].dtype)
     return SimpleNamespace(get_result=lambda index: result)
+
+
+def _codes(words: NDArray[np.int16], index: int) -> NDArray[np.float16]:
+    """The codes of e4m3 at even (index 0) or odd places in half precision, times 2^-8."""
+    code = words.astype(np.int32) >> (8 * index) & 0xFF
+    return ((code & 0x80) << 8 | (code & 0x7F) << 7).astype(np.uint16).view(np.float16)
 
 
 def _permuted(first: Words, second: Words, places: Words) -> Words:

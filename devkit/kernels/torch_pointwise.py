@@ -8,9 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from ballast.families.architecture import Unit
+from ballast.model.hybrid.attention.device_kv_pool import largest_number
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
+from ballast.model.hybrid.short_rows import ShortRows
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
+from devkit.kernels.short_rows import rounded_rows
 from devkit.kernels.torch_unit import unit_of
 
 
@@ -51,7 +54,7 @@ class TorchPointwise:
         rank = weight.numel()
         key = self._rotated(latents[:, None, rank:], step)[:, 0]
         row = torch.cat([self.norm(latents[:, :rank], weight), key], -1)
-        cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
+        self._keep(row, cache, step, ShortRows.of_latents(rank, self._rope_dim))
         query = torch.cat([nope, self._rotated(heads[..., -self._rope_dim :], step)], -1)
         return self._bounded(self._scaled(query, step), self._largest_query)
 
@@ -86,7 +89,7 @@ class TorchPointwise:
                 normed = self.norm(normed.reshape(len(heads), -1, norm.numel()), norm).view(heads.shape)
             turned.append(self._halves_rotated(normed, step))
         row = torch.cat([turned[1].flatten(1), self._values(value, weights).flatten(1)], 1)
-        cache[step.slots] = self._bounded(row, torch.finfo(cache.dtype).max).to(cache.dtype)
+        self._keep(row, cache, step, ShortRows.of_heads(key.shape[1], key.shape[2], value.shape[2]))
         return self._bounded(turned[0], self._largest_query)
 
     def index_query_and_key(
@@ -113,6 +116,11 @@ class TorchPointwise:
         """See `Pointwise`."""
         rows *= (x * weight).sum(1, keepdim=True).sigmoid()
         return rows
+
+    def _keep(self, rows: torch.Tensor, cache: torch.Tensor, step: Step, layout: ShortRows) -> None:
+        """Write rows [T, numbers] to the cache. `layout`: if it has 8 bits."""
+        bounded = self._bounded(rows, largest_number(cache.dtype))
+        cache[step.slots] = rounded_rows(bounded, layout) if cache.dtype == torch.uint8 else bounded.to(cache.dtype)
 
     @staticmethod
     def _values(value: torch.Tensor, weights: HeadWeights) -> torch.Tensor:

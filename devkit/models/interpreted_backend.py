@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ballast._core import kernels
-from ballast.model.hybrid.attention import paged, paged_kernels
+from ballast.model.hybrid.attention import paged, paged_fp8_kernels, paged_kernels
 from ballast.model.hybrid.attention.attention import largest_query
 from ballast.model.hybrid.attention.gpu import GpuAttention
 from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
@@ -65,6 +65,7 @@ SHARED_BYTES = 227 << 10
 """Shared memory of a program on Hopper."""
 KERNELS = (
     (paged, "paged_kernels", paged_kernels),
+    (paged, "paged_fp8_kernels", paged_fp8_kernels),
     (triton_pointwise, "pointwise_kernels", pointwise_kernels),
     (triton_choice, "choice_kernels", choice_kernels),
     (triton_chosen, "chosen_kernels", chosen_kernels),

@@ -103,6 +103,8 @@ def attention() -> None:
     for sizes, tokens in (
         (LatentSizes(4, 256, 64, 0.1, 16), [20]),
         (GroupedSizes(8, 2, 64, 64, 0.1, 16, 20, True), [1]),
+        (LatentSizes(4, 256, 64, 0.1, 16, is_short=True), [1]),
+        (GroupedSizes(8, 2, 64, 64, 0.1, 16, 20, True, is_short=True), [1]),
     ):
         case = attention_case(sizes, tokens, [90], CPU, torch.float16)
         attend = PagedAttention(sizes, Tilings(TILE, TILE), num_processors=132)
@@ -135,7 +137,7 @@ ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks"
     [
         (routing, {"route", "divide", "group_pairs"}),
         (hand_off, {"send", "fetch"}),
-        (attention, {"round_query", "attend", "merge"}),
+        (attention, {"round_query", "attend", "merge", "attend_heads", "attend_latents"}),
         (expanded_queries, {"rotated_query"}),
         (row_decays, {*ROW_DECAYS, "gated_norm"}),
     ],

@@ -16,13 +16,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ballast.families.architecture import ClampedSilu, ClampedSwiglu
+from ballast.model.hybrid.attention.attention import floats
 from ballast.model.hybrid.pointwise import pointwise_kernels, triton_pointwise
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
+from ballast.model.hybrid.short_rows import LARGEST, SMALLEST_SCALE, ShortRows
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable, unrotated
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.script import COMPILES_ONE
+from devkit.kernels.short_rows import rounded_rows
 from devkit.kernels.torch_pointwise import TorchPointwise
 
 ROPE = 24
@@ -246,6 +249,76 @@ def test_heads_get_biases_norms_and_positions_and_keys_and_values_reach_their_sl
     assert (caches[1] != 3.0).any(1).nonzero().flatten().tolist() == [2, 9, 15]
 
 
+def written_rows(way: TorchPointwise | TritonPointwise, rows: torch.Tensor, layout: ShortRows) -> torch.Tensor:
+    """The rows of a cache in 8 bits after `way` has written rows [N, numbers] of one head, or of latents, to it."""
+    cache = torch.zeros((len(rows), layout.row_bytes), dtype=torch.uint8, device=rows.device)
+    step = step_of([0] * len(rows), list(range(len(rows))), rows.device)
+    if layout.num_wide:
+        way.cache_rows(rows, torch.ones(layout.scales_at, device=rows.device), cache, step)
+        return cache
+    nothing = HeadWeights(None, None, None, None, None)
+    key, value = rows[:, None].split(layout.widths, 2)
+    way.heads_and_cache(key, key, value, nothing, cache, step)
+    return cache
+
+
+@pytest.mark.parametrize("key_dim", [ROPE, ROPE + 40], ids=["whole head rotated", "a part rotated"])
+def test_a_cache_of_8_bits_gets_the_nearest_codes_of_every_size(device, unturned, key_dim: int) -> None:
+    """Scales of all sizes, ties, numbers below the smallest normal one, zeros, and a head of zeros."""
+    rows = random(64, key_dim + 32, device=device) * torch.exp2(torch.arange(64, device=device) - 40)[:, None]
+    rows[3, :key_dim] = 0
+    rows[4] = (torch.arange(key_dim + 32, device=device) % 32 + 16) / 256  # ties
+    rows[5, key_dim:] *= torch.exp2(-torch.arange(32, device=device))
+    rows[6, 2] = 448 * 2.0**-20
+    layout, bounded = ShortRows.of_heads(1, key_dim, 32), rows.clamp(-LARGEST, LARGEST)
+    plain, fused = (written_rows(way, rows, layout) for way in unturned())
+    assert torch.equal(plain, rounded_rows(bounded, layout))
+    assert torch.equal(fused[:, layout.scales_at :], plain[:, layout.scales_at :])
+    assert torch.equal(floats(fused, layout), floats(plain, layout)), "zeros may have either sign"
+    # A normal number is rounded to 4 bits, a smaller one to a multiple of 2^-9 of its scale.
+    scales = plain[:, layout.scales_at : layout.wide_at].contiguous().view(torch.float32)
+    found = floats(plain, layout)
+    for index, part in enumerate(layout.parts):
+        error, scale = (found[:, part] - bounded[:, part]).abs(), scales[:, index, None]
+        assert (error <= torch.maximum(bounded[:, part].abs() / 16, scale * 2.0**-10)).all()
+        largest = bounded[:, part].abs().amax(1)
+        is_smallest = (largest > 224 * scales[:, index]) | (scales[:, index] == SMALLEST_SCALE)
+        assert is_smallest.all()
+        assert (largest <= 448 * scales[:, index]).all()
+
+
+def test_latents_of_8_bits_have_a_scale_per_part_and_their_key_in_bfloat16(device) -> None:
+    angles = np.random.default_rng(0).uniform(0, 3, (1, ROPE // 2)).astype(np.float32)
+    rope, layout = RopeTable(np.cos(angles), np.sin(angles)), ShortRows.of_latents(512, ROPE)
+    rows = random(5, 512 + ROPE, device=device)
+    rows[:, 128:256] *= 1000
+    rows[:, 300] *= 1e-4
+    plain, fused = (written_rows(way(1e-6, rope, device), rows, layout) for way in (TorchPointwise, TritonPointwise))
+    # Norms are summed in another order, so a number may be rounded to the next code. The interpreter cuts bfloat16.
+    assert (plain != fused)[:, : layout.wide_at].float().mean() < 0.01
+    torch.testing.assert_close(floats(fused, layout), floats(plain, layout), rtol=1 / 8, atol=1e-6)
+    scales = fused[:, 512:528].contiguous().view(torch.float32)
+    assert (scales[:, 1] > 100 * scales[:, 2]).all()
+
+
+@pytest.mark.parametrize(
+    "layout", [ShortRows.of_heads(1, ROPE, 16), ShortRows.of_latents(256, ROPE)], ids=["heads", "latents"]
+)
+def test_what_is_no_number_stays_none_in_8_bits_and_large_numbers_are_counted(
+    device, unturned, layout: ShortRows
+) -> None:
+    rows = torch.ones(3, layout.scales_at + layout.num_wide, device=device)
+    rows[1, 2] = torch.nan
+    rows[2, -1] = 1e6
+    for way in unturned():
+        found = floats(written_rows(way, rows, layout), layout)
+        assert found[0].isfinite().all()
+        assert found[2].isfinite().all()
+        assert found[1, 2].isnan()
+        assert found[2, -1] == LARGEST
+        assert int(way.num_saturated) == 1
+
+
 @pytest.mark.parametrize("width", [96, 2048])
 def test_rows_are_multiplied_by_gates_of_tokens(device, both, width: int) -> None:
     x, weight = random(3, width + 8, device=device)[:, :width], random(width, device=device) * 0.1
@@ -393,29 +466,35 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
                     "PADDED_PAIRS": 32,
                     "LARGEST": 65504.0,
                     "LARGEST_QUERY": 2e5,
+                    "ROW_WIDTH": 656 if parts else 576,
+                    "PARTS": parts,
                 },
             )
-            for rotates in (True, False)
+            for rotates, parts in ((True, 0), (False, 4))
         ),
-        (
-            "heads_and_cache",
-            {
-                "QUERY_STRIDE": 9216,
-                "HEAD_STRIDE": 128,
-                "KEY_STRIDE": 9216,
-                "VALUE_STRIDE": 9216,
-                **dict.fromkeys(("HAS_QUERY_BIAS", "HAS_KEY_BIAS", "HAS_VALUE_BIAS"), True),
-                **dict.fromkeys(("HAS_QUERY_NORM", "HAS_KEY_NORM"), True),
-                "KEY_DIM": 128,
-                "V_DIM": 128,
-                "ROPE": 64,
-                "ROW_WIDTH": 2048,
-                "PADDED_PAIRS": 32,
-                "PADDED_REST": 64,
-                "PADDED_V": 128,
-                "LARGEST": 65504.0,
-                "LARGEST_QUERY": 2e5,
-            },
+        *(
+            (
+                "heads_and_cache",
+                {
+                    "QUERY_STRIDE": 9216,
+                    "HEAD_STRIDE": 128,
+                    "KEY_STRIDE": 9216,
+                    "VALUE_STRIDE": 9216,
+                    **dict.fromkeys(("HAS_QUERY_BIAS", "HAS_KEY_BIAS", "HAS_VALUE_BIAS"), True),
+                    **dict.fromkeys(("HAS_QUERY_NORM", "HAS_KEY_NORM"), True),
+                    "KEY_DIM": 128,
+                    "V_DIM": 128,
+                    "ROPE": 64,
+                    "ROW_WIDTH": 2048,
+                    "PADDED_PAIRS": 32,
+                    "PADDED_REST": 64,
+                    "PADDED_V": 128,
+                    "LARGEST": 65504.0,
+                    "LARGEST_QUERY": 2e5,
+                    "IS_SHORT": is_short,
+                },
+            )
+            for is_short in (False, True)
         ),
         (
             "index_query_and_key",
@@ -437,6 +516,8 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
 @pytest.mark.usefixtures("kept_kernels")
 def test_kernels_compile_for_a_gpu(name: str, known: dict[str, int]) -> None:
     kinds = {"positions": "*i32", "slots": "*i32", "cache": "*fp16", "eps": "fp32", "num_saturated": "*i64"}
+    if known.get("PARTS") or known.get("IS_SHORT"):
+        kinds |= {"cache": "*u8", "ropes": "*bf16"}
     if name == "index_query_and_key":
         kinds |= dict.fromkeys(("rotated", "keys"), "*fp16")
     kinds |= dict.fromkeys(("value_scale", "alpha", "limit"), "fp32")

@@ -45,6 +45,8 @@ QueuePolicy = Literal["fair", "fcfs"]
 LogFormat = Literal["text", "json"]
 ReasoningField = Literal["reasoning_content", "reasoning", "both", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+KvTypeOption = Literal["auto", "fp16", "fp8"]
+GpuKvType = Literal["fp16", "fp8"]
 MetricsAlias = Literal["vllm", "none"]
 UnknownFields = Literal["ignore", "refuse"]
 
@@ -262,6 +264,11 @@ class MachineConfig(_Section):
         "machine and configuration, or measure and keep them in the folder of compiled kernels; new: measure again "
         "and keep; off: measure again and do not keep",
     )
+    kv_type: KvTypeOption = option(
+        "auto",
+        one_of("auto", "fp16", "fp8"),
+        "type of a GPU's KV cache; fp8 takes about half of the memory and rounds each number by up to 1/16; auto: fp16",
+    )
     kv_host_bytes: int | None = option(
         None,
         size(0),
@@ -280,6 +287,11 @@ class MachineConfig(_Section):
     def gpus(self) -> tuple[str, ...]:
         """The GPUs of a resolved `device`, such as "cuda:0", in the order of their layers; none for the CPU."""
         return tuple(self.device.split(",")) if self.device.startswith("cuda") else ()
+
+    @property
+    def gpu_kv_type(self) -> GpuKvType:
+        """The type of a GPU's KV cache."""
+        return "fp8" if self.kv_type == "fp8" else "fp16"
 
     @property
     def vram_limits(self) -> tuple[int | None, ...]:

@@ -25,6 +25,7 @@ _GPU_OPTIONS: Mapping[str, str] = {
     "gpu_experts": "is about experts in a GPU's memory",
     "expert_profile": "places experts in a GPU's memory",
     "pcie_share": "is about experts that a GPU reads",
+    "kv_type": "is the type of a GPU's KV cache; the CPU's is float32",
     "kv_host_bytes": "is for KV blocks evicted from a GPU; without a GPU, the KV cache is in host memory",
 }
 """Options of the machine that have no meaning without a GPU → the reason, for error messages."""
@@ -100,7 +101,7 @@ def on_cpu(config: Config, reason: str) -> Config:
     """
     machine, scheduling = config.machine, config.scheduling
     # A value of 0 disables the option, so it is not an error.
-    set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name)]
+    set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name) not in (None, 0, "auto")]
     if set_for_gpu and not config.device_is_open:
         name = set_for_gpu[0]
         raise ConfigError(name, _shown(machine, name), f"{_GPU_OPTIONS[name]}, and device=cpu uses no GPU")
@@ -118,6 +119,7 @@ def on_cpu(config: Config, reason: str) -> Config:
             gpu_experts=0,
             expert_profile=None,
             pcie_share=0.0,
+            kv_type="auto",
             kv_host_bytes=0,
         ),
     )

@@ -14,6 +14,7 @@ RENAMED: Mapping[str, str] = {
     "tokenizer": "model_path",
     "max_num_seqs": "max_batch_size",
     "block_size": "block_tokens",
+    "kv_cache_dtype": "kv_type",
 }
 """vLLM's name → the equivalent option of `ballast serve`."""
 
@@ -46,7 +47,6 @@ FIXED: Mapping[str, _Only] = {
     "dtype": _Only(("auto",), _FILE),
     "quantization": _Only(("gguf",), _FILE),
     "load_format": _Only(("auto", "gguf"), "models are GGUF files; leave it out"),
-    "kv_cache_dtype": _Only(("auto",), "the cache's type follows from the model; leave it out"),
     "revision": _Only((), _PULLED),
     "code_revision": _Only((), _PULLED),
     "tokenizer_revision": _Only((), _PULLED),

@@ -120,11 +120,6 @@ class ModelSpec:
         return sum(plane.width for planes in self.planes for plane in planes)
 
     @property
-    def window_kv_numbers(self) -> int:
-        """Of these, the numbers in planes of which only a window is read."""
-        return sum(plane.width for planes in self.planes for plane in planes if plane.window is not None)
-
-    @property
     def window(self) -> int | None:
         """Tokens of the widest window; None if all layers read all tokens, or if none does: then the pool's blocks are
         those of the windows, and no layer frees any."""

@@ -29,7 +29,7 @@ from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked
 from ballast.plan.described import THIS_MACHINE, Described
 from ballast.plan.gpu_experts import GpuExpertOptions
-from ballast.plan.gpu_limits import why_not_on_gpu
+from ballast.plan.gpu_limits import why_not_fp8, why_not_on_gpu
 from ballast.plan.host import make_plan
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.kv_tiers import auto_host_bytes, requested_tiers
@@ -74,6 +74,7 @@ def _plan_with_cache(
         threads_per_node=_threads_per_node(config),
         stream_from_tokens=config.machine.stream_from_tokens,
         tiers=requested_tiers(config.machine),
+        kv_type=config.machine.gpu_kv_type,
     )
     folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir, gguf)
     if folder is not None and folder.files.is_in_memory:
@@ -84,11 +85,7 @@ def _plan_with_cache(
             return make_plan(gguf, spec, tried, memory, folder, placement)
 
         return _with_suited_cache(make_on_host, make_on_host(numbers), sizes)
-    too_much = why_not_on_gpu(spec)
-    if too_much is not None:
-        raise ConfigError("device", config.machine.device, f"{gguf.path}: {too_much}, with device=cpu")
-    if numbers.isa == "reference":
-        raise _needs_packing(config.machine.device)
+    _check_gpu(config, gguf, spec, numbers)
     devices = _device_memories(config.machine, described)
     expert_options = _gpu_expert_options(config.machine, gguf, spec, described)
     divided: dict[tuple[int, bool], list[range]] = {}
@@ -116,6 +113,18 @@ def _plan_with_cache(
     if not plan.gpus.has_host_experts or plan.gpus.streaming is not None:
         return plan
     return replace(plan, gpus=replace(plan.gpus, streaming_cache_lens=max(map(_streaming_cache, plans))))
+
+
+def _check_gpu(config: Config, gguf: GgufModel, spec: ModelSpec, numbers: Numbers) -> None:
+    """Raises ConfigError if GPUs cannot compute the model under these settings."""
+    too_much = why_not_on_gpu(spec)
+    if too_much is not None:
+        raise ConfigError("device", config.machine.device, f"{gguf.path}: {too_much}, with device=cpu")
+    refusal = why_not_fp8(spec) if numbers.kv_type == "fp8" else None
+    if refusal is not None:
+        raise ConfigError("kv_type", "fp8", f"{gguf.path}: {refusal}; use kv_type=fp16")
+    if numbers.isa == "reference":
+        raise _needs_packing(config.machine.device)
 
 
 def _streaming_if_cache_may_shrink(plans: Sequence[MemoryPlan], sizes: CacheSizes) -> MemoryPlan:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ballast.host.sizes import human
+from ballast.model.layers.plane import KvType, row_bytes
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
@@ -20,7 +21,7 @@ from ballast.plan.work import SCRATCH_BYTES, num_slices, step_bytes
 from ballast.weights.gguf import GgufModel
 
 _EXPERTS = ".mlp.experts"
-_KV_BYTES = 2
+_STORED: Mapping[KvType, str] = {"fp16": "in half precision", "fp8": "in 8 bits"}
 _ATTENTION_BYTES = 96 << 20
 """Partial results of model/hybrid/attention/paged.py on a GPU of 160 multiprocessors, and flashinfer's workspaces."""
 _PARTIAL_BYTES = 64 << 20
@@ -88,13 +89,12 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
     on_device = sum(
         size for name, size in weights.items() if computes_on_gpu(modules[name]) and own.has_module(modules[name])
     )
-    row_bytes = own.kv_numbers * _KV_BYTES
-    cache = gpu_cache(own, numbers)
+    cache, kept = gpu_cache(own, numbers), _STORED[numbers.kv_type]
     cached = f"{num_blocks * numbers.block_tokens} tokens and the null block"
     if cache.window_blocks(num_blocks) is None:
-        cached = f"{cached}, {row_bytes} bytes per token in half precision"
+        cached = f"{cached}, {cache.token_bytes} bytes per token {kept}"
     else:
-        cached = f"{cached}, in half precision: {cache.per_token(num_blocks)}"
+        cached = f"{cached}, {kept}: {cache.per_token(num_blocks)}"
     captured = min(numbers.max_batch_size, _MAX_CAPTURED)
     work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
     slice_plans = num_slices(spec, numbers.step_tokens) * _SLICE_PLAN_BYTES
@@ -114,7 +114,7 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
         MemoryRow("dense weights", on_device, "packed, in the file's types; decoded during multiplication"),
         MemoryRow("KV cache", cache.num_bytes(num_blocks), cached),
         *_state_rows(cache, num_blocks),
-        *device_rows(numbers.tiers, numbers.block_tokens * row_bytes),
+        *device_rows(numbers.tiers, numbers.block_tokens * cache.token_bytes),
         MemoryRow("work buffers", work, f"for steps of up to {numbers.step_tokens} tokens", numbers.step_option),
         *([decode_lane] if numbers.has_prefill_lane else []),
         MemoryRow("kernel workspaces", workspaces, "for matrix products, attention and CUDA's libraries"),
@@ -138,7 +138,7 @@ def outside_bytes(own: DeviceLayers, max_batch_size: int) -> int:
 
 def gpu_cache(own: DeviceLayers, numbers: Numbers) -> CachePlan:
     """The cache of a GPU with the layers `own`."""
-    return CachePlan(own, numbers, _KV_BYTES, on_gpu=True)
+    return CachePlan(own, numbers, numbers.kv_type, on_gpu=True)
 
 
 def _state_rows(cache: CachePlan, num_blocks: int) -> list[MemoryRow]:
@@ -150,9 +150,9 @@ def _state_rows(cache: CachePlan, num_blocks: int) -> list[MemoryRow]:
     return [MemoryRow("recurrent state", num_bytes, story, "max_batch_size")]
 
 
-def kv_row_bytes(spec: ModelSpec) -> int:
+def kv_row_bytes(spec: ModelSpec, kv_type: KvType) -> int:
     """Bytes per token in the cache, over all layers."""
-    return spec.kv_numbers * _KV_BYTES
+    return sum(row_bytes(planes, kv_type) for planes in spec.planes)
 
 
 def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int, num_nodes: int) -> int:

@@ -30,14 +30,9 @@ class DeviceLayers:
         return spec.num_layers - 1 if found is None else int(found[1])
 
     @property
-    def kv_numbers(self) -> int:
-        """Numbers that the layers keep of a token."""
-        return sum(plane.width for plane in self._planes)
-
-    @property
-    def window_kv_numbers(self) -> int:
-        """Of these, the numbers in planes of which only a window is read."""
-        return sum(plane.width for plane in self._planes if plane.window is not None)
+    def planes(self) -> tuple[tuple[Plane, ...], ...]:
+        """What each layer keeps of a token."""
+        return self.spec.planes[self.layers.start : self.layers.stop]
 
     @property
     def window(self) -> int | None:
@@ -54,11 +49,6 @@ class DeviceLayers:
         """Numbers in the biases of the layers' routed experts."""
         experts = [self.spec.layers[layer].experts for layer in self.layers]
         return sum(each.num_biases(self.spec.hidden) for each in experts if each is not None)
-
-    @property
-    def _planes(self) -> list[Plane]:
-        planes = self.spec.planes
-        return [plane for layer in self.layers for plane in planes[layer]]
 
     @property
     def num_choices(self) -> int:

@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.recurrent.sizes import why_not_supported
+from ballast.model.hybrid.short_rows import MIN_SHORT_RANK, SHORT_ALIGNMENT
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import RecurrentMixer
+from ballast.model.layers.layer import AttentionMixer, RecurrentMixer
 from ballast.model.spec import ModelSpec
+
+
+def why_not_fp8(spec: ModelSpec) -> str | None:
+    """Why a GPU's kernels cannot keep the KV cache in 8 bits; None if they can."""
+    for mixer in spec.attentions:
+        problem = _why_not_fp8(mixer)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _why_not_fp8(mixer: AttentionMixer) -> str | None:
+    if isinstance(mixer, LatentSpec):
+        rank = mixer.kv_lora_rank
+        if mixer.index is not None:
+            return "its tokens attend to selected positions, and no kernels exist for them in 8 bits"
+        if rank < MIN_SHORT_RANK or rank & (rank - 1):
+            return f"its latents have {rank} numbers, and kernels for 8 bits need a power of two from {MIN_SHORT_RANK}"
+        return None
+    if mixer.head_dim % SHORT_ALIGNMENT or mixer.v_dim % SHORT_ALIGNMENT:
+        widths = f"{mixer.head_dim} and {mixer.v_dim}"
+        return f"its heads have {widths} numbers, and kernels for 8 bits need multiples of {SHORT_ALIGNMENT}"
+    return None
 
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:

@@ -48,10 +48,9 @@ def make_plan(
     loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
     weights = tuple(weight_rows(gguf, spec, _on_cpu, {name: (name, size) for name, size in loaded.items()}))
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
-    kv_row_bytes = spec.kv_numbers * FLOAT_BYTES
     num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
     num_cached_tokens = num_blocks * numbers.block_tokens
-    cache = CachePlan(spec, numbers, FLOAT_BYTES, on_gpu=False)
+    cache = CachePlan(spec, numbers, "fp32", on_gpu=False)
     kv_bytes, state_bytes = cache.num_bytes(num_blocks), cache.state_bytes(num_blocks)
     uses = (
         *host_weight_rows(
@@ -72,7 +71,7 @@ def make_plan(
         MemoryRow("tables", _table_bytes(spec, num_cached_tokens), "positions and norms"),
         *host_rows(
             numbers.tiers,
-            numbers.block_tokens * kv_row_bytes,
+            numbers.block_tokens * cache.token_bytes,
             numbers.block_tokens,
             spec.state_numbers * FLOAT_BYTES,
         ),

@@ -109,7 +109,8 @@ def _staging_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, 
 
 def _tier_rows(spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
     """Host memory of the tiers of the GPUs' cache."""
-    block_bytes, state_bytes = numbers.block_tokens * kv_row_bytes(spec), spec.state_numbers * FLOAT_BYTES
+    block_bytes = numbers.block_tokens * kv_row_bytes(spec, numbers.kv_type)
+    state_bytes = spec.state_numbers * FLOAT_BYTES
     return host_rows(numbers.tiers, block_bytes, numbers.block_tokens, state_bytes)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ballast.host.sizes import human
 from ballast.model.kv_pool import num_state_slots, num_window_blocks, outstanding_tokens
-from ballast.model.layers.plane import State
+from ballast.model.layers.plane import KvType, Plane, State, row_bytes
 from ballast.plan.memory import FLOAT_BYTES, Numbers
 
 
@@ -21,12 +21,8 @@ class Cached(Protocol):
         """Tokens that the layers with a window attend to; None: no layer has a window."""
 
     @property
-    def kv_numbers(self) -> int:
-        """Numbers that all layers keep of a token."""
-
-    @property
-    def window_kv_numbers(self) -> int:
-        """Numbers that the layers with a window keep of a token."""
+    def planes(self) -> Sequence[Sequence[Plane]]:
+        """What each layer keeps of a token."""
 
     @property
     def states(self) -> Sequence[Sequence[State]]:
@@ -39,9 +35,19 @@ class CachePlan:
 
     cached: Cached
     numbers: Numbers
-    number_bytes: int
-    """Bytes of a number in the cache."""
+    kv_type: KvType
     on_gpu: bool
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token in all layers."""
+        return sum(row_bytes(planes, self.kv_type) for planes in self.cached.planes)
+
+    @property
+    def window_token_bytes(self) -> int:
+        """Of these, the bytes in layers of which only a window is read."""
+        windowed = [planes for planes in self.cached.planes if any(plane.window is not None for plane in planes)]
+        return sum(row_bytes(planes, self.kv_type) for planes in windowed)
 
     def window_blocks(self, num_blocks: int) -> int | None:
         """Usable blocks of layers with a window, in a cache of `num_blocks`; None if they keep all blocks."""
@@ -57,11 +63,11 @@ class CachePlan:
 
     def num_bytes(self, num_blocks: int) -> int:
         """Bytes of a cache of `num_blocks` and the null block."""
-        cached, window_blocks = self.cached, self.window_blocks(num_blocks)
+        window_blocks = self.window_blocks(num_blocks)
         num_windowed = num_blocks if window_blocks is None else window_blocks
-        kept = (num_blocks + 1) * (cached.kv_numbers - cached.window_kv_numbers)
-        kept += (num_windowed + 1) * cached.window_kv_numbers
-        return kept * self.numbers.block_tokens * self.number_bytes
+        kept = (num_blocks + 1) * (self.token_bytes - self.window_token_bytes)
+        kept += (num_windowed + 1) * self.window_token_bytes
+        return kept * self.numbers.block_tokens
 
     def num_state_slots(self, num_blocks: int) -> int:
         """Usable slots of recurrent state for a cache of `num_blocks`; 0 for layers without such state."""
@@ -76,9 +82,8 @@ class CachePlan:
 
     def most_blocks(self, num_bytes: int) -> int:
         """Blocks of the largest cache that takes at most `num_bytes`, with its recurrent states; 0 if none does."""
-        cached = self.cached
-        of_full_layers = max(cached.kv_numbers - cached.window_kv_numbers, 1) * self.numbers.block_tokens
-        most = max(num_bytes, 0) // (of_full_layers * self.number_bytes)
+        of_full_layers = max(self.token_bytes - self.window_token_bytes, 1) * self.numbers.block_tokens
+        most = max(num_bytes, 0) // of_full_layers
 
         def all_bytes(num_blocks: int) -> int:
             return self.num_bytes(num_blocks) + self.state_bytes(num_blocks)
@@ -87,10 +92,10 @@ class CachePlan:
 
     def per_token(self, num_blocks: int) -> str:
         """Bytes per token in a cache of `num_blocks`, for people."""
-        cached, window_blocks = self.cached, self.window_blocks(num_blocks)
+        window_blocks = self.window_blocks(num_blocks)
         if window_blocks is None:
-            return f"{human(cached.kv_numbers * self.number_bytes)} per token"
-        full = human((cached.kv_numbers - cached.window_kv_numbers) * self.number_bytes)
-        windows = human(cached.window_kv_numbers * self.number_bytes)
+            return f"{human(self.token_bytes)} per token"
+        full = human(self.token_bytes - self.window_token_bytes)
+        windows = human(self.window_token_bytes)
         in_windows = window_blocks * self.numbers.block_tokens
         return f"{full} per token; {windows} per token for {in_windows} tokens in windows"

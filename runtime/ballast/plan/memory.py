@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ballast.host.machine import Memory
 from ballast.host.vram import VramLimit
+from ballast.model.layers.plane import KvType
 from ballast.moe.device_rules import Placement
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.plan.kv_tiers import NO_TIERS, KvTierSizes
@@ -39,6 +40,8 @@ class Numbers:
 
     tiers: KvTierSizes = NO_TIERS
     """The tiers of the KV cache."""
+    kv_type: KvType = "fp16"
+    """The type of a GPU's KV cache; a CPU's is float32."""
 
     @property
     def step_tokens(self) -> int:

@@ -17,8 +17,11 @@ from ballast.model.hybrid.attention import expanded_kernels, flashinfer_expanded
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.attention.flashinfer_expanded import FlashinferExpandedKernels, why_wrong
+from ballast.model.hybrid.attention.gpu import GpuAttention
 from ballast.model.hybrid.attention.late_flashinfer import compiled_expansion, compiling_expansion
+from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
 from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.linear import FloatLinear
 from ballast.model.switched_off import SwitchedOff
 from devkit.kernels.attention_cases import attention_case
@@ -37,14 +40,17 @@ def both(
     length: int,
     device: torch.device,
     dtype: torch.dtype,
+    *,
+    is_short: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(outside the latent space, inside it) for the last `tokens` of a request; float32 [T, H, v_dim]."""
+    """(outside the latent space, inside it) for the last `tokens` of a request; float32 [T, H, v_dim]. `dtype`: of the
+    cache, or that in which numbers of 8 bits are multiplied."""
     rng = torch.Generator(device).manual_seed(1)
     k_up, v_up = (
         torch.randn(sizes.num_heads, *shape, generator=rng, device=device) / math.sqrt(shape[1])
         for shape in ((sizes.rank, sizes.nope_dim), (sizes.v_dim, sizes.rank))
     )
-    latent = LatentSizes(sizes.num_heads, sizes.rank, sizes.rope_dim, sizes.scale, sizes.block_tokens)
+    latent = LatentSizes(sizes.num_heads, sizes.rank, sizes.rope_dim, sizes.scale, sizes.block_tokens, is_short)
     case = attention_case(latent, [tokens], [length], device, dtype)
     query = torch.randn(tokens, sizes.num_heads, sizes.nope_dim + sizes.rope_dim, generator=rng, device=device)
     attend = make(torch.zeros((), dtype=torch.int64, device=device))
@@ -65,6 +71,35 @@ def test_a_token_attends_to_its_request_up_to_itself_for_any_chunks(tokens: int,
 
     found, expected = both(make, SMALL, tokens, length, CPU, torch.float32)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_keys_are_expanded_from_a_cache_of_8_bits() -> None:
+    def make(counted: torch.Tensor) -> ExpandedAttention:
+        return ExpandedAttention(SMALL, PlainExpandedKernels(SMALL, counted), 33)
+
+    found, expected = both(make, SMALL, 30, 100, CPU, torch.float32, is_short=True)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("has_cache_of_8_bits", [False, True])
+def test_long_prompts_are_expanded_whatever_kernels_decode(
+    monkeypatch: pytest.MonkeyPatch, has_cache_of_8_bits: bool
+) -> None:
+    """flashinfer's kernels of attention in the latent space take half precision only."""
+    compiled: list[str] = []
+    monkeypatch.setattr(late_flashinfer, "compile_latent", lambda _: compiled.append("latent"))
+    monkeypatch.setattr(late_flashinfer, "compile_single_prefill", lambda _: compiled.append("expanded"))
+    monkeypatch.setattr(late_flashinfer, "compiled_flashinfer", lambda sizes, *_: None if sizes.is_short else object())
+    monkeypatch.setattr(late_flashinfer, "compiled_expansion", lambda sizes, *_: sizes)
+    sizes = LatentSizes(128, 512, 64, R1.scale, R1.block_tokens, is_short=has_cache_of_8_bits)
+    lane = GpuAttention(PagedAttention(sizes, choose_tilings(sizes, 227 << 10), 1))
+    late, used, off = LateKernels(), [], SwitchedOff()
+    late_flashinfer.LateFlashinfer(sizes, R1, CPU, off).use_in([lane], used.append, torch.zeros(()), 64, late)
+    late.use_compiled(waits=True)
+    assert used == [R1]
+    assert compiled == (["expanded"] if has_cache_of_8_bits else ["latent", "expanded"])
+    assert lane.has_flashinfer != has_cache_of_8_bits
+    assert not off.reasons
 
 
 @pytest.mark.gpu

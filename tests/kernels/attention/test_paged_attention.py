@@ -7,24 +7,33 @@ each left out. With a cache of half precision queries and weights are rounded to
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from ballast.model.hybrid.attention import paged, paged_kernels
+from ballast.model.hybrid.attention import paged, paged_fp8_kernels, paged_kernels
 from ballast.model.hybrid.attention.attention import PlainAttention, largest_query
-from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings, kernel_constants
+from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, attend_kernel, choose_tilings
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from devkit.kernels.attention_cases import AttentionCase, attention_case
 from devkit.kernels.compiled import advice_of_assembler, compiled_for
 from devkit.kernels.interpreted import interpreted
+from devkit.kernels.short_rows import rounded_rows
 from devkit.long import pairwise
 
 R1 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
 QWEN3 = GroupedSizes(num_heads=64, num_kv_heads=4, key_dim=128, v_dim=128, scale=0.1, block_tokens=32)
 GPT_OSS = GroupedSizes(64, 8, 64, 64, 0.125, 32, 128, True)
 MIMO = GroupedSizes(64, 8, 192, 128, 0.07, 32, 128, True)
+SIZES = [R1, QWEN3, GPT_OSS, MIMO]
 SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
-TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}
+HALF_PRECISION = {"rtol": 2e-3, "atol": 4e-3}
+TOLERANCES = {
+    torch.float32: {"rtol": 1e-4, "atol": 1e-5},
+    torch.float16: HALF_PRECISION,
+    torch.uint8: HALF_PRECISION,  # numbers of 8 bits are exact in half precision
+}
 
 
 @pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -33,6 +42,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     if request.param == "cuda":
         return torch.device("cuda:0")
     monkeypatch.setattr(paged, "paged_kernels", interpreted(paged_kernels, monkeypatch))
+    monkeypatch.setattr(paged, "paged_fp8_kernels", interpreted(paged_fp8_kernels, monkeypatch))
     return torch.device("cpu")
 
 
@@ -69,12 +79,56 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("sizes", "tokens", "lens", "num_processors", "dtype"), pairwise(CASES, [1, 20], list(TOLERANCES)), ids=str
+    ("sizes", "tokens", "lens", "num_processors", "dtype"),
+    pairwise(CASES, [1, 20], [torch.float32, torch.float16]),
+    ids=str,
 )
 def test_a_token_sees_its_own_request_up_to_itself(
     device, sizes: Sizes, tokens: list[int], lens: list[int], num_processors: int, dtype: torch.dtype
 ) -> None:
     check(PagedAttention(sizes, SMALL_TILES, num_processors), attention_case(sizes, tokens, lens, device, dtype))
+
+
+SHORT_CASES = [
+    (LatentSizes(4, 512, 64, 0.1, 16, is_short=True), [1, 1], [1, 90]),
+    (LatentSizes(20, 64, 16, 0.1, 16, is_short=True), [1, 1, 1], [16, 17, 60]),  # one scale
+    (LatentSizes(3, 256, 24, 0.1, 16, is_short=True), [7, 1, 30], [7, 33, 61]),
+    (GroupedSizes(12, 2, 128, 128, 0.1, 16, is_short=True), [1, 1], [1, 90]),
+    (GroupedSizes(6, 3, 128, 64, 0.1, 16, is_short=True), [7, 1, 30], [7, 33, 61]),
+    (GroupedSizes(40, 2, 64, 64, 0.1, 16, is_short=True), [5, 1], [20, 17]),
+    (GroupedSizes(3, 1, 96, 40, 0.2, 16, is_short=True), [20], [130]),
+    (GroupedSizes(8, 1, 64, 64, 0.1, 16, 20, True, is_short=True), [1, 1, 1], [1, 21, 90]),
+    (GroupedSizes(4, 2, 192, 128, 0.1, 16, 20, True, is_short=True), [7, 1, 50], [7, 33, 111]),
+    (GroupedSizes(2, 1, 32, 32, 0.1, 16, 1, True, is_short=True), [3, 1], [40, 70]),
+]
+
+
+@pytest.mark.parametrize(("sizes", "tokens", "lens", "num_processors"), pairwise(SHORT_CASES, [1, 20]), ids=str)
+def test_attention_in_8_bits_is_that_over_the_rounded_numbers(
+    device, sizes: Sizes, tokens: list[int], lens: list[int], num_processors: int
+) -> None:
+    check(
+        PagedAttention(sizes, SMALL_TILES, num_processors), attention_case(sizes, tokens, lens, device, torch.float16)
+    )
+
+
+@pytest.mark.parametrize("sizes", [SHORT_CASES[2][0], GroupedSizes(4, 2, 32, 64, 0.1, 16, is_short=True)], ids=str)
+def test_scales_of_8_bits_may_be_as_large_and_as_small_as_any(device, sizes: Sizes) -> None:
+    """Each head or part of a token has numbers of another size."""
+    case = attention_case(sizes, [1, 9], [40, 30], device, torch.float16)
+    rows, layout = torch.randn((len(case.cache), sizes.row_width), device=device), sizes.short_rows
+    factors = torch.exp2(torch.linspace(-13, 11, len(rows), device=device))
+    for index, part in enumerate(layout.parts):
+        rows[:, part] *= factors.roll(7 * index)[:, None]
+    case.query[:] *= 1e-3
+    case = replace(case, cache=rounded_rows(rows, layout))
+    attend = PagedAttention(sizes, SMALL_TILES, 1)
+    attend.prepare(case.step)
+    expected = PlainAttention(sizes)(case.query, case.cache, case.step)
+    largest = expected.abs().amax(-1, keepdim=True)
+    torch.testing.assert_close(
+        attend(case.query, case.cache, case.step) / largest, expected / largest, **HALF_PRECISION
+    )
 
 
 def test_the_largest_query_meets_the_largest_keys(device) -> None:
@@ -100,18 +154,18 @@ def test_single_token_kernels_read_their_lengths_from_device_memory(device) -> N
     torch.testing.assert_close(found, expected, **TOLERANCES[torch.float32])
 
 
-@pytest.mark.parametrize("sizes", [R1, QWEN3, GPT_OSS, MIMO], ids=["latents", "heads", "gpt-oss", "mimo"])
+@pytest.mark.parametrize("sizes", [*SIZES, *(replace(each, is_short=True) for each in SIZES)], ids=str)
 @pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
 @pytest.mark.parametrize("kind", ["prompts", "singles"])
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(sizes, capability, shared_bytes, kind) -> None:
     is_rounded = isinstance(sizes, LatentSizes) and kind == "prompts"
-    known = kernel_constants(sizes, getattr(choose_tilings(sizes, shared_bytes), kind)) | {"IS_ROUNDED": is_rounded}
-    known |= {"WINDOW": sizes.window or 0, "HAS_SINKS": sizes.has_sinks}
+    kernel, known = attend_kernel(sizes, getattr(choose_tilings(sizes, shared_bytes), kind), rounds_first=is_rounded)
     query = "*fp16" if is_rounded else "*fp32"
     pointers = {"query": query, "cache": "*fp16", "sinks": "*fp32", "sums": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    pointers |= {"words": "*i16", "scales": "*fp32", "ropes": "*bf16"}
     pointers |= dict.fromkeys(("tiles", "begins", "lens", "blocks"), "*i32")
-    compiled = compiled_for(capability, paged_kernels.attend, known, pointers)
+    compiled = compiled_for(capability, kernel, known, pointers)
     assert compiled.metadata.shared <= shared_bytes
     assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"
     if capability == 90:

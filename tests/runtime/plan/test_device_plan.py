@@ -26,6 +26,7 @@ from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.graphs.decode_graphs import MAX_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
+from ballast.model.hybrid.short_rows import ShortRows
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.chunks import chunks_for
 from ballast.model.hybrid.streaming.host_memory import panels_of
@@ -34,6 +35,7 @@ from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.plane import row_bytes
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
@@ -47,6 +49,7 @@ from ballast.plan import device as device_plan
 from ballast.plan.device import gpu_cache
 from ballast.plan.device_layers import DeviceLayers
 from ballast.plan.gpu_experts import GpuExpertOptions
+from ballast.plan.gpu_limits import why_not_fp8
 from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
@@ -250,6 +253,48 @@ def test_the_plan_counts_the_cache_that_is_made(r1: GgufModel) -> None:
     kv = DeviceKvPool(R1_SPEC.planes[:2], num_kv_blocks(100, 32), 32, torch.float16, torch.device("cpu"))
     per_layer = sum(kept.numel() * kept.element_size() for kept in kv.tensors) // 2
     assert use(r1_plan(r1, numbers=numbers), "KV cache") == per_layer * R1_SPEC.num_layers
+
+
+@pytest.mark.parametrize("arch", ["qwen3", "mimov2", "v3"])
+def test_the_plan_counts_the_cache_of_8_bits_that_is_made(written: MakeTiny, beside_a_gpu: None, arch: str) -> None:
+    gguf = open_gguf(written(arch=arch, quant="q8_0").gguf)
+    spec, found = read_spec(gguf), {}
+    for kv_type, dtype in (("fp16", torch.float16), ("fp8", torch.float8_e4m3fn)):
+        options = ["--gguf_path", str(gguf.path), "--cache_lens=8192", "--kv_type", kv_type]
+        _, plan = settle(cli.serve_config(options), gguf, spec)
+        cache, num_blocks = gpu_cache(DeviceLayers(spec, range(spec.num_layers)), plan.numbers), 8192 // 32
+        kv = DeviceKvPool(spec.planes, num_blocks, 32, dtype, torch.device("cpu"), cache.window_blocks(num_blocks))
+        assert use(plan, "KV cache") == sum(kept.nbytes for kept in kv.tensors)
+        assert plan.gpus is not None
+        found[kv_type] = cache.token_bytes, plan.gpus.max_cache_lens
+    assert found["fp16"][0] * 0.5 < found["fp8"][0] < found["fp16"][0] * 0.65
+    assert found["fp8"][1] > 1.5 * found["fp16"][1]
+
+
+def test_r1_in_24_gib_holds_a_long_context_in_8_bits(r1: GgufModel) -> None:
+    found = [r1_plan(r1, numbers=replace(NUMBERS, kv_type=kv_type)) for kv_type in ("fp16", "fp8")]
+    fp16, fp8 = (plan.gpus.max_cache_lens for plan in found if plan.gpus is not None)
+    assert fp8 > 1.7 * fp16
+    assert fp8 > 60_000
+
+
+def test_latents_of_8_bits_have_deepseeks_published_layout() -> None:
+    [plane] = R1_SPEC.planes[0]
+    assert row_bytes([plane], "fp8") == 656
+    layout = ShortRows.of_latents(512, 64)
+    assert (layout.scales_at, layout.wide_at, layout.row_bytes) == (512, 528, 656)
+
+
+def test_models_without_kernels_for_8_bits_are_refused(written: MakeTiny, beside_a_gpu: None) -> None:
+    gguf = open_gguf(written(arch="v32", quant="q8_0").gguf)
+    config = cli.serve_config(["--gguf_path", str(gguf.path), "--kv_type", "fp8"])
+    with pytest.raises(ConfigError, match=r"kv_type=fp8: .*attend to selected positions.*use kv_type=fp16"):
+        settle(config, gguf, read_spec(gguf))
+    first, *others = R1_SPEC.layers
+    assert isinstance(first.mixer, LatentSpec)
+    odd = replace(R1_SPEC, layers=(replace(first, mixer=replace(first.mixer, kv_lora_rank=384)), *others))
+    assert why_not_fp8(R1_SPEC) is None
+    assert "have 384 numbers" in str(why_not_fp8(odd))
 
 
 def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: GgufModel) -> None:

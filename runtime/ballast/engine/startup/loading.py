@@ -110,6 +110,7 @@ def _measurements(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettin
         "prefill_chunk_size": settings.prefill_chunk_size,
         "stream_from_tokens": settings.stream_from_tokens,
         "pcie_share": settings.pcie_share,
+        "kv_type": settings.kv_type,
         "gpu_experts": hashlib.sha256(repr(settings.gpu_experts).encode()).hexdigest(),
     }
     return Measurements(folder, facts, reuse=settings.measurements == "kept")
@@ -283,6 +284,7 @@ def _load_hybrid(
         block_tokens=settings.block_tokens,
         num_window_blocks=None if window is None else window[1],
         num_state_slots=state_slots,
+        kv_dtype={"fp16": torch.float16, "fp8": torch.float8_e4m3fn}[settings.kv_type],
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
         max_batch_size=settings.max_batch_size,
         gpu_experts=settings.gpu_experts,

@@ -154,8 +154,7 @@ class Device:
         """Log a warning once if numbers were too large for the cache. The copy of the count must be complete."""
         if not self._has_saturated and self._num_saturated:
             self._has_saturated = True
-            largest = torch.finfo(self.kv.dtype).max
-            log.warning("numbers that are too large for the cache are clamped", extra={"largest": largest})
+            log.warning("numbers that are too large for the cache are clamped", extra={"largest": self.kv.largest})
 
     def active(self) -> AbstractContextManager[None]:
         """A context in which this device computes; see `computing_on`."""

@@ -47,7 +47,7 @@ class HybridOptions:
     max_batch_size: int
     """Most requests in a decode step."""
     kv_dtype: torch.dtype = torch.float16
-    """Type of the KV cache; attention on a GPU takes float16."""
+    """Type of the KV cache; attention on a GPU takes float16, and float8_e4m3fn: rows as `ShortRows` defines them."""
     gpu_experts: GpuExperts = ()
     """Routed experts that are placed in device memory, by routed layer. The host keeps no copy of a layer if all its
     experts are in device memory. Empty: none."""

@@ -77,8 +77,8 @@ class GroupedSpec:
     def planes(self) -> tuple[Plane, ...]:
         """The planes of the layer's cache."""
         return (
-            Plane("keys", self.num_kv_heads * self.head_dim, self.window),
-            Plane("values", self.num_kv_heads * self.v_dim, self.window),
+            _of_heads("keys", self.num_kv_heads, self.head_dim, self.window),
+            _of_heads("values", self.num_kv_heads, self.v_dim, self.window),
         )
 
     @property
@@ -123,3 +123,9 @@ class GroupedSpec:
             matrix("output", "attn_output", (hidden, self.num_heads * self.v_dim), "self_attn.o_proj"),
             bias("output_bias", "attn_output", hidden, "self_attn.o_proj", option=OUTPUT_BIAS),
         )
+
+
+def _of_heads(name: str, num_heads: int, width: int, window: int | None) -> Plane:
+    """The plane of all heads. Each head of a token has a scale of its own in a cache of 8 bits: it needs no
+    calibration, and a token's row never depends on others."""
+    return Plane(name, num_heads * width, window, num_short=num_heads * width, scale_width=width)

@@ -9,6 +9,9 @@ from ballast.model.layers.plane import INDEX_KEYS, Plane
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.layers.tensor import HeadRows, Tensor, bias, matrix, norm
 
+LATENTS_PER_SCALE = 128
+"""Numbers of a latent that share a scale in a cache of 8 bits, as in DeepSeek's layout (FlashMLA)."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
@@ -78,7 +81,8 @@ class LatentSpec:
     @property
     def planes(self) -> tuple[Plane, ...]:
         """The planes of the layer's cache."""
-        latent = Plane("latent", self.latent_dim)
+        rank = self.kv_lora_rank
+        latent = Plane("latent", self.latent_dim, num_short=rank, scale_width=min(LATENTS_PER_SCALE, rank))
         if self.index is None or not self.index.has_indexer:
             return (latent,)
         return (latent, Plane(INDEX_KEYS, self.index.key_dim))

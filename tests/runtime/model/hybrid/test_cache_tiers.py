@@ -21,10 +21,12 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import _tiers
 from ballast.errors import EngineDeadError
 from ballast.model.hybrid import device_wait
+from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import COPIED_AT_ONCE, DeviceBlocks
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of
+from ballast.model.layers.plane import row_bytes
 from ballast.model.tiers import host_tier
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.disk_tier import DiskTier
@@ -35,6 +37,7 @@ from devkit.generate import Generated, generate
 from devkit.long import if_long
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
+from devkit.models.specs.mimo import MIMO_SPEC
 from devkit.models.written import MakeTiny
 from devkit.tiers import until_written
 
@@ -101,6 +104,29 @@ def test_layers_with_a_window_have_blocks_of_their_own(device: torch.device) -> 
     for index, moves in enumerate(([(30, 5), (2, 6), (39, 7)], [(11, 1), (0, 2), (4, 0)])):
         for source, target in moves:
             assert torch.equal(block(layers[index], target), block(before[index], source))
+
+
+def test_rows_of_8_bits_are_copied_with_their_scales(device: torch.device) -> None:
+    planes = MIMO_SPEC.planes[:3]
+    kv = DeviceKvPool(planes, 40, BLOCK_TOKENS, torch.float8_e4m3fn, device, 12)
+    assert kv.has_windows.count(True) in (1, 2)
+    for tensor in kv.tensors:
+        tensor.random_(0, 256, generator=torch.Generator(device).manual_seed(3))
+    before = [tensor.clone() for tensor in kv.tensors]
+    blocks = DeviceBlocks(kv.tensors, BLOCK_TOKENS, platform_of(device).host_memory(), kv.has_windows)
+    assert blocks.block_bytes == BLOCK_TOKENS * sum(row_bytes(layer, "fp8") for layer in planes)
+    half = DeviceKvPool(planes, 40, BLOCK_TOKENS, torch.float16, device, 12)
+    others = DeviceBlocks(half.tensors, BLOCK_TOKENS, platform_of(device).host_memory(), half.has_windows)
+    assert blocks.layout != others.layout, "a folder of one type is not read as the other"
+    memory = blocks.new_memory(2)
+    device_wait.wait_for([blocks.copy_out([30, 2], list(memory), [11, 4])], lambda: None)
+    for tensor in kv.tensors:
+        tensor.zero_()
+    device_wait.wait_for([blocks.copy_in([30, 2], list(memory), [11, 4])], lambda: None)
+    for tensor, held, has_window in zip(kv.tensors, before, kv.has_windows, strict=True):
+        for block in (11, 4) if has_window else (30, 2):
+            rows = slice(block * BLOCK_TOKENS, (block + 1) * BLOCK_TOKENS)
+            assert torch.equal(tensor[rows], held[rows])
 
 
 @dataclass
@@ -183,7 +209,7 @@ def load(written: MakeTiny, device: torch.device, arch: str = "v3", **options: A
     on_cpu: dict[str, Any] = {"make_experts": FloatExperts, "kv_dtype": torch.float32}
     quant = "f32" if device.type == "cpu" else "q4_k"
     file = written(arch=arch, mla="split", quant=quant).gguf
-    return load_hybrid(file, device, SETTINGS, **options, **(on_cpu if device.type == "cpu" else {}))
+    return load_hybrid(file, device, SETTINGS, **((on_cpu if device.type == "cpu" else {}) | options))
 
 
 @pytest.fixture(scope="module")
@@ -292,9 +318,15 @@ def logprobs(core: EngineCore, seq: int, prompt: Sequence[int], max_tokens: int 
 
 @pytest.mark.parametrize("has_prefill_lane", [False, True])
 @pytest.mark.parametrize(
-    ("arch", "host_blocks", "on_disk"),
-    [("v3", ENOUGH, False), ("v3", 0, True), ("glm5", ENOUGH, False)],
-    ids=["host", "disk", "index keys"],
+    ("arch", "host_blocks", "on_disk", "is_short"),
+    [
+        ("v3", ENOUGH, False, False),
+        ("v3", 0, True, False),
+        ("glm5", ENOUGH, False, False),
+        ("v3", ENOUGH, False, True),
+        ("qwen3", 0, True, True),
+    ],
+    ids=["host", "disk", "index keys", "latents of 8 bits", "heads of 8 bits"],
 )
 def test_logits_after_fetches_are_those_without_tiers(
     device: torch.device,
@@ -303,11 +335,13 @@ def test_logits_after_fetches_are_those_without_tiers(
     arch: str,
     host_blocks: int,
     on_disk: bool,
+    is_short: bool,
     has_prefill_lane: bool,
 ) -> None:
     """Results are bitwise equal, also on a GPU: both runs compute the same few tokens after the same blocks. With index
     keys, all positions are scored, and a quarter of them is selected."""
-    model = load(written, device, arch, stream_from_tokens=12 if has_prefill_lane else 0)
+    short: dict[str, Any] = {"kv_dtype": torch.float8_e4m3fn} if is_short else {}
+    model = load(written, device, arch, stream_from_tokens=12 if has_prefill_lane else 0, **short)
     model.cache_tiers = beside(model, host_blocks, tmp_path if on_disk else None)
     settings = replace(SETTINGS, stream_from_tokens=12 if has_prefill_lane else 0)
     config = with_tiers(scheduler_config(settings), model)

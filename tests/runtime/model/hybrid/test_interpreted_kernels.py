@@ -118,3 +118,25 @@ def test_a_gpus_kernels_give_the_logits_of_torchs_operations(
     for batch, logits in zip(batches(), expected, strict=True):
         found = model.forward(batch, lambda: None)
         np.testing.assert_allclose(found, logits, rtol=0, atol=MAX_DIFFERENCE * np.abs(logits).max())
+
+
+@pytest.mark.parametrize("arch", ["gptoss", "v3"])
+def test_a_cache_of_8_bits_gives_nearly_the_logits_of_one_of_32(
+    written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels and torch's operations round the same numbers, some of which are between two codes. What rounding to 8
+    bits changes is larger: up to 1/16 of each number."""
+    shape, quant = CASES[arch]
+    # All experts are used: another choice of experts would change more.
+    file = written(arch=arch, quant=quant, overrides=replace(shape, num_experts_used=shape.num_experts)).gguf
+
+    def logits(dtype: torch.dtype, **options: Any) -> list[np.ndarray]:
+        model = load_hybrid(file, CPU, SETTINGS, kv_dtype=dtype, stream_from_tokens=0, **options)
+        return [model.forward(batch, lambda: None).copy() for batch in batches()]
+
+    exact, plain = (logits(dtype, make_experts=FloatExperts) for dtype in (torch.float32, torch.float8_e4m3fn))
+    interpret_kernels(monkeypatch)
+    for found, torchs, of_32_bits in zip(logits(torch.float8_e4m3fn), plain, exact, strict=True):
+        largest = np.abs(of_32_bits).max()
+        assert np.abs(found - torchs).max() <= 0.01 * largest
+        assert 1e-4 * largest < np.abs(torchs - of_32_bits).max() <= 0.1 * largest

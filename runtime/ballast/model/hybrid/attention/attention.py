@@ -9,16 +9,35 @@ from typing import Protocol
 import torch
 
 from ballast.model.hybrid.attention.sizes import Sizes
+from ballast.model.hybrid.short_rows import ShortRows
 from ballast.model.hybrid.step import Step
 
 SCORE_BYTES = 64 << 20
 """Maximum memory for scores; a request's tokens are computed in chunks that fit."""
 
 
+def multiplied_type(cache_type: torch.dtype) -> torch.dtype:
+    """The type in which attention multiplies numbers of a cache: half precision for 8 bits."""
+    return torch.float16 if cache_type in (torch.float8_e4m3fn, torch.uint8) else cache_type
+
+
 def largest_query(scale: float, cache_type: torch.dtype) -> float:
     """The largest number that a query may contain. Kernels multiply it by the score scale (Ballast's kernels also by
-    log2(e)) and round the product to the cache's type."""
-    return min(torch.finfo(cache_type).max / (scale * math.log2(math.e)), torch.finfo(torch.float32).max)
+    log2(e)) and round the product to the type in which they multiply: the cache's, or half precision."""
+    return min(
+        torch.finfo(multiplied_type(cache_type)).max / (scale * math.log2(math.e)), torch.finfo(torch.float32).max
+    )
+
+
+def floats(rows: torch.Tensor, layout: ShortRows, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Rows of a cache [N, …] as numbers of `dtype` [N, numbers]. `layout`: that of rows in 8 bits."""
+    if rows.dtype != torch.uint8:
+        return rows.to(dtype)
+    codes = rows[:, : layout.scales_at].view(torch.float8_e4m3fn).to(dtype)
+    scales = rows[:, layout.scales_at : layout.wide_at].contiguous().view(torch.float32).to(dtype)
+    parts = [codes[:, part] * scales[:, index, None] for index, part in enumerate(layout.parts)]
+    wide = rows[:, layout.wide_at : layout.wide_at + 2 * layout.num_wide].contiguous().view(torch.bfloat16)
+    return torch.cat([*parts, wide.to(dtype)], 1)
 
 
 class Attention(Protocol):
@@ -34,7 +53,7 @@ class Attention(Protocol):
     ) -> torch.Tensor:
         """query float32 [T, H, K], cache [slots, row_width] → float32 [T, H, V]. Token t attends to positions
         0…positions[t] of its request, or to the last of them if there is a window; `Sizes` define the window and the
-        positions of keys and values in a row of the cache. `sinks` float32 [H], if `Sizes` have them."""
+        rows of the cache, which are uint8 if they are short. `sinks` float32 [H], if `Sizes` have them."""
 
 
 class PlainAttention:
@@ -59,7 +78,7 @@ class PlainAttention:
         bounds = itertools.pairwise(requests.host_begins.tolist())
         for blocks, num_keys, (first, last) in zip(requests.blocks, requests.host_lens.tolist(), bounds, strict=True):
             slots = (blocks[:, None] * sizes.block_tokens + offsets).flatten()[:num_keys]
-            rows = cache[slots].float()
+            rows = floats(cache[slots], sizes.short_rows)
             keys = rows[:, : heads * sizes.key_dim].view(num_keys, heads, -1)
             values = rows[:, sizes.values_at :][:, : heads * sizes.v_dim].view(num_keys, heads, -1)
             seen = torch.arange(num_keys, device=query.device)

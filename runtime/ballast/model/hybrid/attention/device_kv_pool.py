@@ -7,14 +7,20 @@ from typing import NamedTuple
 
 import torch
 
-from ballast.model.layers.plane import INDEX_KEYS, Plane
+from ballast.model.hybrid.short_rows import LARGEST
+from ballast.model.layers.plane import INDEX_KEYS, Plane, row_bytes
 
 
 class LayerCache(NamedTuple):
     """The data of a layer, one row per slot."""
 
-    rows: torch.Tensor  # [slots, width]: the KV components that attention reads, adjacent
+    rows: torch.Tensor  # [slots, width]: the KV components that attention reads, adjacent; or uint8, see `ShortRows`
     index_keys: torch.Tensor | None  # [slots, key_dim], if the layer has an indexer
+
+
+def largest_number(cache_type: torch.dtype) -> float:
+    """The largest number that a cache holds."""
+    return LARGEST if cache_type in (torch.float8_e4m3fn, torch.uint8) else torch.finfo(cache_type).max
 
 
 class DeviceKvPool:
@@ -34,10 +40,12 @@ class DeviceKvPool:
         device: torch.device,
         num_window_blocks: int | None = None,
     ) -> None:
-        """`planes`: the KV components of each layer, none of a recurrent one; all of a layer have the same window.
+        """`planes`: the KV components of each layer, none of a recurrent one; all of a layer have the same window, and
+        none are index keys in a cache of float8_e4m3fn.
         `num_window_blocks`: number of usable blocks of layers with a window; None: `num_blocks`."""
         num_windowed = num_blocks if num_window_blocks is None else num_window_blocks
         self.block_tokens = block_tokens
+        self._dtype = dtype
 
         self.layers: list[LayerCache] = []
         self._has_window: list[bool] = []
@@ -47,13 +55,15 @@ class DeviceKvPool:
             num_slots = ((num_blocks if window is None else num_windowed) + 1) * block_tokens
 
             def rows(width: int, num_slots: int = num_slots) -> torch.Tensor:
-                return torch.zeros((num_slots, width), dtype=dtype, device=device)
+                kept_as = torch.uint8 if dtype == torch.float8_e4m3fn else dtype
+                return torch.zeros((num_slots, width), dtype=kept_as, device=device)
 
-            widths = {plane.name: plane.width for plane in of_layer}
-            index_width = widths.pop(INDEX_KEYS, None)
-            self.layers.append(
-                LayerCache(rows(sum(widths.values())), None if index_width is None else rows(index_width))
-            )
+            read_together = [plane for plane in of_layer if plane.name != INDEX_KEYS]
+            index_keys = [rows(plane.width) for plane in of_layer if plane.name == INDEX_KEYS]
+            width = sum(plane.width for plane in read_together)
+            if dtype == torch.float8_e4m3fn:
+                width = row_bytes(read_together, "fp8")
+            self.layers.append(LayerCache(rows(width), index_keys[0] if index_keys else None))
 
     @property
     def has_windows(self) -> list[bool]:
@@ -66,9 +76,9 @@ class DeviceKvPool:
         ]
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The type of all numbers in the cache."""
-        return self.layers[0].rows.dtype
+    def largest(self) -> float:
+        """The largest number that the cache holds."""
+        return largest_number(self._dtype)
 
     @property
     def tensors(self) -> list[torch.Tensor]:

@@ -15,7 +15,9 @@ from typing import Protocol
 
 import torch
 
+from ballast.model.hybrid.attention.attention import floats
 from ballast.model.hybrid.linear import Linear
+from ballast.model.hybrid.short_rows import ShortRows
 from ballast.model.hybrid.step import Step
 
 _ROWS = 256
@@ -41,7 +43,8 @@ class ExpandedSizes:
 
 @dataclass(frozen=True, slots=True)
 class ExpandedWeights:
-    """The matrices that expand keys and values from the latent space. Each is two terms of the cache's type: the
+    """The matrices that expand keys and values from the latent space. Each is two terms of the cache's type (half
+    precision for 8 bits): the
     rounded number, and the remainder."""
 
     keys: torch.Tensor  # [2 * rank, H * nope_dim]
@@ -89,7 +92,7 @@ class ExpandedAttention:
         return ExpandedWeights(_two_terms(keys.permute(2, 1, 0), dtype), _two_terms(values, dtype))
 
     def __call__(self, query: torch.Tensor, weights: ExpandedWeights, cache: torch.Tensor, step: Step) -> torch.Tensor:
-        """query [T, H, nope_dim + rope_dim] in the cache's type, rotated and scaled; cache [slots, rank + rope_dim] →
+        """query [T, H, nope_dim + rope_dim] in `multiplied_type`, rotated and scaled; cache as for `Attention` →
         float32 [T, H, v_dim]. `step` is one request's."""
         [end] = step.requests.host_lens.tolist()
         begin = end - len(query)
@@ -119,6 +122,8 @@ class ExpandedAttention:
         blocks = step.requests.blocks[0, begin // block_tokens : -(-end // block_tokens)]
         offset = begin % block_tokens
         rows = cache.view(-1, block_tokens, cache.shape[1])[blocks].flatten(0, 1)[offset : offset + end - begin]
+        if rows.dtype == torch.uint8:
+            rows = floats(rows, ShortRows.of_latents(rank, self.sizes.rope_dim), weights.keys.dtype)
         latents = rows[:, :rank].repeat(1, 2)
         keys = self._kernels.keys(latents @ weights.keys, rows[:, rank:])
         values = self._kernels.values(latents @ weights.values)

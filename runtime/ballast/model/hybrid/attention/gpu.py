@@ -94,7 +94,10 @@ def compiled_flashinfer(
 
 
 def has_kernels(sizes: Sizes) -> bool:
-    """Whether flashinfer has kernels for these heads."""
+    """Whether flashinfer has kernels for these heads. For 8 bits, it has none that read a scale per head and token, or
+    latents on Hopper."""
+    if sizes.is_short:
+        return False
     if isinstance(sizes, LatentSizes):
         return (sizes.rank, sizes.rope_dim) == (RANK, ROPE_DIM)
     return sizes.key_dim == sizes.v_dim and sizes.key_dim in HEAD_DIMS and sizes.window is None and not sizes.has_sinks

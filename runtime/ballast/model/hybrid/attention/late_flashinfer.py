@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -41,7 +42,12 @@ class LateFlashinfer:
         self._device, self._off = device, off
         self._attention: CompiledAside | None = None
         self._expanded: CompiledAside | None = None
-        if not has_kernels(sizes):
+        if not has_kernels(replace(sizes, is_short=False)):
+            return
+        if sizes.is_short:
+            # Expanded attention reads the cache's numbers in half precision.
+            if expanded_sizes is not None:
+                self._expanded = compiling_expansion(expanded_sizes, device)
             return
         if not isinstance(sizes, LatentSizes):
             self._attention = CompiledAside(
@@ -75,7 +81,7 @@ class LateFlashinfer:
         else:
             late.add(self._attention, use)
         sizes, compiled = self._expanded_sizes, self._expanded
-        if sizes is None or compiled is None or not lanes[0].has_flashinfer:
+        if sizes is None or compiled is None or not (lanes[0].has_flashinfer or self._sizes.is_short):
             return
 
         def use_if_equal() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ballast.model.hybrid.attention import paged_kernels
+from ballast.model.hybrid.attention import paged_fp8_kernels, paged_kernels
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.step import RequestTable, Step
@@ -43,6 +43,8 @@ class Tilings:
 _LATENT = Tilings(Tiling(64, 64, 8, 2), Tiling(16, 64, 8, 2))
 """The fastest tilings on Hopper; the later ones need less shared memory."""
 _GROUPED = Tilings(Tiling(128, 64, 8, 3), Tiling(16, 64, 4, 3))
+_SHORT_GROUPED = Tilings(Tiling(128, 64, 8, 3), Tiling(16, 64, 4, 5))
+"""With more stages, so that as many bytes are on their way."""
 _SMALLER = (Tiling(64, 64, 4, 2), Tiling(16, 64, 4, 2), Tiling(16, 32, 4, 2), Tiling(16, 16, 4, 1))
 
 
@@ -51,7 +53,7 @@ class PagedAttention:
 
     def __init__(self, sizes: Sizes, tilings: Tilings, num_processors: int) -> None:
         self._sizes = sizes
-        self._tilings = tilings
+        self.tilings = tilings
         self._wanted_programs = PROGRAMS_PER_PROCESSOR * num_processors
         self._single_tiles: dict[int, torch.Tensor] = {}
         self._tiles: dict[int, torch.Tensor] = {}  # by the number of a slice in its step
@@ -74,26 +76,27 @@ class PagedAttention:
         requests, sizes = step.requests, self._sizes
         tiles = self._tiles[requests.place]
         tiling = self._tiling(requests)
-        known = kernel_constants(self._sizes, tiling)
         scale = sizes.scale * math.log2(math.e)
         rounds_first = isinstance(sizes, LatentSizes) and not requests.adds_one_each
         if rounds_first:
-            query = rounded_query(query, cache.dtype, scale)
+            query = rounded_query(query, torch.float16 if sizes.is_short else cache.dtype, scale)
         num_tokens, num_heads = query.shape[:2]
         num_tiles, num_rows = len(tiles), num_tokens * num_heads
         num_kv_heads, group = sizes.num_kv_heads, num_heads // sizes.num_kv_heads
         num_splits = min(-(-self._wanted_programs // (num_tiles * num_kv_heads)), self._most_splits(tiling))
-        window = sizes.window or 0
         sums = query.new_empty((num_splits, num_tokens, num_heads, sizes.v_dim), dtype=torch.float32)
         peaks = query.new_empty((num_splits, num_rows), dtype=torch.float32)
-        paged_kernels.attend[num_tiles, num_splits, num_kv_heads](
+        kernel, constants = attend_kernel(sizes, tiling, rounds_first=rounds_first)
+        has_sink_table = not (sizes.is_short and isinstance(sizes, LatentSizes))
+        kernel[num_tiles, num_splits, num_kv_heads](
             query,
-            cache,
+            *_views(cache, sizes),
             tiles,
             requests.begins,
             requests.lens,
             requests.blocks,
-            query if sinks is None else sinks,  # any pointer, if there are no sinks
+            # Any pointer, if there are no sinks.
+            *((query if sinks is None else sinks,) if has_sink_table else ()),
             sums,
             peaks,
             scale,
@@ -101,10 +104,7 @@ class PagedAttention:
             group,
             requests.blocks.shape[1],
             num_splits,
-            IS_ROUNDED=rounds_first,
-            WINDOW=window,
-            HAS_SINKS=sinks is not None,
-            **known,
+            **constants,
         )
         if num_splits == 1:
             return sums[0]
@@ -119,8 +119,11 @@ class PagedAttention:
             num_rows,
             group,
             num_splits,
-            WINDOW=window,
-            **{name: known[name] for name in ("V_DIM", "PADDED_V", "ROWS", "KEYS")},
+            WINDOW=sizes.window or 0,
+            V_DIM=sizes.v_dim,
+            PADDED_V=_tile_side(sizes.v_dim),
+            ROWS=tiling.rows,
+            KEYS=tiling.keys,
         )
         return attended
 
@@ -133,7 +136,7 @@ class PagedAttention:
         return min(MAX_SPLITS, -(-(sizes.window + most_tokens) // tiling.keys) + 1)
 
     def _tiling(self, requests: RequestTable) -> Tiling:
-        return self._tilings.singles if requests.adds_one_each else self._tilings.prompts
+        return self.tilings.singles if requests.adds_one_each else self.tilings.prompts
 
     def _tiles_of(self, requests: RequestTable) -> torch.Tensor:
         step = self._tiling(requests).rows
@@ -151,11 +154,53 @@ def rounded_query(query: torch.Tensor, dtype: torch.dtype, scale: float) -> torc
     return rounded
 
 
-def kernel_constants(sizes: Sizes, tiling: Tiling) -> dict[str, Any]:
-    """The constants and options with which `attend` is compiled."""
-    first, second = _key_parts(sizes)
+def attend_kernel(sizes: Sizes, tiling: Tiling, *, rounds_first: bool) -> tuple[Any, dict[str, Any]]:
+    """The kernel that attends, and the constants and options with which it is compiled. `rounds_first`: whether queries
+    are rounded by `rounded_query`."""
+    seen = {"WINDOW": sizes.window or 0, "HAS_SINKS": sizes.has_sinks}
+    if not sizes.is_short:
+        return paged_kernels.attend, kernel_constants(sizes, tiling) | seen | {"IS_ROUNDED": rounds_first}
+    common = _tile_constants(sizes, tiling) | {"ROW_WORDS": sizes.short_rows.row_bytes // 2}
+    if isinstance(sizes, LatentSizes):
+        of_latents = {
+            "RANK": sizes.rank,
+            "PARTS": len(sizes.short_rows.widths),
+            "ROPE": sizes.rope_dim,
+            "PADDED_ROPE": _tile_side(sizes.rope_dim),
+            "IS_ROUNDED": rounds_first,
+        }
+        return paged_fp8_kernels.attend_latents, common | of_latents
+    of_heads = {
+        "KEY": sizes.key_dim,
+        "V_DIM": sizes.v_dim,
+        "PADDED_KEY": _tile_side(sizes.key_dim // 2),
+        "PADDED_V": _tile_side(sizes.v_dim // 2),
+    }
+    return paged_fp8_kernels.attend_heads, common | seen | of_heads
+
+
+def _views(cache: torch.Tensor, sizes: Sizes) -> tuple[torch.Tensor, ...]:
+    """The cache as the kernels read it."""
+    if not sizes.is_short:
+        return (cache,)
+    types = [torch.int16, torch.float32, *([torch.bfloat16] if isinstance(sizes, LatentSizes) else [])]
+    return tuple(cache.view(dtype) for dtype in types)
+
+
+def _tile_constants(sizes: Sizes, tiling: Tiling) -> dict[str, Any]:
     return {
         "BLOCK_TOKENS": sizes.block_tokens,
+        "ROWS": tiling.rows,
+        "KEYS": tiling.keys,
+        "num_warps": tiling.num_warps,
+        "num_stages": tiling.num_stages,
+    }
+
+
+def kernel_constants(sizes: Sizes, tiling: Tiling) -> dict[str, Any]:
+    """The constants and options that depend on sizes and tiling, with which kernels for 16 and 32 bits are compiled."""
+    first, second = _key_parts(sizes)
+    return _tile_constants(sizes, tiling) | {
         "ROW_WIDTH": sizes.row_width,
         "VALUES_AT": sizes.values_at,
         "KEY": first,
@@ -164,10 +209,6 @@ def kernel_constants(sizes: Sizes, tiling: Tiling) -> dict[str, Any]:
         "PADDED_KEY": _tile_side(first),
         "PADDED_MORE": _tile_side(second) if second else 0,
         "PADDED_V": _tile_side(sizes.v_dim),
-        "ROWS": tiling.rows,
-        "KEYS": tiling.keys,
-        "num_warps": tiling.num_warps,
-        "num_stages": tiling.num_stages,
     }
 
 
@@ -188,15 +229,25 @@ def choose_tilings(sizes: Sizes, shared_bytes: int) -> Tilings:
                 return tiling
         raise ValueError(f"{sizes} do not fit this GPU's shared memory of {shared_bytes} bytes; use --device cpu")
 
-    wanted = _LATENT if isinstance(sizes, LatentSizes) else _GROUPED
+    wanted = _wanted(sizes)
     return Tilings(fitting(wanted.prompts), fitting(wanted.singles))
+
+
+def _wanted(sizes: Sizes) -> Tilings:
+    if not isinstance(sizes, LatentSizes):
+        return _SHORT_GROUPED if sizes.is_short else _GROUPED
+    # Each tile converts all keys from 8 bits.
+    has_whole_tiles = sizes.is_short and sizes.num_heads >= _LATENT.prompts.rows
+    return Tilings(_LATENT.prompts, _LATENT.prompts) if has_whole_tiles else _LATENT
 
 
 def _key_parts(sizes: Sizes) -> tuple[int, int]:
     """Widths of the two parts of a key, each of which the kernel pads to a power of two: latent and rotated part, or
-    for a head the largest power of two that fits and the remainder. The second may be 0."""
+    for a head the largest power of two that fits and the remainder, or two halves in 8 bits. The second may be 0."""
     if isinstance(sizes, LatentSizes):
         return sizes.rank, sizes.rope_dim
+    if sizes.is_short:
+        return sizes.key_dim // 2, sizes.key_dim // 2
     first = padded(sizes.key_dim + 1) // 2
     return first, sizes.key_dim - first
 

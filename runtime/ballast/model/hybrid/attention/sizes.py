@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ballast.model.hybrid.short_rows import ShortRows
+
 
 @dataclass(frozen=True, slots=True)
 class LatentSizes:
@@ -17,6 +19,8 @@ class LatentSizes:
     scale: float
     """The factor of attention scores."""
     block_tokens: int
+    is_short: bool = False
+    """Whether the cache has 8 bits per number; see `ShortRows`."""
 
     @property
     def num_kv_heads(self) -> int:
@@ -53,8 +57,13 @@ class LatentSizes:
         """Offset of the values in a row; its keys begin at 0."""
         return 0
 
+    @property
+    def short_rows(self) -> ShortRows:
+        """The layout of rows in 8 bits."""
+        return ShortRows.of_latents(self.rank, self.rope_dim)
+
     def __str__(self) -> str:
-        return f"latents of {self.rank} + {self.rope_dim} numbers"
+        return f"latents of {self.rank} + {self.rope_dim} numbers{' in 8 bits' if self.is_short else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,8 @@ class GroupedSizes:
     """Positions that a token attends to, its own the last. None: all."""
     has_sinks: bool = False
     """Whether each head of queries has a sink: a score of one further position, whose value is 0."""
+    is_short: bool = False
+    """Whether the cache has 8 bits per number; see `ShortRows`."""
 
     @property
     def row_width(self) -> int:
@@ -86,9 +97,15 @@ class GroupedSizes:
         """Offset of the values in a row; its keys begin at 0."""
         return self.num_kv_heads * self.key_dim
 
+    @property
+    def short_rows(self) -> ShortRows:
+        """The layout of rows in 8 bits."""
+        return ShortRows.of_heads(self.num_kv_heads, self.key_dim, self.v_dim)
+
     def __str__(self) -> str:
         window = "" if self.window is None else f" in windows of {self.window}"
-        return f"heads of {self.key_dim} and {self.v_dim} numbers{window}{' with sinks' if self.has_sinks else ''}"
+        sinks = " with sinks" if self.has_sinks else ""
+        return f"heads of {self.key_dim} and {self.v_dim} numbers{' in 8 bits' if self.is_short else ''}{window}{sinks}"
 
 
 Sizes = LatentSizes | GroupedSizes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ballast.model.hybrid.attention.attention import Attention
+from ballast.model.hybrid.attention.attention import Attention, multiplied_type
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.attention.expanded import ExpandedAttention
 from ballast.model.hybrid.device_tensors import DeviceTensors
@@ -107,7 +107,8 @@ class LatentAttention:
         assert self._expanded is not None
         num_tokens = len(normed)
         shape = num_tokens, self._mixer.num_heads, self._mixer.query_dim
-        query = normed.new_empty(shape, dtype=cache.rows.dtype)
+        dtype = multiplied_type(cache.rows.dtype)
+        query = normed.new_empty(shape, dtype=dtype)
         bounds = list(even_bounds(0, num_tokens, PRODUCT_TOKENS))
         for begin, end in bounds:
             queries, latents = self._down(weights, normed[begin:end])
@@ -116,7 +117,7 @@ class LatentAttention:
             self._pointwise.rotated_query(heads, own, self._expanded.sizes.scale, query[begin:end])
             self._pointwise.cache_rows(latents, weights.kv_a_norm, cache.rows, own)
             del queries, heads, latents
-        matrices = self._expanded.weights(weights.k_up, weights.v_up, cache.rows.dtype, cache.rows.device)
+        matrices = self._expanded.weights(weights.k_up, weights.v_up, dtype, cache.rows.device)
         attended = self._expanded(query, matrices, cache.rows, step).flatten(1)
         del query, matrices
         for begin, end in bounds:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from ballast.errors import ModelError
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
@@ -35,7 +37,8 @@ from ballast.model.rope import RopeTable, build_rope_table, softmax_scale, unrot
 def choose_kernels(state: LoadState, report: Report) -> None:
     """Select the kernels of attention and of recurrent layers. Start to compile those that take minutes."""
     options = state.options
-    sizes = [_sizes(mixer, options.block_tokens) for mixer in state.mixers]
+    is_short = options.kv_dtype == torch.float8_e4m3fn
+    sizes = [_sizes(mixer, options.block_tokens, is_short=is_short) for mixer in state.mixers]
     state.expanded_sizes = _expanded_sizes(state.mixers[0], sizes[0])
 
     def choose(device: DeviceState) -> None:
@@ -150,10 +153,10 @@ def _recurrences(state: LoadState, backend: Backend) -> dict[RecurrentMixer, Rec
         raise ModelError(state.gguf_model.path, str(error)) from error
 
 
-def _sizes(mixer: AttentionMixer, block_tokens: int) -> Sizes:
+def _sizes(mixer: AttentionMixer, block_tokens: int, *, is_short: bool) -> Sizes:
     scale = softmax_scale(mixer)
     if isinstance(mixer, LatentSpec):
-        return LatentSizes(mixer.num_heads, mixer.kv_lora_rank, mixer.rope.dim, scale, block_tokens)
+        return LatentSizes(mixer.num_heads, mixer.kv_lora_rank, mixer.rope.dim, scale, block_tokens, is_short)
     return GroupedSizes(
         mixer.num_heads,
         mixer.num_kv_heads,
@@ -163,6 +166,7 @@ def _sizes(mixer: AttentionMixer, block_tokens: int) -> Sizes:
         block_tokens,
         mixer.window,
         SINKS in mixer.options,
+        is_short,
     )
 
 

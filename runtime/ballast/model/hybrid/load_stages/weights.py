@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import torch
 
 from ballast._core.kernels import Experts, Matrix
+from ballast.model.hybrid.attention.device_kv_pool import largest_number
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.load_stages.experts import self_check
@@ -97,7 +98,7 @@ def tune_products(state: LoadState, report: Report) -> None:
 def _report_bounds(weights: HybridWeights, kv_dtype: torch.dtype) -> None:
     """Log whether the cache can hold the numbers of all possible tokens. If not, larger numbers are clamped and
     counted."""
-    holds = torch.finfo(kv_dtype).max
+    holds = largest_number(kv_dtype)
     is_safe = all(largest <= holds for largest in weights.largest.values())
     kept = "s and ".join(weights.largest)
     log.log(

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.panels.program_kernels import unit_of
+from ballast.model.hybrid.pointwise.fp8_kernels import store_short, store_short_head, store_short_parts
 from ballast.model.hybrid.reduce_kernels import plus
 
 
@@ -81,7 +82,9 @@ def query_and_cache(
     sin,
     scales,  # float32 [positions], factors of queries, if HAS_SCALES
     query,  # float32 [T, heads, RANK + ROPE]
-    cache,  # [slots, RANK + ROPE]
+    cache,  # [slots, ROW_WIDTH]: latent and rotated key; uint8 if PARTS
+    part_scales,  # float32 and bfloat16, the same memory, if PARTS
+    ropes,
     num_saturated,  # int64 []
     num_heads,
     eps,
@@ -92,6 +95,8 @@ def query_and_cache(
     RANK: tl.constexpr,
     ROPE: tl.constexpr,
     LATENT_STRIDE: tl.constexpr,
+    ROW_WIDTH: tl.constexpr,
+    PARTS: tl.constexpr,  # parts of a latent that share a scale in rows of `ShortRows`; 0: the cache has others
     PADDED_RANK: tl.constexpr,
     PADDED_PAIRS: tl.constexpr,
     LARGEST: tl.constexpr,  # largest number of the cache's type
@@ -127,20 +132,25 @@ def query_and_cache(
         num_beyond = tl.reduce(_is_beyond(values, LARGEST_QUERY), 0, plus)
         num_beyond += tl.reduce(_is_beyond(first, LARGEST_QUERY) + _is_beyond(second, LARGEST_QUERY), 0, plus)
     else:
-        slot = tl.load(slots + token).to(tl.int64) * (RANK + ROPE)
+        slot = tl.load(slots + token).to(tl.int64) * ROW_WIDTH
         latent = tl.load(latents + token * LATENT_STRIDE + column, mask=is_latent, other=0.0)
         normed = latent * _inverse_rms(latent, RANK, eps) * tl.load(weight + column, mask=is_latent, other=0.0)
-        tl.store(cache + slot + column, _bounded(normed, LARGEST).to(cache.dtype.element_ty), mask=is_latent)
+        num_beyond = tl.reduce(_is_beyond(normed, LARGEST), 0, plus)
+        normed = _bounded(normed, LARGEST)
         key = latents + token * LATENT_STRIDE + RANK + 2 * pair
         even = tl.load(key, mask=is_pair, other=0.0)
         odd = tl.load(key + 1, mask=is_pair, other=0.0)
         first = even * cosine - odd * sine
         second = odd * cosine + even * sine
-        cached = cache + slot + RANK + 2 * pair
-        tl.store(cached, _bounded(first, LARGEST).to(cache.dtype.element_ty), mask=is_pair)
-        tl.store(cached + 1, _bounded(second, LARGEST).to(cache.dtype.element_ty), mask=is_pair)
-        num_beyond = tl.reduce(_is_beyond(normed, LARGEST), 0, plus)
         num_beyond += tl.reduce(_is_beyond(first, LARGEST) + _is_beyond(second, LARGEST), 0, plus)
+        if PARTS > 0:
+            store_short_parts(normed, cache + slot, part_scales + slot // 4 + RANK // 4, PARTS, RANK // PARTS)
+            cached = ropes + slot // 2 + RANK // 2 + 2 * PARTS + 2 * pair
+        else:
+            tl.store(cache + slot + column, normed.to(cache.dtype.element_ty), mask=is_latent)
+            cached = cache + slot + RANK + 2 * pair
+        tl.store(cached, _bounded(first, LARGEST).to(ropes.dtype.element_ty), mask=is_pair)
+        tl.store(cached + 1, _bounded(second, LARGEST).to(ropes.dtype.element_ty), mask=is_pair)
     if num_beyond > 0:
         tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
 
@@ -209,7 +219,9 @@ def _turned_head(
     cos,  # float32 [ROPE / 2], for the token's position
     sin,
     out,  # [KEY_DIM]
+    scale_out,  # float32 [], if IS_SHORT
     eps,
+    IS_SHORT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_NORM: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -243,14 +255,25 @@ def _turned_head(
     sine = tl.load(sin + pair, mask=is_pair, other=0.0)
     turned_first = first * cosine - second * sine
     turned_second = second * cosine + first * sine
-    tl.store(out + pair, _bounded(turned_first, LARGEST).to(out.dtype.element_ty), mask=is_pair)
-    tl.store(out + ROPE // 2 + pair, _bounded(turned_second, LARGEST).to(out.dtype.element_ty), mask=is_pair)
     num_beyond = tl.reduce(_is_beyond(turned_first, LARGEST) + _is_beyond(turned_second, LARGEST), 0, plus)
+    turned_first = _bounded(turned_first, LARGEST)
+    turned_second = _bounded(turned_second, LARGEST)
     if PADDED_REST > 0:
         if HAS_NORM:
             rest *= inverse * tl.load(norm + ROPE + of_rest, mask=is_rest, other=0.0)
-        tl.store(out + ROPE + of_rest, _bounded(rest, LARGEST).to(out.dtype.element_ty), mask=is_rest)
         num_beyond += tl.reduce(_is_beyond(rest, LARGEST), 0, plus)
+        rest = _bounded(rest, LARGEST)
+    else:
+        rest, of_rest, is_rest = first, pair, is_pair  # unused
+    if IS_SHORT:
+        store_short_head(
+            turned_first, turned_second, rest, out, scale_out, pair, of_rest, is_pair, is_rest, ROPE, PADDED_REST > 0
+        )
+    else:
+        tl.store(out + pair, turned_first.to(out.dtype.element_ty), mask=is_pair)
+        tl.store(out + ROPE // 2 + pair, turned_second.to(out.dtype.element_ty), mask=is_pair)
+        if PADDED_REST > 0:
+            tl.store(out + ROPE + of_rest, rest.to(out.dtype.element_ty), mask=is_rest)
     return num_beyond
 
 
@@ -269,12 +292,14 @@ def heads_and_cache(
     cos,  # float32 [positions, ROPE / 2]
     sin,
     rotated,  # float32 [T, heads, KEY_DIM]
-    cache,  # [slots, ROW_WIDTH]: keys by head, then values by head
+    cache,  # [slots, ROW_WIDTH]: keys by head, then values by head; uint8 if IS_SHORT
+    scales,  # float32 [slots, ROW_WIDTH / 4], the same memory, if IS_SHORT
     num_saturated,  # int64 []
     num_heads,
     num_kv_heads,
     eps,
     value_scale,
+    IS_SHORT: tl.constexpr,  # whether the cache has rows of `ShortRows`
     QUERY_STRIDE: tl.constexpr,
     HEAD_STRIDE: tl.constexpr,
     KEY_STRIDE: tl.constexpr,
@@ -298,7 +323,10 @@ def heads_and_cache(
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     angle = tl.load(positions + token).to(tl.int64) * (ROPE // 2)
-    row = cache + tl.load(slots + token).to(tl.int64) * ROW_WIDTH
+    slot = tl.load(slots + token).to(tl.int64)
+    row = cache + slot * ROW_WIDTH
+    # Scales follow the values, keys' before values'.
+    scale = scales + slot * (ROW_WIDTH // 4) + num_kv_heads * (KEY_DIM + V_DIM) // 4 + head - num_heads
     if head < num_heads:
         num_beyond = _turned_head(
             query + token * QUERY_STRIDE + head * HEAD_STRIDE,
@@ -307,7 +335,9 @@ def heads_and_cache(
             cos + angle,
             sin + angle,
             rotated + (token * num_heads + head) * KEY_DIM,
+            scales,
             eps,
+            False,
             HAS_QUERY_BIAS,
             HAS_QUERY_NORM,
             KEY_DIM,
@@ -325,7 +355,9 @@ def heads_and_cache(
             cos + angle,
             sin + angle,
             row + own * KEY_DIM,
+            scale,
             eps,
+            IS_SHORT,
             HAS_KEY_BIAS,
             HAS_KEY_NORM,
             KEY_DIM,
@@ -343,8 +375,12 @@ def heads_and_cache(
             values += tl.load(value_bias + own * V_DIM + of_value, mask=is_value, other=0.0)
         values *= value_scale
         kept = row + num_kv_heads * KEY_DIM + own * V_DIM + of_value
-        tl.store(kept, _bounded(values, LARGEST).to(cache.dtype.element_ty), mask=is_value)
         num_beyond = tl.reduce(_is_beyond(values, LARGEST), 0, plus)
+        values = _bounded(values, LARGEST)
+        if IS_SHORT:
+            store_short(values, kept, scale, is_value)
+        else:
+            tl.store(kept, values.to(cache.dtype.element_ty), mask=is_value)
     if num_beyond > 0:
         tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
 

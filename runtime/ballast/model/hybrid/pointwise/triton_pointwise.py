@@ -11,6 +11,7 @@ from ballast.model.hybrid.panels.unit import kernel_unit
 from ballast.model.hybrid.pointwise import pointwise_kernels
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
 from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.short_rows import LARGEST, ShortRows
 from ballast.model.hybrid.step import Step
 from ballast.model.rope import RopeTable
 
@@ -71,6 +72,8 @@ class TritonPointwise:
         """See `Pointwise`."""
         num_tokens, num_heads, rank = nope.shape
         query = nope.new_empty((num_tokens, num_heads, rank + self._rope_dim))
+        is_short = cache.dtype == torch.uint8
+        others = [cache.view(kind) if is_short else cache for kind in (torch.float32, torch.bfloat16)]
         pointwise_kernels.query_and_cache[(num_tokens, num_heads + 1)](
             nope,
             heads,
@@ -83,6 +86,7 @@ class TritonPointwise:
             self._scales,
             query,
             cache,
+            *others,
             self.num_saturated,
             num_heads,
             self._rms_eps,
@@ -93,9 +97,11 @@ class TritonPointwise:
             RANK=rank,
             ROPE=self._rope_dim,
             LATENT_STRIDE=latents.stride(0),
+            ROW_WIDTH=cache.shape[1],
+            PARTS=len(ShortRows.of_latents(rank, self._rope_dim).widths) if is_short else 0,
             PADDED_RANK=padded(rank),
             PADDED_PAIRS=padded(self._rope_dim // 2),
-            LARGEST=torch.finfo(cache.dtype).max,
+            LARGEST=LARGEST if is_short else torch.finfo(cache.dtype).max,
             LARGEST_QUERY=self._largest_query,
             num_warps=1,
         )
@@ -145,6 +151,7 @@ class TritonPointwise:
         query, query_bias, query_norm = self._all_normed(query, weights.query_bias, weights.query_norm)
         key, key_bias, key_norm = self._all_normed(key, weights.key_bias, weights.key_norm)
         rotated = torch.empty((num_tokens, num_heads, head_dim), device=query.device)
+        is_short = cache.dtype == torch.uint8
         rest = head_dim - self._rope_dim
         pointwise_kernels.heads_and_cache[(num_tokens, num_heads + 2 * num_kv_heads)](
             query,
@@ -159,11 +166,13 @@ class TritonPointwise:
             self._sin,
             rotated,
             cache,
+            cache.view(torch.float32) if is_short else cache,
             self.num_saturated,
             num_heads,
             num_kv_heads,
             self._rms_eps,
             weights.value_scale,
+            IS_SHORT=is_short,
             QUERY_STRIDE=query.stride(0),
             HEAD_STRIDE=query.stride(1),
             KEY_STRIDE=key.stride(0),
@@ -180,7 +189,7 @@ class TritonPointwise:
             PADDED_PAIRS=padded(self._rope_dim // 2),
             PADDED_REST=padded(rest) if rest else 0,
             PADDED_V=padded(v_dim),
-            LARGEST=torch.finfo(cache.dtype).max,
+            LARGEST=LARGEST if is_short else torch.finfo(cache.dtype).max,
             LARGEST_QUERY=self._largest_query,
             num_warps=1,
         )

@@ -113,7 +113,7 @@ def _log_device(config: Config) -> None:
     else:
         log.info("device", extra=fields)
     if len(config.machine.gpus) > 1:
-        log.warning("several GPUs were tested in simulation only; device=cuda:0 uses one")
+        log.warning("several GPUs were tested with tiny models only; device=cuda:0 uses one")
 
 
 def _log_lengths(plan: MemoryPlan) -> None:

@@ -23,6 +23,19 @@ class DeviceNumbers:
         Counter("expert_weight_bytes_over_pcie", "Bytes of expert weights that a GPU has read from host memory."),
     ] = 0
     gpu_experts: Annotated[int, Gauge("resident_experts", "Routed experts in a GPU's memory, over all its layers.")] = 0
+    expert_selections: Annotated[
+        int,
+        Counter(
+            "expert_selections", "Selections of experts by tokens in steps that are counted for the GPU's experts."
+        ),
+    ] = 0
+    expert_hits: Annotated[
+        int, Counter("expert_hits", "The part of expert_selections whose experts were in the GPU's memory.")
+    ] = 0
+    moved_experts: Annotated[
+        int, Counter("moved_experts", "Experts that were copied into a GPU's memory because they are used more.")
+    ] = 0
+    moved_expert_bytes: Annotated[int, Counter("moved_expert_bytes", "Bytes of moved_experts.")] = 0
     pcie_share: Annotated[
         float,
         Gauge("pcie_share_ratio", "Fraction of a decode step's experts in host memory that a GPU reads across PCIe."),

@@ -102,13 +102,14 @@ class DecodeSteps:
         with self._devices.decoding():
             for device in self._devices:
                 device.stage_padding(batch_size)
-            experts.begin(batch_size)
-            for number, device in enumerate(self._devices):
-                self._receive(number, batch_size)
-                if layers is None or not set(layers).isdisjoint(device.layers):
-                    with device.active():
-                        self._queue_part(number, batch_size, experts, layers)
-            experts.finish(lambda: None)
+            with experts.uncounted():
+                experts.begin(batch_size)
+                for number, device in enumerate(self._devices):
+                    self._receive(number, batch_size)
+                    if layers is None or not set(layers).isdisjoint(device.layers):
+                        with device.active():
+                            self._queue_part(number, batch_size, experts, layers)
+                experts.finish(lambda: None)
             self._devices.wait()
 
 

@@ -108,7 +108,7 @@ class HybridModel(Runner):
         idle = self._experts.over(host)
         for number, device in enumerate(self.devices):
             if not set(layers).isdisjoint(device.layers):
-                with device.active():
+                with device.active(), idle.uncounted():
                     self._warm_up_prefill(number, warmup_sizes, idle, layers)
         most = self.devices.max_batch_size
         self._decode_steps.warm_up(sorted({most, *(count for count in warmup_sizes if count < most)}), host, layers)
@@ -169,7 +169,9 @@ class HybridModel(Runner):
                 if not is_staged:
                     self.stage(batch)
                 self._at_work = self._experts
+                self._experts.begin_step(may_take=self._prefill_pass is None)
                 self._pending = self._decode_steps.queue(batch)
+                self._experts.use_step()
                 if batch.sampled.size < batch.token_ids.size:
                     self._wanted_rows = batch.sampled
             else:
@@ -226,6 +228,7 @@ class HybridModel(Runner):
         assert self.can_begin_prefill, "a joint step is in flight"
         with self.devices.explained_when_full():
             self.devices.use_compiled()
+            self._experts.follow_changes()
             steps = self.devices.prepared(batch, is_prefill=True)
             self._num_streamed_steps += self.streamed is not None
             self._prefill_pass = PrefillPass(self._prefill_pieces(batch, steps), self.devices.event)
@@ -349,12 +352,17 @@ class HybridModel(Runner):
 
 def _numbers_of(device: Device, streamed: StreamedLayers | None) -> DeviceNumbers:
     copied = 0 if streamed is None else streamed.bytes_read_by(device.torch_device)
+    experts, cache = device.experts, device.experts.cache
     return DeviceNumbers(
         str(device.torch_device),
         (device.layers[0], device.layers[-1]),
-        device.experts.pcie_bytes_read + copied,
-        device.experts.num_gpu_experts,
-        device.experts.pcie_share,
+        experts.pcie_bytes_read + copied,
+        experts.num_gpu_experts,
+        pcie_share=experts.pcie_share,
+        expert_selections=0 if cache is None else cache.num_selections,
+        expert_hits=0 if cache is None else cache.num_hits,
+        moved_experts=0 if cache is None else cache.num_moved,
+        moved_expert_bytes=0 if cache is None else cache.bytes_moved,
     )
 
 

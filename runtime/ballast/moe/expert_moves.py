@@ -1,0 +1,47 @@
+"""Decides which experts in a GPU's memory are replaced by others that are used more. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+CERTAINTY = 4.0
+"""Standard deviations by which the heat of two experts must differ. Random routing that prefers no expert reaches
+about 3.7 between the extremes of a layer, and must not move experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Replaces the expert in a slot of a layer."""
+
+    layer: int
+    slot: int
+    evicted: int
+    admitted: int
+
+
+def choose_moves(heat: NDArray[np.float64], slots: NDArray[np.int32], most: int) -> list[Move]:
+    """At most `most` moves, the largest gain first. A move's gain is the difference in heat.
+
+    `heat` [layers, E]; `slots` [layers, E]: the slot of each expert, -1 for experts that are not in the GPU's memory.
+    In each layer, the hottest expert outside replaces the coldest one inside, the second hottest the second coldest and
+    so on, as long as their heat differs by more than chance explains. So all moves are of different experts and slots,
+    and a layer without slots, or with all experts, has none."""
+    most_of_layer = min(most, slots.shape[1])
+    if most_of_layer == 0 or slots.shape[0] == 0:
+        return []
+    is_inside = slots >= 0
+    coldest = np.argsort(np.where(is_inside, heat, np.inf), axis=1, kind="stable")[:, :most_of_layer]
+    hottest = np.argsort(np.where(is_inside, np.inf, -heat), axis=1, kind="stable")[:, :most_of_layer]
+    is_pair = np.take_along_axis(is_inside, coldest, 1) & ~np.take_along_axis(is_inside, hottest, 1)
+    cold, hot = np.take_along_axis(heat, coldest, 1), np.take_along_axis(heat, hottest, 1)
+    gain = hot - cold
+    layers, places = np.nonzero(is_pair & (gain > CERTAINTY * np.sqrt(hot + cold + 1.0)))
+    order = np.argsort(-gain[layers, places], kind="stable")[:most]
+    moves = []
+    for layer, place in zip(layers[order].tolist(), places[order].tolist(), strict=True):
+        evicted, admitted = int(coldest[layer, place]), int(hottest[layer, place])
+        moves.append(Move(layer, int(slots[layer, evicted]), evicted, admitted))
+    return moves

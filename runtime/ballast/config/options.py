@@ -21,6 +21,7 @@ from ballast.config.kinds import (
     calendar_date,
     each_of,
     fraction,
+    on_off,
     one_of,
     seconds,
     share,
@@ -235,6 +236,11 @@ class MachineConfig(_Section):
         whole(0, auto=True),
         "routed experts, over all layers, that the GPU's memory also holds and the GPU computes; auto: as many as fit "
         "after everything else; 0: none",
+    )
+    gpu_experts_update: bool | None = option(
+        None,
+        on_off(),
+        "whether experts that are used more replace those in the GPU's memory; auto: if at most half fit",
     )
     expert_profile: Path | None = option(
         None,

@@ -25,9 +25,7 @@ class DeviceNumbers:
     gpu_experts: Annotated[int, Gauge("resident_experts", "Routed experts in a GPU's memory, over all its layers.")] = 0
     expert_selections: Annotated[
         int,
-        Counter(
-            "expert_selections", "Selections of experts by tokens in steps that are counted for the GPU's experts."
-        ),
+        Counter("expert_selections", "Selections of experts by tokens, if a GPU's experts follow use."),
     ] = 0
     expert_hits: Annotated[
         int, Counter("expert_hits", "The part of expert_selections whose experts were in the GPU's memory.")

@@ -278,7 +278,9 @@ def _gpu_expert_options(
     uses, num_experts = None, spec.routing.num_experts
     if machine.expert_profile is not None:
         uses = read_profile(machine.expert_profile, gguf, spec.name, len(spec.routed_layers), num_experts).uses
-    return GpuExpertOptions(machine.gpu_experts, uses, machine.pcie_share, described.pcie)
+    return GpuExpertOptions(
+        machine.gpu_experts, uses, machine.pcie_share, machine.gpu_experts_update, pcie=described.pcie
+    )
 
 
 def _packed_folder(path: Path, gguf: GgufModel) -> PackedFolder:

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -107,9 +107,14 @@ def _measurements(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettin
         "prefill_chunk_size": settings.prefill_chunk_size,
         "stream_from_tokens": settings.stream_from_tokens,
         "pcie_share": settings.pcie_share,
-        "gpu_experts": hashlib.sha256(repr(settings.gpu_experts).encode()).hexdigest(),
+        "gpu_experts": hashlib.sha256(repr(_placed(settings)).encode()).hexdigest(),
     }
     return Measurements(folder, facts, reuse=settings.measurements == "kept")
+
+
+def _placed(settings: EngineSettings) -> Sequence[object]:
+    """What measurements depend on: the experts in GPU memory, or only their numbers if they change all the time."""
+    return list(map(len, settings.gpu_experts)) if settings.updates_gpu_experts else settings.gpu_experts
 
 
 def _with_packed_dir(packing: Packing, gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettings) -> Packing:
@@ -283,6 +288,8 @@ def _load_hybrid(
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
         max_batch_size=settings.max_batch_size,
         gpu_experts=settings.gpu_experts,
+        updates_gpu_experts=settings.updates_gpu_experts,
+        expert_uses=settings.expert_uses,
         pcie_share=settings.pcie_share,
         stream_from_tokens=settings.stream_from_tokens,
         pin_thread=settings.numa != "off",

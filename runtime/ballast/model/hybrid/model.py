@@ -228,7 +228,6 @@ class HybridModel(Runner):
         assert self.can_begin_prefill, "a joint step is in flight"
         with self.devices.explained_when_full():
             self.devices.use_compiled()
-            self._experts.follow_changes()
             steps = self.devices.prepared(batch, is_prefill=True)
             self._num_streamed_steps += self.streamed is not None
             self._prefill_pass = PrefillPass(self._prefill_pieces(batch, steps), self.devices.event)
@@ -345,6 +344,7 @@ class HybridModel(Runner):
     def _prefill_pieces(self, batch: Batch, steps: Sequence[Step]) -> Pieces[torch.Tensor]:
         """A step of the prefill lane. Its tokens are also embedded in pieces, while the first experts are copied."""
         experts = self._long_step_experts
+        experts.follow_changes()  # the pass copies the experts that are not in the tables that it will read
         experts.begin(batch.token_ids.size)
         embedded = yield from within(self.devices[0].active, self._prefill_rows.pieces(batch.token_ids))
         return (yield from self.layers.pieces(embedded, steps, experts, is_prefill=True))

@@ -13,7 +13,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, Divide, phase_of
 from ballast.model.hybrid.platforms.platform_of import platform_of
@@ -88,6 +90,8 @@ class DeviceExperts:
         """The fraction of a decode step's experts in host memory that the device reads."""
         self.num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
         """Number of experts of each layer that the device has read from host memory."""
+        self._resident = [None if layer.slots is None else layer.slots.cpu().numpy() >= 0 for layer in layers]
+        """Without a cache, see `resident`."""
         self._num_across_seen = torch.zeros(len(layers), dtype=torch.int64, pin_memory=platform_of(device).pins)
 
     @property
@@ -105,6 +109,11 @@ class DeviceExperts:
         """Bytes of experts' weights in host memory that the device had read at the last `fetch_counts`."""
         counts = self._num_across_seen.tolist()
         return sum(count * layer.expert_bytes for count, layer in zip(counts, self.layers, strict=True))
+
+    def resident(self, index: int) -> NDArray[np.bool_] | None:
+        """bool [E]: the experts of the `index`th layer that steps queued from now on find in the device's memory; None:
+        none."""
+        return self._resident[index] if self.cache is None else self.cache.slots[index] >= 0
 
     def fetch_counts(self) -> None:
         """Queue the copies of counters to the host."""

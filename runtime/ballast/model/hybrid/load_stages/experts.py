@@ -115,6 +115,15 @@ def stream_experts(state: LoadState, report: Report) -> None:
         joint=options.joint_split,
         record=options.start,
     )
+    if state.streamed is not None and any(device.experts.num_gpu_experts for device in state.devices):
+        state.streamed.skip(
+            [
+                partial(device.experts.resident, index)
+                for device in state.devices
+                for index, layer in enumerate(device.routed)
+                if layer in state.in_host
+            ]
+        )
 
 
 def measure_share(state: LoadState, report: Report) -> None:

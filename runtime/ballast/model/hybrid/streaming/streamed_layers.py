@@ -9,7 +9,7 @@ import torch
 
 from ballast.model.hybrid.platforms.interface import Platform
 from ballast.model.hybrid.streaming.joint_split import JointSplit
-from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
+from ballast.model.hybrid.streaming.streamed_experts import Resident, StreamedExperts
 
 
 class StreamedLayers:
@@ -46,6 +46,13 @@ class StreamedLayers:
     def bytes_read_by(self, device: torch.device) -> int:
         """The part of `bytes_read` that a device has copied."""
         return sum(own.bytes_read for own in self._devices if own.platform.device == device)
+
+    def skip(self, resident: Sequence[Resident]) -> None:
+        """See `StreamedExperts.skip`; `resident` has a function for each layer."""
+        begin = 0
+        for own in self._devices:
+            own.skip(resident[begin : begin + own.num_layers])
+            begin += own.num_layers
 
     @property
     def copies_concurrently(self) -> bool:

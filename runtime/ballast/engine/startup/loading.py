@@ -43,6 +43,7 @@ from ballast.model.tiers.host_tier import HostTier, piece_sizes
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
+from ballast.moe.kept_uses import keep_heat
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_dir import open_packed_dir
 
@@ -305,6 +306,8 @@ def _load_hybrid(
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
             blocks, states = copied_cache(model, settings.block_tokens, ahead.take)
             model.cache_tiers = _tiers(gguf_model, blocks, settings, states)
+    if settings.updates_gpu_experts and settings.measurements != "off":
+        model.keep_heat = partial(keep_heat, gguf_model, spec.name, spec.routing.num_experts_used)
     model.window = window
     model.state_slots, model.state_bytes = state_slots, state_bytes
     if settings.prefill_is_auto and not model.long_steps_pay:

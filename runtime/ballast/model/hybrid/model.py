@@ -70,6 +70,8 @@ class HybridModel(Runner):
         that are switched off, for messages."""
         divided, streamed = experts.divided, experts.streamed
         self.vocabulary = spec.vocab_size
+        self.keep_heat: Callable[[NDArray[np.float64] | None], None] = lambda _: None
+        """Called at the end with `DividedExperts.heat`."""
         self._spec = spec
         self._off = off
         self._experts = divided
@@ -141,6 +143,11 @@ class HybridModel(Runner):
             return False
         self.devices.use_compiled()
         return self._decode_steps.capture_next()
+
+    def close(self) -> None:
+        """See `Runner`."""
+        self._experts.wait_for_moves()
+        self.keep_heat(self._experts.heat)
 
     def set_pcie_share(self, share: float) -> None:
         """Set the fraction, 0…1, of a decode step's experts in host memory that devices read. Captured steps are

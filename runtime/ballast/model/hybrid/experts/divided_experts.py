@@ -191,6 +191,22 @@ class DividedExperts:
         for cache in self._caches:
             cache.follow()
 
+    def wait_for_moves(self) -> None:
+        """Wait until no expert is being copied to a device."""
+        for cache in self._caches:
+            cache.wait()
+
+    @property
+    def heat(self) -> NDArray[np.float64] | None:
+        """How much experts are used, [routed layers, E]; see `ExpertHeat`. None if no device counts it."""
+        heat = [None if own.cache is None else own.cache.heat.values for own in self._devices]
+        known = [each for each in heat if each is not None]
+        if not known:
+            return None
+        of_devices = zip(self._devices, heat, strict=True)
+        none = [np.zeros((len(own.layers), known[0].shape[1])) if each is None else each for own, each in of_devices]
+        return np.concatenate(none)
+
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """A context whose steps do not count as use of experts. They run on the current streams."""

@@ -110,6 +110,10 @@ class ExpertCache:
         """Let steps that are queued on the current stream from now on see all changes of the table."""
         self._platform.current_stream().wait_event(self._changed)
 
+    def wait(self) -> None:
+        """Wait until no expert is being copied."""
+        self._stream.synchronize()
+
     def use_step(self) -> None:
         """Use the time of a step that has been queued: queue copies, and decide about the next ones."""
         if self._moving and self._copied is None:

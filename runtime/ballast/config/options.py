@@ -249,8 +249,8 @@ class MachineConfig(_Section):
     pcie_share: float | None = option(
         None,
         share(),
-        "fraction of a decode step's experts in host memory that the GPU reads across PCIe; auto: the fastest, measured "
-        "at start",
+        "fraction of a decode step's experts in host memory that the GPU reads across PCIe; auto: the fastest, "
+        "measured at start",
     )
     packed_dir: Path | None = option(
         None,

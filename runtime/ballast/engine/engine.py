@@ -235,7 +235,6 @@ class Engine:
                 if result is BUSY and self._publisher.is_due:
                     self._publisher.show(core)
             core.close()
-            runner.close()
             self._fail_all(CapacityError.shutting_down())
             with self._lock:
                 self._state = EngineState.STOPPED

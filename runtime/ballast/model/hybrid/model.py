@@ -87,8 +87,7 @@ class HybridModel(Runner):
         self.layers = ForwardPass(spec, weights, self.devices)
         self._has_prefill_lane = False
         self._prefill_pass: PrefillPass | None = None
-        # The queued step of the decode lane: the experts that compute it, the destination of its logits, and the rows
-        # to return.
+        # The queued step of the decode lane: its experts, the destination of its logits, and the rows to return.
         self._at_work = divided
         self._pending = torch.empty(0)
         self._queued = self.devices.event()

@@ -973,6 +973,8 @@ def test_captured_steps_give_the_results_of_queued_ones(
         ("v32", {}),
         ("mistral4", {}),
         ("glm45", {"pcie_share": None, "stream_from_tokens": None}),
+        ("glm45", {"pcie_share": 0.4, "updates_gpu_experts": True}),
+        ("qwen3", {"updates_gpu_experts": True}),
         ("gptoss", {"pcie_share": None, "stream_from_tokens": None}),
         ("mimov2", {}),
         ("kimilinear", {}),

@@ -103,8 +103,9 @@ class ExpertCache:
         if may_take and not self._moving:
             is_changed |= self._take_out()
         if is_changed:
-            self._copy(self._host_table, self._table)
-            self._changed = self._platform.current_stream().record_event()
+            with self._platform.active():
+                self._copy(self._host_table, self._table)
+                self._changed = self._platform.current_stream().record_event()
 
     def follow(self) -> None:
         """Let steps that are queued on the current stream from now on see all changes of the table."""

@@ -26,7 +26,8 @@ class Move:
 
 
 def choose_moves(heat: NDArray[np.float64], slots: NDArray[np.int32], most: int) -> list[Move]:
-    """At most `most` moves, and MAX_OF_LAYER of each layer, the largest gain first. A move's gain is the difference in heat.
+    """At most `most` moves, and MAX_OF_LAYER of each layer, the largest gain first. A move's gain is the difference in
+    heat.
 
     `heat` [layers, E]; `slots` [layers, E]: the slot of each expert, -1 for experts that are not in the GPU's memory.
     In each layer, the hottest expert outside replaces the coldest one inside, the second hottest the second coldest and

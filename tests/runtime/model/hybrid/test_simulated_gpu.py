@@ -50,7 +50,7 @@ def test_what_a_server_learns_about_use_is_there_for_the_next_one(written: MakeT
             server.wait_until_empty()
             metrics = server.metrics()
             assert metrics['ballast_resident_experts{device="cpu:0"}'] == 12
-            assert metrics['ballast_expert_selections{device="cpu:0"}'] > 0
+            assert metrics['ballast_expert_selections_total{device="cpu:0"}'] > 0
             [device] = json.loads(server.get("/debug/state", admin=True)[2])["devices"]
             assert 0 < device["expert_hits"] < device["expert_selections"]
             server.send_signal(signal.SIGTERM)

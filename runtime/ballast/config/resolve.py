@@ -117,7 +117,7 @@ def on_cpu(config: Config, reason: str) -> Config:
             vram_limit=None,
             stream_from_tokens=None,
             gpu_experts=0,
-            gpu_experts_update=None,
+            gpu_experts_update=False,
             expert_profile=None,
             pcie_share=0.0,
             kv_host_bytes=0,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
+from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.experts.resident_experts import ResidentExperts
 from ballast.model.hybrid.experts.self_check import Kind, kind_of
 from ballast.model.hybrid.panels.host_bytes import host_bytes

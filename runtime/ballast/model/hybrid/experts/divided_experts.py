@@ -10,20 +10,16 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, Divide, phase_of
+from ballast.model.hybrid.experts.expert_cache import ExpertCache
+from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.platforms.platform_of import platform_of
-from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
-
-if TYPE_CHECKING:
-    from ballast.model.hybrid.experts.expert_cache import ExpertCache
-    from ballast.model.hybrid.experts.resident_experts import ResidentExperts
 
 MAX_COUNTED_TOKENS = 256
 """Maximum tokens of a step whose use of experts is counted. Longer ones use nearly all, and gain little from any choice
@@ -47,23 +43,6 @@ class RoutedLayers(Protocol):
     def is_done(self, timeout_s: float) -> bool: ...
 
     def finish(self, alive: Callable[[], None]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LayerOnDevice:
-    """The experts of a layer that the device computes. Each is computed in parts, whose results are summed."""
-
-    gpu_experts: Sequence[GroupedExperts] = ()
-    """The parts of the experts in device memory, which are selected by slot."""
-    slots: torch.Tensor | None = None  # int32 [E], -1 for an expert that is not in device memory
-    num_gpu_experts: int = 0
-    resident: ResidentExperts | None = None
-    """Replaces experts in device memory; None if there are none, or if the host has no copy of them."""
-    across: Sequence[GroupedExperts] = ()
-    """The parts of all experts in host memory, which are selected by id; empty if the device cannot read them."""
-    expert_bytes: int = 0
-    is_whole: bool = False
-    """Whether every expert is in device memory: then no activations are sent to the CPU."""
 
 
 class DeviceExperts:

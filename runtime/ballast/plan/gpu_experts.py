@@ -18,7 +18,7 @@ UNSPENT_BYTES = 1 << 30
 """GPU memory that stays free if the number of experts is "auto"."""
 
 MAX_UPDATED_SHARE = 0.5
-"""Largest fraction of the experts in GPU memory for which they follow use if not told otherwise. With more, whole
+"""Largest fraction of the experts in GPU memory for which they follow use by default. With more, whole
 layers, which need nothing from the CPU, gain as much."""
 _PCIE_BYTES_PER_S = 20e9
 """Rate at which a kernel reads across PCIe 4.0 with 16 lanes."""

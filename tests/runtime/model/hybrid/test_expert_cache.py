@@ -185,7 +185,7 @@ def test_copies_wait_for_the_change_of_the_table(monkeypatch: pytest.MonkeyPatch
     assert order == ["table", "wait", "write", "write"]
 
 
-def test_the_copies_beside_a_step_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copies_during_a_step_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting(monkeypatch)
     size = setting.cache.layers[0].expert_bytes
     assert size < BYTES_AT_ONCE

@@ -311,7 +311,7 @@ def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
 
 
 def move_randomly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exchange random experts of every layer beside every step."""
+    """Exchange random experts of every layer during every step."""
     rng = np.random.default_rng(0)
 
     def choose(heat: np.ndarray, slots: np.ndarray, most: int) -> list[Move]:

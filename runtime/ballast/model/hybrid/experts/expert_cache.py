@@ -29,7 +29,7 @@ OBSERVED_STEPS = 8
 MAX_MOVES = 64
 """Maximum moves of a decision."""
 BYTES_AT_ONCE = 32 << 20
-"""Maximum bytes that are copied beside one step, if they are more than one expert: about a millisecond of PCIe."""
+"""Maximum bytes that are copied during one step, if they are more than one expert: about a millisecond of PCIe."""
 _ALIGNED = 4
 """Rows of the table begin at multiples of this: for addresses of lower alignment, Triton compiles another kernel."""
 

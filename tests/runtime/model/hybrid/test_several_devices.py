@@ -113,6 +113,11 @@ def some_resident(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+def following(spec: ModelSpec) -> dict[str, Any]:
+    """Those follow use."""
+    return some_resident(spec) | {"updates_gpu_experts": True}
+
+
 def streamed(spec: ModelSpec) -> dict[str, Any]:
     return {"stream_from_tokens": STREAM_FROM}
 
@@ -128,7 +133,7 @@ def plain(spec: ModelSpec) -> dict[str, Any]:
 CASES = [
     # Three devices have both a boundary like that of two and a device between others.
     *(("v3", [1, 3], options) for options in (plain, some_resident, streamed, joint)),
-    ("v3", [2], some_resident),
+    *(("v3", [2], options) for options in (some_resident, following)),
     *if_long(*(("v3", [2], options) for options in (plain, streamed, joint))),
     *((arch, SPLITS[arch][0], options) for arch in ("qwen3", "v32", "glm5") for options in (plain, some_resident)),
 ]

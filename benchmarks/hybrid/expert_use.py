@@ -188,7 +188,8 @@ class Measurement:
     def _counts(self) -> NDArray[np.int64]:
         devices = self._model.device_counts.devices
         numbers = [(each.expert_selections, each.expert_hits, each.moved_experts) for each in devices]
-        return np.array(numbers, np.int64).sum(0)
+        total: NDArray[np.int64] = np.array(numbers, np.int64).sum(0)
+        return total
 
     def _measure(self, case: str) -> None:
         for batch in self._options.batch:

@@ -37,7 +37,8 @@ def heat_of_uses(uses: NDArray[np.int64], num_used: int) -> NDArray[np.float64]:
     """The heat [layers, E] after many tokens that select experts as often as `uses` [layers, E] says. With fewer uses
     than LIFE_TOKENS tokens make, the uses themselves."""
     num_tokens = uses.sum(1, keepdims=True) / num_used
-    return uses * np.minimum(1.0, LIFE_TOKENS / np.maximum(num_tokens, 1.0))
+    heat: NDArray[np.float64] = uses * np.minimum(1.0, LIFE_TOKENS / np.maximum(num_tokens, 1.0))
+    return heat
 
 
 def uses_of_heat(heat: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -47,4 +48,4 @@ def uses_of_heat(heat: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def num_tokens_of(heat: NDArray[np.float64], num_used: int) -> int:
     """Number of tokens that the heat [layers, E] represents."""
-    return math.ceil(heat.sum(1).max(initial=0.0) / num_used)
+    return math.ceil(float(heat.sum(1).max(initial=0.0)) / num_used)

@@ -74,6 +74,8 @@ def main() -> None:
     settings = replace(
         engine_settings(planned(config, plan)),
         gpu_experts=plan.gpu_experts,
+        updates_gpu_experts=plan.updates_gpu_experts,
+        expert_uses=plan.expert_uses,
         devices=device_settings(plan),
     )
     pace = Pace()

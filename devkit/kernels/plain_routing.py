@@ -54,8 +54,11 @@ def divide(
     share: torch.Tensor | None,
     phase: float,
     num_across: torch.Tensor,
+    uses: torch.Tensor | None = None,
 ) -> Division:
     """`Divide` on any device."""
+    if uses is not None:
+        uses += torch.bincount(ids.flatten(), minlength=len(uses)).to(uses.dtype)
     nobody = torch.full_like(ids, -1)
     gpu_slots = nobody if slots is None else slots[ids]
     left = ids if slots is None else torch.where(gpu_slots < 0, ids, nobody)

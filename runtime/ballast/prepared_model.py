@@ -80,6 +80,8 @@ def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None]
             engine_settings(config),
             prefill_is_auto=prefill_is_auto,
             gpu_experts=plan.gpu_experts,
+            updates_gpu_experts=plan.updates_gpu_experts,
+            expert_uses=plan.expert_uses,
             devices=device_settings(plan),
             finishes_later=True,
         )

@@ -87,6 +87,7 @@ def routing() -> None:
     ids, _ = FusedRouter(R1_SPEC.routing, logits[0])(logits)
     slots = torch.zeros(R1_SPEC.routing.num_experts, dtype=torch.int32)
     fused_divide(ids, slots, torch.tensor(0.25), 0.5, torch.tensor(0))
+    fused_divide(ids, slots, None, 0.5, torch.tensor(0), torch.zeros(64, dtype=torch.int32))
     fused_groups(ids, R1_SPEC.routing.num_experts)
 
 

@@ -233,6 +233,19 @@ SERVICE = Dashboard(
                     (Query(f"ballast_resident_experts{{{OURS}}}", "{{pod}} {{device}}"),),
                 ),
                 Panel(
+                    "Hits of experts in GPU memory",
+                    "Fraction of selected experts that were in the GPU's memory, and experts that replaced others there "
+                    "per second. Nothing: they do not follow use.",
+                    (
+                        Query(
+                            f"{rate('ballast_expert_hits_total', 'pod')} "
+                            f"/ {rate('ballast_expert_selections_total', 'pod')}",
+                            "{{pod}} hits",
+                        ),
+                        Query(rate("ballast_moved_experts_total", "pod"), "{{pod}} replaced"),
+                    ),
+                ),
+                Panel(
                     "Read by the GPU across PCIe",
                     "Share of a decode step's experts in host memory that a GPU reads and computes; the CPU computes the others.",
                     (Query(f"ballast_pcie_share_ratio{{{OURS}}}", "{{pod}} {{device}}"),),

@@ -63,6 +63,15 @@ def share() -> Kind:
     )
 
 
+def on_off() -> Kind:
+    """On or off; the word "auto" stands for None."""
+    values = {"auto": None, "on": True, "off": False}
+    names = {value: name for name, value in values.items()}
+    return Kind(
+        "auto, on or off", "auto|on|off", values.__getitem__, lambda value: value in names, show=names.__getitem__
+    )
+
+
 def fraction() -> Kind:
     """A number from 0 to 1."""
     return Kind("a number from 0 to 1", "SHARE", float, lambda value: 0 <= value <= 1)

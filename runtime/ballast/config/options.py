@@ -21,6 +21,7 @@ from ballast.config.kinds import (
     calendar_date,
     each_of,
     fraction,
+    on_off,
     one_of,
     seconds,
     share,
@@ -235,20 +236,23 @@ class MachineConfig(_Section):
     gpu_experts: int | None = option(
         None,
         whole(0, auto=True),
-        "routed experts, over all layers, that the GPU's memory also holds and the GPU computes; auto: as many as fit "
-        "after everything else; 0: none",
+        "routed experts, over all layers, that the GPU's memory holds and the GPU computes; auto: as many as fit",
+    )
+    gpu_experts_update: bool | None = option(
+        None,
+        on_off(),
+        "whether these experts follow use; auto: if at most half of all fit",
     )
     expert_profile: Path | None = option(
         None,
         PATH,
-        "file written by `ballast profile`: the most used experts get the GPU's memory first; default: layer after "
-        "layer",
+        "file of `ballast profile`: the most used experts get the GPU's memory first",
     )
     pcie_share: float | None = option(
         None,
         share(),
-        "fraction of a decode step's experts in host memory that the GPU reads across PCIe while the CPU computes the "
-        "others; auto: the fastest, measured at start; 0: none",
+        "fraction of a decode step's experts in host memory that the GPU reads across PCIe; auto: the fastest, "
+        "measured at start",
     )
     packed_dir: Path | None = option(
         None,

@@ -319,6 +319,7 @@ class EngineCore:
             self._runner.abandon_prefill()
         if self._tiers is not None:
             self._tiers.close()
+        self._runner.close()
 
     def stats(self) -> sched.Stats:
         """The scheduler's counts now."""

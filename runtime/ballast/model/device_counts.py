@@ -22,10 +22,16 @@ class DeviceNumbers:
         int,
         Counter("expert_weight_bytes_over_pcie", "Bytes of expert weights that a GPU has read from host memory."),
     ] = 0
-    gpu_experts: Annotated[int, Gauge("resident_experts", "Routed experts in a GPU's memory, over all its layers.")] = 0
+    gpu_experts: Annotated[int, Gauge("resident_experts", "Routed experts in a GPU's memory.")] = 0
+    expert_selections: Annotated[
+        int, Counter("expert_selections", "Selections of experts, where a GPU's experts follow use.")
+    ] = 0
+    expert_hits: Annotated[int, Counter("expert_hits", "Those of experts in the GPU's memory.")] = 0
+    moved_experts: Annotated[int, Counter("moved_experts", "Experts that replaced others there.")] = 0
+    moved_expert_bytes: Annotated[int, Counter("moved_expert_bytes", "Their bytes.")] = 0
     pcie_share: Annotated[
         float,
-        Gauge("pcie_share_ratio", "Fraction of a decode step's experts in host memory that a GPU reads across PCIe."),
+        Gauge("pcie_share_ratio", "Fraction of decode steps' host experts that a GPU reads."),
     ] = 0.0
 
 
@@ -37,17 +43,15 @@ NO_DEVICE = DeviceNumbers("cpu")
 class DeviceCounts:
     """Totals since the model was loaded, and current values. The names are part of `/debug/state`."""
 
-    streamed_steps: Annotated[
-        int, Counter("streamed_steps", "Steps in which all experts were streamed through a GPU.")
-    ] = 0
-    decode_graphs: Annotated[int, Gauge("decode_graphs", "Batch sizes with a captured CUDA graph for decoding.")] = 0
+    streamed_steps: Annotated[int, Counter("streamed_steps", "Steps that streamed experts through a GPU.")] = 0
+    decode_graphs: Annotated[int, Gauge("decode_graphs", "Batch sizes with a captured decode graph.")] = 0
     devices: tuple[DeviceNumbers, ...] = ()
     """In the order of their layers."""
     saturated_numbers: Annotated[
         int,
         Counter(
             "saturated_numbers",
-            "Numbers that were too large for a GPU's cache or attention and were clamped to the largest value.",
+            "Numbers too large for a GPU's cache or attention, which were clamped.",
         ),
     ] = 0
     switched_off: Mapping[Feature, str] = field(default_factory=dict)

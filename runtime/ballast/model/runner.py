@@ -51,6 +51,10 @@ class Runner(ABC):
         False."""
         return False
 
+    def close(self) -> None:
+        """Wait until nothing runs any more, and keep what the next start can use. Called behind the last step."""
+        return
+
     @property
     def device_counts(self) -> DeviceCounts:
         """Counts of its work on a GPU so far; zeros without a GPU."""

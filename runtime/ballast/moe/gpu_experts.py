@@ -22,12 +22,14 @@ def choose_gpu_experts(
     most: int | None = None,
     always: Set[int] = frozenset(),
     never: Set[int] = frozenset(),
+    spreads: bool = False,
 ) -> GpuExperts:
     """The experts with the most uses per byte, until `capacity_bytes` are full or `most` experts are chosen.
 
     `uses` [layers, E]: how often each expert was chosen. Among equals, the lowest layer is filled first, because a
-    layer with all experts on the GPU does not need the CPU. `expert_bytes`: bytes of one expert, by layer. All experts
-    of the layers in `always` are selected first, even beyond the capacity, and none of the layers in `never`."""
+    layer with all experts on the GPU does not need the CPU; if it `spreads`, all layers get the same number.
+    `expert_bytes`: bytes of one expert, by layer. All experts of the layers in `always` are selected first, even beyond
+    the capacity, and none of the layers in `never`."""
     num_layers, num_experts = uses.shape
     chosen = {(layer, expert) for layer in always for expert in range(num_experts)}
     left = capacity_bytes - sum(expert_bytes[layer] for layer, _ in chosen)
@@ -37,7 +39,11 @@ def choose_gpu_experts(
         for expert in range(num_experts)
         if layer not in always and layer not in never
     ]
-    others.sort(key=lambda candidate: (-uses[candidate] / expert_bytes[candidate[0]], candidate))
+
+    def order(candidate: tuple[int, int]) -> tuple[float, tuple[int, int]]:
+        return -uses[candidate] / expert_bytes[candidate[0]], candidate[::-1] if spreads else candidate
+
+    others.sort(key=order)
     for candidate in others:
         if most is not None and len(chosen) >= most:
             break

@@ -23,6 +23,7 @@ from ballast.host.sizes import human
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.moe.device_rules import NO_RULES
+from ballast.moe.kept_uses import read_kept_uses
 from ballast.moe.profile import read_profile
 from ballast.moe.rule_file import read_placement
 from ballast.plan.check import check_memory
@@ -287,7 +288,11 @@ def _gpu_expert_options(
     uses, num_experts = None, spec.routing.num_experts
     if machine.expert_profile is not None:
         uses = read_profile(machine.expert_profile, gguf, spec.name, len(spec.routed_layers), num_experts).uses
-    return GpuExpertOptions(machine.gpu_experts, uses, machine.pcie_share, described.pcie)
+    elif machine.gpu_experts_update is not False and machine.measurements == "kept" and described == THIS_MACHINE:
+        uses = read_kept_uses(gguf, spec.name, len(spec.routed_layers), num_experts)
+    return GpuExpertOptions(
+        machine.gpu_experts, uses, machine.pcie_share, machine.gpu_experts_update, pcie=described.pcie
+    )
 
 
 def _packed_folder(path: Path, gguf: GgufModel) -> PackedFolder:

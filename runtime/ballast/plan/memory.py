@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ballast.host.machine import Memory
 from ballast.host.vram import VramLimit
@@ -107,6 +110,10 @@ class GpuPlan:
     streaming: StreamEstimate | None = None
     gpu_experts: GpuExperts = ()
     """Routed experts that a GPU's memory also holds, by layer."""
+    updates_experts: bool = False
+    """Whether they follow use."""
+    expert_uses: NDArray[np.int64] | None = field(default=None, compare=False)
+    """[routed layers, E]: how often each was selected before; None: unknown."""
     pcie_share: float = 0.0
     """Fraction of a decode step's experts in host memory that GPUs read, as set or estimated."""
     pcie_share_is_set: bool = False
@@ -154,6 +161,16 @@ class MemoryPlan:
     def gpu_experts(self) -> GpuExperts:
         """Routed experts that a GPU also holds, by layer; none without a GPU."""
         return () if self.gpus is None else self.gpus.gpu_experts
+
+    @property
+    def updates_gpu_experts(self) -> bool:
+        """Whether the experts in GPU memory follow use."""
+        return self.gpus is not None and self.gpus.updates_experts
+
+    @property
+    def expert_uses(self) -> NDArray[np.int64] | None:
+        """See `GpuPlan`."""
+        return None if self.gpus is None else self.gpus.expert_uses
 
     @property
     def devices(self) -> tuple[DevicePlan, ...]:

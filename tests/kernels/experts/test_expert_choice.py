@@ -81,6 +81,21 @@ def test_without_a_pcie_share_the_gpu_computes_only_its_own_experts(rule: Divide
     assert (found.across == -1).all()
 
 
+@pytest.mark.parametrize(("num_tokens", "share"), [(1, None), (4, 0.3), (200, None)])
+def test_the_division_counts_the_tokens_of_each_expert(
+    rule: Divide, device: torch.device, num_tokens: int, share: float | None
+) -> None:
+    rng = np.random.default_rng(num_tokens)
+    ids = torch.tensor(np.stack([rng.permutation(20)[:7] for _ in range(num_tokens)]), dtype=torch.int32)
+    slots = torch.where(torch.arange(20) % 3 == 0, torch.arange(20), -1).int().to(device)
+    uses = torch.full((24,), 5, dtype=torch.int32, device=device)  # a row may be longer
+    across = torch.tensor(0, device=device)
+    shares = None if share is None else torch.tensor(share, device=device)
+    for _ in range(2):
+        rule(ids.to(device), slots, shares, 0.5, across, uses)
+    assert uses.tolist() == (5 + 2 * torch.bincount(ids.flatten(), minlength=24)).tolist()
+
+
 @pytest.mark.parametrize(("num_tokens", "hidden"), [(1, 600), (5, 600), (40, 2048)])
 def test_transfers_to_host_memory_and_back_are_complete(
     num_tokens: int, hidden: int, device: torch.device, monkeypatch: pytest.MonkeyPatch

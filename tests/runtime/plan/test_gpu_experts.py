@@ -161,6 +161,37 @@ def test_a_profile_puts_the_experts_used_most_first(r1: GgufModel) -> None:
     assert "by the profile" in render(plan)
 
 
+def test_experts_that_follow_use_are_spread_over_all_layers_and_kept_in_host_memory(r1: GgufModel) -> None:
+    stays, follows = (
+        r1_plan(r1, 80 * GIB, GpuExpertOptions(LAYERS * 20, updates=updates)) for updates in (False, True)
+    )
+    assert [len(ids) for ids in follows.gpu_experts] == [20] * LAYERS
+    assert follows.updates_gpu_experts
+    assert "which follow use" in render(follows)
+    assert not stays.updates_gpu_experts
+    assert [len(ids) for ids in stays.gpu_experts[:5]] == [256, 256, 256, 256, 136]
+    whole = 4 * 256 * gpu_expert_bytes(follows) // (LAYERS * 20)
+    assert follows.uses[0].num_bytes - stays.uses[0].num_bytes == pytest.approx(whole, rel=0.01)
+    uses = np.zeros((LAYERS, 256), np.int64)
+    uses[0, 100:120] = 5
+    by_use = r1_plan(r1, 80 * GIB, GpuExpertOptions(20, uses, updates=True))
+    assert by_use.gpu_experts[0] == tuple(range(100, 120))
+    assert by_use.expert_uses is uses
+
+
+def test_experts_follow_use_by_default_if_at_most_half_of_them_and_all_copies_fit(r1: GgufModel) -> None:
+    few, half = GpuExpertOptions(LAYERS * 20, updates=None), LAYERS * 128
+    assert r1_plan(r1, 80 * GIB, few).updates_gpu_experts
+    assert r1_plan(r1, 900 * GIB, replace(few, most=half)).updates_gpu_experts
+    assert not r1_plan(r1, 900 * GIB, replace(few, most=half + 1)).updates_gpu_experts
+    assert not r1_plan(r1, 900 * GIB, replace(few, most=0)).updates_gpu_experts
+    needed = r1_plan(r1, 80 * GIB, replace(few, updates=False)).needed_bytes
+    devices = [DeviceMemory("cuda:0", 80 * GIB, "the limit")]
+    small = make_hybrid_plan(r1, R1_SPEC, NUMBERS, Memory(1024 * GIB, needed + GIB, None), devices, few)
+    assert small.fits
+    assert not small.updates_gpu_experts
+
+
 def test_rules_may_name_the_layers(r1: GgufModel) -> None:
     rules = r"""
 - match: {name: '^model\.layers\.(3|9)\.mlp\.experts$'}
@@ -197,6 +228,11 @@ def test_the_plan_shows_the_share_that_crosses_pcie(r1: GgufModel) -> None:
         (
             {"gpu_experts": 5, "device": "cpu"},
             "gpu_experts=5: is about experts in a GPU's memory, and device=cpu uses no GPU",
+        ),
+        ({"gpu_experts_update": 3}, "gpu_experts_update=3: must be auto, on or off"),
+        (
+            {"gpu_experts_update": True, "device": "cpu"},
+            "gpu_experts_update=on: is about experts in a GPU's memory, and device=cpu uses no GPU",
         ),
         (
             {"pcie_share": 0.2, "device": "cpu"},

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ballast._core import sched
 from ballast._core.numa import Topology
 from ballast.config.options import Config, GpuKvType
@@ -57,6 +60,10 @@ class EngineSettings:
     """Fewest tokens of a step whose experts are streamed through the devices. None: measured at start; 0: never."""
     gpu_experts: GpuExperts = ()
     """Routed experts that are also in the memory of their layer's device, by layer."""
+    updates_gpu_experts: bool = False
+    """Whether they follow use."""
+    expert_uses: NDArray[np.int64] | None = field(default=None, compare=False)
+    """[routed layers, E]: how often each expert was selected before; None: unknown."""
     pcie_share: float | None = 0.0
     """Fraction of a decode step's other experts that devices read across PCIe; None: as measured."""
     prefill_is_auto: bool = False

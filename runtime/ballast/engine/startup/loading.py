@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -43,6 +43,7 @@ from ballast.model.tiers.host_tier import HostTier, piece_sizes
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
+from ballast.moe.kept_uses import keep_heat
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_dir import open_packed_dir
 
@@ -111,9 +112,14 @@ def _measurements(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettin
         "stream_from_tokens": settings.stream_from_tokens,
         "pcie_share": settings.pcie_share,
         "kv_type": settings.kv_type,
-        "gpu_experts": hashlib.sha256(repr(settings.gpu_experts).encode()).hexdigest(),
+        "gpu_experts": hashlib.sha256(repr(_placed(settings)).encode()).hexdigest(),
     }
     return Measurements(folder, facts, reuse=settings.measurements == "kept")
+
+
+def _placed(settings: EngineSettings) -> Sequence[object]:
+    """What measurements depend on: the experts in GPU memory, or only their numbers if they change all the time."""
+    return list(map(len, settings.gpu_experts)) if settings.updates_gpu_experts else settings.gpu_experts
 
 
 def _with_packed_dir(packing: Packing, gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettings) -> Packing:
@@ -288,6 +294,8 @@ def _load_hybrid(
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
         max_batch_size=settings.max_batch_size,
         gpu_experts=settings.gpu_experts,
+        updates_gpu_experts=settings.updates_gpu_experts,
+        expert_uses=settings.expert_uses,
         pcie_share=settings.pcie_share,
         stream_from_tokens=settings.stream_from_tokens,
         pin_thread=settings.numa != "off",
@@ -303,6 +311,8 @@ def _load_hybrid(
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
             blocks, states = copied_cache(model, settings.block_tokens, ahead.take)
             model.cache_tiers = _tiers(gguf_model, blocks, settings, states)
+    if settings.updates_gpu_experts and settings.measurements != "off":
+        model.keep_heat = partial(keep_heat, gguf_model, spec.name, spec.routing.num_experts_used)
     model.window = window
     model.state_slots, model.state_bytes = state_slots, state_bytes
     if settings.prefill_is_auto and not model.long_steps_pay:

@@ -108,12 +108,13 @@ class DecodeSteps:
         with self._devices.decoding():
             for number in numbers:
                 self._devices[number].stage_padding(batch_size)
-            experts.begin(batch_size)
-            for number in numbers:
-                self._receive(number, batch_size)
-                with self._devices[number].active():
-                    self._queue_part(number, batch_size, experts, layers)
-            experts.finish(lambda: None)
+            with experts.uncounted():
+                experts.begin(batch_size)
+                for number in numbers:
+                    self._receive(number, batch_size)
+                    with self._devices[number].active():
+                        self._queue_part(number, batch_size, experts, layers)
+                experts.finish(lambda: None)
             self._devices.wait()
 
 

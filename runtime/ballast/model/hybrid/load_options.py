@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit
@@ -51,6 +53,11 @@ class HybridOptions:
     gpu_experts: GpuExperts = ()
     """Routed experts that are placed in device memory, by routed layer. The host keeps no copy of a layer if all its
     experts are in device memory. Empty: none."""
+    updates_gpu_experts: bool = False
+    """Whether experts that are used more replace those in device memory while the model runs."""
+    expert_uses: NDArray[np.int64] | None = None
+    """[routed layers, E]: how often each expert was used before, where experts in device memory follow use; None:
+    unknown."""
     pcie_share: float | None = 0.0
     """Fraction, 0…1, of a decode step's other experts that devices read from host memory; None: measured at start."""
     stream_from_tokens: int | None = None

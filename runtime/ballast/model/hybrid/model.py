@@ -70,6 +70,8 @@ class HybridModel(Runner):
         that are switched off, for messages."""
         divided, streamed = experts.divided, experts.streamed
         self.vocabulary = spec.vocab_size
+        self.keep_heat: Callable[[NDArray[np.float64] | None], None] = lambda _: None
+        """Called at the end with `DividedExperts.heat`."""
         self._spec = spec
         self._off = off
         self._experts = divided
@@ -85,8 +87,7 @@ class HybridModel(Runner):
         self.layers = ForwardPass(spec, weights, self.devices)
         self._has_prefill_lane = False
         self._prefill_pass: PrefillPass | None = None
-        # The queued step of the decode lane: the experts that compute it, the destination of its logits, and the rows
-        # to return.
+        # The queued step of the decode lane: its experts, the destination of its logits, and the rows to return.
         self._at_work = divided
         self._pending = torch.empty(0)
         self._queued = self.devices.event()
@@ -108,7 +109,7 @@ class HybridModel(Runner):
         idle = self._experts.over(host)
         for number, device in enumerate(self.devices):
             if not set(layers).isdisjoint(device.layers):
-                with device.active():
+                with device.active(), idle.uncounted():
                     self._warm_up_prefill(number, warmup_sizes, idle, layers)
         most = self.devices.max_batch_size
         self._decode_steps.warm_up(sorted({most, *(count for count in warmup_sizes if count < most)}), host, layers)
@@ -142,6 +143,11 @@ class HybridModel(Runner):
         self.devices.use_compiled()
         return self._decode_steps.capture_next()
 
+    def close(self) -> None:
+        """See `Runner`."""
+        self._experts.wait_for_moves()
+        self.keep_heat(self._experts.heat)
+
     def set_pcie_share(self, share: float) -> None:
         """Set the fraction, 0…1, of a decode step's experts in host memory that devices read. Captured steps are
         captured again, because a fraction of 0 queues no work. Raises EngineDeadError."""
@@ -169,7 +175,9 @@ class HybridModel(Runner):
                 if not is_staged:
                     self.stage(batch)
                 self._at_work = self._experts
+                self._experts.begin_step(may_take=self._prefill_pass is None)
                 self._pending = self._decode_steps.queue(batch)
+                self._experts.use_step()
                 if batch.sampled.size < batch.token_ids.size:
                     self._wanted_rows = batch.sampled
             else:
@@ -342,6 +350,7 @@ class HybridModel(Runner):
     def _prefill_pieces(self, batch: Batch, steps: Sequence[Step]) -> Pieces[torch.Tensor]:
         """A step of the prefill lane. Its tokens are also embedded in pieces, while the first experts are copied."""
         experts = self._long_step_experts
+        experts.follow_changes()  # the pass copies the experts that are not in the tables that it will read
         experts.begin(batch.token_ids.size)
         embedded = yield from within(self.devices[0].active, self._prefill_rows.pieces(batch.token_ids))
         return (yield from self.layers.pieces(embedded, steps, experts, is_prefill=True))
@@ -349,12 +358,17 @@ class HybridModel(Runner):
 
 def _numbers_of(device: Device, streamed: StreamedLayers | None) -> DeviceNumbers:
     copied = 0 if streamed is None else streamed.bytes_read_by(device.torch_device)
+    experts, cache = device.experts, device.experts.cache
     return DeviceNumbers(
         str(device.torch_device),
         (device.layers[0], device.layers[-1]),
-        device.experts.pcie_bytes_read + copied,
-        device.experts.num_gpu_experts,
-        device.experts.pcie_share,
+        experts.pcie_bytes_read + copied,
+        experts.num_gpu_experts,
+        pcie_share=experts.pcie_share,
+        expert_selections=0 if cache is None else cache.num_selections,
+        expert_hits=0 if cache is None else cache.num_hits,
+        moved_experts=0 if cache is None else cache.num_moved,
+        moved_expert_bytes=0 if cache is None else cache.bytes_moved,
     )
 
 

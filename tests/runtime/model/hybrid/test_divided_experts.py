@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from ballast._core import kernels
 from ballast.model.hybrid.experts.device_layers import place_experts
-from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
+from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts
 from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, phase_of
+from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.panels.stack import PanelStack

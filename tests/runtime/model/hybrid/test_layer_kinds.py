@@ -9,7 +9,7 @@ import torch
 from gguf import GGMLQuantizationType as T
 
 from ballast.engine.startup.build import EngineSettings
-from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
+from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.startup.layer_kinds import one_of_each_kind
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.float_hybrid import load_hybrid

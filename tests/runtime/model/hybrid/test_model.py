@@ -36,6 +36,7 @@ from ballast.model.batch import Batch, padding
 from ballast.model.hybrid.attention import attention
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.experts import expert_cache
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
@@ -50,6 +51,7 @@ from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing, Tensors
 from ballast.model.runner import Runner
+from ballast.moe.expert_moves import Move
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.tiny import model as tiny_model
 from ballast.tiny import write_tiny_model
@@ -310,6 +312,53 @@ def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
         "some": (whole, *(whole[1::3] for _ in range(num_layers - 1))),
         "all": (whole,) * num_layers,
     }
+
+
+def move_randomly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exchange random experts of every layer during every step."""
+    rng = np.random.default_rng(0)
+
+    def choose(heat: np.ndarray, slots: np.ndarray, most: int) -> list[Move]:
+        moves = []
+        for layer, row in enumerate(slots):
+            inside, outside = rng.permutation(np.flatnonzero(row >= 0)), rng.permutation(np.flatnonzero(row < 0))
+            pairs = zip(inside[:2].tolist(), outside[:2].tolist(), strict=False)
+            moves += [Move(layer, int(row[evicted]), evicted, admitted) for evicted, admitted in pairs]
+        return moves[:most]
+
+    monkeypatch.setattr(expert_cache, "choose_moves", choose)
+    monkeypatch.setattr(expert_cache, "OBSERVED_STEPS", 1)
+
+
+@pytest.mark.parametrize("arch", ["v3", "gptoss"])
+@pytest.mark.parametrize("stream_from_tokens", [0, 20])
+def test_logits_agree_while_experts_move(
+    written: MakeTiny, arch: str, stream_from_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move_randomly(monkeypatch)
+    file = written(arch=arch, mla="split", quant="f32").gguf
+    hybrid = load(
+        file,
+        CPU,
+        kv_dtype=torch.float32,
+        make_experts=FloatExperts,
+        stream_from_tokens=stream_from_tokens,
+        gpu_experts=gpu_experts_of(file)["some"],
+        updates_gpu_experts=True,
+        pcie_share=0.4,
+    )
+    pair = Pair(as_served(file, "cpu"), hybrid)
+    for _ in range(3):
+        if hybrid.streamed is not None:  # what a pass does not copy must not be used
+            [streaming] = hybrid.streamed._devices
+            streaming._buffers.fill_(0xFF)
+        run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
+    run_requests(pair)
+    [numbers] = hybrid.device_counts.devices
+    assert numbers.moved_experts > 20
+    assert 0 < numbers.expert_hits < numbers.expert_selections
+    assert pair.largest_error <= MAX_RELATIVE_ERROR
 
 
 @pytest.mark.parametrize(
@@ -835,6 +884,26 @@ def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2", "nvfp4"), ("gptoss", "mxfp4"), ("qwen3", "q8_0")])
+@pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}, {"pcie_share": 0.4}])
+def test_experts_that_move_while_captured_steps_run_leave_the_logits(
+    written: MakeTiny, arch: str, quant: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model whose experts never move gives the expected logits."""
+    move_randomly(monkeypatch)
+    file = written(arch=arch, mla="split", quant=quant).gguf
+    pair = pair_on_gpu(file, gpu_experts=gpu_experts_of(file)["some"], updates_gpu_experts=True, **options)
+    hybrid = pair.second
+    assert isinstance(hybrid, HybridModel)
+    for _ in range(3):
+        run_requests(pair)
+    run_long_prompts(pair, SETTINGS)
+    run_requests(pair)
+    assert sum(each.moved_experts for each in hybrid.device_counts.devices) > 20
+    pair.check()
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}, {"pcie_share": 0.4}])
 @pytest.mark.parametrize(("arch", "split"), [("v3", [1, 3]), ("qwen3", [1]), ("v32", [2]), ("qwen3next", [2])])
 def test_layers_divided_among_parts_of_a_gpu_agree_with_the_cpu_model(
@@ -934,6 +1003,8 @@ def test_captured_steps_give_the_results_of_queued_ones(
         ("v32", {}),
         ("mistral4", {}),
         ("glm45", {"pcie_share": None, "stream_from_tokens": None}),
+        ("glm45", {"pcie_share": 0.4, "updates_gpu_experts": True}),
+        ("qwen3", {"updates_gpu_experts": True}),
         ("gptoss", {"pcie_share": None, "stream_from_tokens": None}),
         ("mimov2", {}),
         ("kimilinear", {}),

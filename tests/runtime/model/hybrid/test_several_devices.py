@@ -116,6 +116,11 @@ def some_resident(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+def following(spec: ModelSpec) -> dict[str, Any]:
+    """Those follow use."""
+    return some_resident(spec) | {"updates_gpu_experts": True}
+
+
 def streamed(spec: ModelSpec) -> dict[str, Any]:
     return {"stream_from_tokens": STREAM_FROM}
 
@@ -133,6 +138,7 @@ CASES = [
     *(("v3", [1, 3], options) for options in (some_resident, joint)),
     ("qwen3", SPLITS["qwen3"][0], some_resident),
     ("glm5", SPLITS["glm5"][0], plain),
+    ("v3", [2], following),
     *if_long(
         *(("v3", [1, 3], options) for options in (plain, streamed)),
         *(("v3", [2], options) for options in (plain, some_resident, streamed, joint)),

@@ -39,6 +39,24 @@ def reply(server: ServerProcess, num_words: int) -> int:
     return tokens
 
 
+def test_what_a_server_learns_about_use_is_there_for_the_next_one(written: MakeTiny, tmp_path: Path) -> None:
+    file = written(arch="v3", quant="f32").gguf
+    options = ("--gguf_path", str(file), "--device", "cuda", "--gpu_experts", "12", "--gpu_experts_update", "on")
+    cache = {"FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
+    for start in range(2):
+        assert len(list(tmp_path.glob("expert_uses/*.json"))) == start
+        with ServerProcess(*options, *SMALL, *SHORT, module=SIMULATED, environment=cache) as server:
+            assert reply(server, 1) == 20
+            server.wait_until_empty()
+            metrics = server.metrics()
+            assert metrics['ballast_resident_experts{device="cpu:0"}'] == 12
+            assert metrics['ballast_expert_selections_total{device="cpu:0"}'] > 0
+            [device] = json.loads(server.get("/debug/state", admin=True)[2])["devices"]
+            assert 0 < device["expert_hits"] < device["expert_selections"]
+            server.send_signal(signal.SIGTERM)
+            assert server.wait() == 0
+
+
 @pytest.mark.parametrize(
     ("device", "arch", "num_experts", "lanes"),
     [("cuda", "v3", "auto", 2), ("auto", "gptoss", "0", 1), ("cuda:0,cuda:1", "v3", "0", 1)],
@@ -53,7 +71,7 @@ def test_a_server_starts_and_serves(
     with ServerProcess(*options, *SMALL, *SHORT, module=SIMULATED, environment=cache) as server:
         devices = device if "," in device else "cuda:0"
         assert server.event("device")["device"] == devices
-        assert server.has_logged("several GPUs were tested in simulation only; device=cuda:0 uses one") == (
+        assert server.has_logged("several GPUs were tested with tiny models only; device=cuda:0 uses one") == (
             "," in device
         )
         captured = server.wait_for_events(

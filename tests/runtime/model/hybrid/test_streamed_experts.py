@@ -62,6 +62,27 @@ def calibration_of(layers: Sequence[kernels.Experts]) -> Calibration:
     return Calibration(small_spec(), layers, pool_of(layers), streamed)
 
 
+def test_a_pass_copies_no_expert_that_is_in_device_memory_when_it_begins(layers, monkeypatch) -> None:
+    parts = [panels_of(layer) for layer in layers]
+    monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 4 * parts[0][0].expert_bytes)
+    monkeypatch.setattr(chunks, "CHUNKS_PER_LAYER", 1)
+    streamed = StreamedExperts(parts, sums_of_calls(FloatExperts), CPU)
+    masks = [np.isin(np.arange(NUM_EXPERTS), ids) for ids in ([0, 3, 4, 9], [], range(NUM_EXPERTS))]
+    streamed.skip([masks[0].copy, lambda: None, masks[2].copy])
+    streamed._buffers.fill_(0xFF)  # not a number
+    streamed.begin(2)
+    masks[0][:] = True  # moved in the meantime: the pass copies the expert nevertheless
+    pool, rng = pool_of(layers), np.random.default_rng(0)
+    for index, ids in enumerate(([[1, 2], [8, 5]], [[0, 9], [3, 4]], [[-1, -1], [-1, -1]])):
+        x, weights = rng.standard_normal((2, HIDDEN), dtype=np.float32), np.ones((2, 2), np.float32)
+        streamed.submit(index, *map(torch.from_numpy, (x, np.array(ids, np.int32), weights)))
+        expected = np.empty_like(x)
+        layers[index].forward(pool, x, np.array(ids, np.int32), weights, expected)
+        found = streamed.result(index).numpy()
+        assert difference(found, expected) <= MAX_DIFFERENCE if expected.any() else not found.any()
+    assert streamed.bytes_read * 3 * NUM_EXPERTS == streamed.pass_bytes * (NUM_EXPERTS - 4 + NUM_EXPERTS)
+
+
 @pytest.mark.parametrize("max_experts", [1, 3, 100])
 def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, monkeypatch) -> None:
     parts = [panels_of(layer) for layer in layers]

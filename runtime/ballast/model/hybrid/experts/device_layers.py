@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ballast._core import kernels
-from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
+from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
+from ballast.model.hybrid.experts.resident_experts import ResidentExperts
 from ballast.model.hybrid.experts.self_check import Kind, kind_of
 from ballast.model.hybrid.panels.host_bytes import host_bytes
 from ballast.model.hybrid.panels.stack import PanelStack
@@ -69,21 +70,20 @@ def place_experts(
 ) -> LayerOnDevice:
     """A layer with `gpu_experts`, ascending ids, copied to device memory. `is_readable`: whether the device can read
     the others from host memory."""
-    parts = panels_of(experts)
+    parts, stacks, units = panels_of(experts), [], []
     is_whole = len(gpu_experts) == experts.num_experts
     slots = None
     if gpu_experts:
         slots = torch.full((experts.num_experts,), -1, dtype=torch.int32)
         slots[list(gpu_experts)] = torch.arange(len(gpu_experts), dtype=torch.int32)
         slots = slots.to(device)
+        stacks = [_stacks(part, gpu_experts, device) for part in parts]
+        units = [part.unit.on(device, gpu_experts) for part in parts]
     return LayerOnDevice(
-        gpu_experts=[
-            make(*_stacks(part, gpu_experts, device), unit=part.unit.on(device, gpu_experts)) for part in parts
-        ]
-        if gpu_experts
-        else (),
+        gpu_experts=[make(*own, unit=unit) for own, unit in zip(stacks, units, strict=True)],
         slots=slots,
         num_gpu_experts=len(gpu_experts),
+        resident=ResidentExperts(parts, stacks, units) if gpu_experts and not is_whole else None,
         across=[make(*_seen(part, device), unit=part.unit.on(device)) for part in parts]
         if is_readable and not is_whole
         else (),

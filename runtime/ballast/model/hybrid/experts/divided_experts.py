@@ -9,14 +9,21 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, Divide, phase_of
+from ballast.model.hybrid.experts.expert_cache import ExpertCache
+from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.platforms.platform_of import platform_of
-from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
+
+MAX_COUNTED_TOKENS = 256
+"""Maximum tokens of a step whose use of experts is counted. Longer ones use nearly all, and gain little from any choice
+of experts in device memory."""
 
 
 class RoutedLayers(Protocol):
@@ -38,27 +45,20 @@ class RoutedLayers(Protocol):
     def finish(self, alive: Callable[[], None]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LayerOnDevice:
-    """The experts of a layer that the device computes. Each is computed in parts, whose results are summed."""
-
-    gpu_experts: Sequence[GroupedExperts] = ()
-    """The parts of the experts in device memory, which are selected by slot."""
-    slots: torch.Tensor | None = None  # int32 [E], -1 for an expert that is not in device memory
-    num_gpu_experts: int = 0
-    across: Sequence[GroupedExperts] = ()
-    """The parts of all experts in host memory, which are selected by id; empty if the device cannot read them."""
-    expert_bytes: int = 0
-    is_whole: bool = False
-    """Whether every expert is in device memory: then no activations are sent to the CPU."""
-
-
 class DeviceExperts:
     """The routed experts that one device computes: those of its layers."""
 
-    def __init__(self, layers: Sequence[LayerOnDevice], divide: Divide, device: torch.device) -> None:
+    def __init__(
+        self,
+        layers: Sequence[LayerOnDevice],
+        divide: Divide,
+        device: torch.device,
+        cache: ExpertCache | None = None,
+    ) -> None:
         self.layers = layers
         """The routed layers of the device, in order."""
+        self.cache = cache
+        """Moves experts into the device's memory and out of it; None if they stay."""
         self.divide = divide
         self.device = device
         self.pcie_share = 0.0
@@ -69,6 +69,8 @@ class DeviceExperts:
         """The fraction of a decode step's experts in host memory that the device reads."""
         self.num_across = torch.zeros(len(layers), dtype=torch.int64, device=device)
         """Number of experts of each layer that the device has read from host memory."""
+        self._resident = [None if layer.slots is None else layer.slots.cpu().numpy() >= 0 for layer in layers]
+        """Without a cache, see `resident`."""
         self._num_across_seen = torch.zeros(len(layers), dtype=torch.int64, pin_memory=platform_of(device).pins)
 
     @property
@@ -87,9 +89,20 @@ class DeviceExperts:
         counts = self._num_across_seen.tolist()
         return sum(count * layer.expert_bytes for count, layer in zip(counts, self.layers, strict=True))
 
+    def resident(self, index: int) -> NDArray[np.bool_] | None:
+        """bool [E]: the experts of the `index`th layer that steps queued from now on find in the device's memory; None:
+        none."""
+        return self._resident[index] if self.cache is None else self.cache.slots[index] >= 0
+
     def fetch_counts(self) -> None:
-        """Queue the copy of `num_across` to the host."""
+        """Queue the copies of counters to the host."""
         self._num_across_seen.copy_(self.num_across, non_blocking=True)
+        if self.cache is not None:
+            self.cache.end_step()
+
+    def uses(self, index: int, num_tokens: int) -> torch.Tensor | None:
+        """The counters of the `index`th layer's experts in a step of `num_tokens` tokens; see `Divide`."""
+        return None if self.cache is None or num_tokens > MAX_COUNTED_TOKENS else self.cache.uses[index]
 
 
 class DividedExperts:
@@ -142,6 +155,45 @@ class DividedExperts:
             self._has_left_bus = is_left
             self._use_shares()
 
+    def begin_step(self, *, may_take: bool) -> None:
+        """Change which experts are in device memory; see `ExpertCache.begin_step`."""
+        for cache in self._caches:
+            cache.begin_step(may_take=may_take)
+
+    def use_step(self) -> None:
+        """See `ExpertCache.use_step`."""
+        for cache in self._caches:
+            cache.use_step()
+
+    def follow_changes(self) -> None:
+        """See `ExpertCache.follow`, for the current stream of each device."""
+        for cache in self._caches:
+            cache.follow()
+
+    def wait_for_moves(self) -> None:
+        """Wait until no expert is being copied to a device."""
+        for cache in self._caches:
+            cache.wait()
+
+    @property
+    def heat(self) -> NDArray[np.float64] | None:
+        """How much experts are used, [routed layers, E]; see `ExpertHeat`. None if no device counts it."""
+        heat = [None if own.cache is None else own.cache.heat.values for own in self._devices]
+        known = [each for each in heat if each is not None]
+        if not known:
+            return None
+        of_devices = zip(self._devices, heat, strict=True)
+        none = [np.zeros((len(own.layers), known[0].shape[1])) if each is None else each for own, each in of_devices]
+        return np.concatenate(none)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """A context whose steps do not count as use of experts. They run on the current streams."""
+        with ExitStack() as stack:
+            for cache in self._caches:
+                stack.enter_context(cache.uncounted())
+            yield
+
     @property
     def host_bytes_read(self) -> int:
         """Bytes of experts' weights that `host` has read so far."""
@@ -172,7 +224,8 @@ class DividedExperts:
             yield from self._host.pieces(self._host_index[layer], x, ids, weights)
             return
         share = device.share if shares else None
-        division = device.divide(ids, own.slots, share, phase_of(layer), device.num_across[index])
+        uses = device.uses(index, len(ids))
+        division = device.divide(ids, own.slots, share, phase_of(layer), device.num_across[index], uses)
         if not own.is_whole:
             yield from self._host.pieces(self._host_index[layer], x, division.on_host, weights)
         self._terms = [part(x, division.gpu_slots, weights) for part in own.gpu_experts]
@@ -197,6 +250,10 @@ class DividedExperts:
             own.fetch_counts()
         if self.has_host:
             self._host.finish(alive)
+
+    @property
+    def _caches(self) -> list[ExpertCache]:
+        return [own.cache for own in self._devices if own.cache is not None]
 
     def _use_shares(self) -> None:
         for own in self._devices:

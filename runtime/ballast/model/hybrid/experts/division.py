@@ -34,7 +34,8 @@ class Divide(Protocol):
     `slots` int32 [E]: an expert's slot in device memory, -1 if it is not there; None: no expert is there. `share`
     float32 []: of the N distinct remaining experts, in ascending order of ids, the device reads the first floor(share *
     N + phase) over PCIe; None: none. `phase`, 0…1, differs from layer to layer: layers that select few experts then
-    meet the fraction on average. `num_across` int64 []: their number is added to it."""
+    meet the fraction on average. `num_across` int64 []: their number is added to it. `uses` int32 [E]: the number of
+    tokens that selected each expert is added to it; None: they are not counted."""
 
     def __call__(
         self,
@@ -43,6 +44,7 @@ class Divide(Protocol):
         share: torch.Tensor | None,
         phase: float,
         num_across: torch.Tensor,
+        uses: torch.Tensor | None = None,
     ) -> Division: ...
 
 

@@ -58,6 +58,7 @@ def fused_divide(
     share: torch.Tensor | None,
     phase: float,
     num_across: torch.Tensor,
+    uses: torch.Tensor | None = None,
 ) -> Division:
     """`Divide` in one launch; ids are contiguous."""
     gpu_slots, across, on_host = (torch.empty_like(ids) for _ in range(3))
@@ -68,6 +69,7 @@ def fused_divide(
         ids if slots is None else slots,  # any pointer, if it is not read; the same for the share
         num_across if share is None else share,
         num_across,
+        ids if uses is None else uses,
         gpu_slots,
         across,
         on_host,
@@ -75,6 +77,7 @@ def fused_divide(
         num_pairs,
         HAS_SLOTS=slots is not None,
         SHARES=share is not None,
+        COUNTS=uses is not None,
         PAIRS=block,
         num_warps=4 if share is None or block <= FEW_PAIRS else 32,  # pairs of pairs stay in registers
     )

@@ -91,6 +91,7 @@ def divide(
     slots,  # int32 [E]
     share,  # float32 []
     num_across,  # int64 []
+    uses,  # int32 [E]
     gpu_slots,  # int32 [pairs], also the next two
     across,
     on_host,
@@ -98,11 +99,14 @@ def divide(
     num_pairs,
     HAS_SLOTS: tl.constexpr,
     SHARES: tl.constexpr,
+    COUNTS: tl.constexpr,
     PAIRS: tl.constexpr,
 ):
     pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
     is_pair = pair < num_pairs
     expert = tl.load(ids + pair, mask=is_pair, other=-1)
+    if COUNTS:
+        tl.atomic_add(uses + expert, 1, mask=is_pair, sem="relaxed")
     left = expert
     slot = tl.full((PAIRS,), -1, tl.int32)
     if HAS_SLOTS:

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from ballast._core.kernels import Experts, ThreadPool
 from ballast.host.startup.start_times import StartTimes
 from ballast.model.hybrid.backend import Backend
 from ballast.model.hybrid.device_errors import computing_on
 from ballast.model.hybrid.experts.device_layers import place_experts
-from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
+from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts
+from ballast.model.hybrid.experts.expert_cache import ExpertCache
+from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.experts.self_check import checked
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.load_stages.stage import Report
@@ -21,6 +25,7 @@ from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_layers import StreamingDevice
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
+from ballast.moe.expert_heat import ExpertHeat, heat_of_uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,22 @@ def _place(state: LoadState, device: DeviceState) -> None:
     ]
     right = self_check(state, backend)(placed, list(in_host.values()))
     by_layer = device.whole.placed | dict(zip(in_host, right, strict=True))
-    device.experts = DeviceExperts([by_layer[index] for index in device.routed], backend.divide, backend.device)
+    layers = [by_layer[index] for index in device.routed]
+    cache = _cache(state, device, layers)
+    device.experts = DeviceExperts(layers if cache is None else cache.layers, backend.divide, backend.device, cache)
+
+
+def _cache(state: LoadState, device: DeviceState, layers: Sequence[LayerOnDevice]) -> ExpertCache | None:
+    """What moves the device's experts; None if they stay, or if copies from host memory would block the host."""
+    options, routing = state.options, state.spec.routing
+    can_copy = bool(state.pinned.num_bytes) or not device.platform.pins
+    if not options.updates_gpu_experts or not can_copy or all(layer.resident is None for layer in layers):
+        return None
+    heat = np.zeros((len(layers), routing.num_experts))
+    if options.expert_uses is not None:
+        heat = heat_of_uses(options.expert_uses[device.routed], routing.num_experts_used)
+    own = ExpertHeat(heat, routing.num_experts_used)
+    return ExpertCache(layers, own, device.backend.small_copy, device.backend.device)
 
 
 def _host_experts(state: LoadState, layers: Sequence[Experts], max_tokens: int) -> HostExperts:
@@ -102,6 +122,15 @@ def stream_experts(state: LoadState, report: Report) -> None:
         joint=options.joint_split,
         record=options.start,
     )
+    if state.streamed is not None and any(device.experts.num_gpu_experts for device in state.devices):
+        state.streamed.skip(
+            [
+                partial(device.experts.resident, index)
+                for device in state.devices
+                for index, layer in enumerate(device.routed)
+                if layer in state.in_host
+            ]
+        )
 
 
 def measure_share(state: LoadState, report: Report) -> None:

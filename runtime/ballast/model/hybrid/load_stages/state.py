@@ -16,7 +16,8 @@ from ballast.model.hybrid.device import Device
 from ballast.model.hybrid.device_errors import computing_on
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.experts.device_layers import WholeLayers
-from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts, LayerOnDevice
+from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts
+from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers

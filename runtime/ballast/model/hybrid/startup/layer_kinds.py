@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-from ballast.model.hybrid.experts.divided_experts import LayerOnDevice
+from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel, block_of
 

@@ -1,8 +1,8 @@
 """Routed experts of long steps, computed on the device. Their panels are copied into a few buffers on the device, while
 it multiplies the previous experts and computes attention.
 
-A step reads every expert of every layer. Thousands of tokens select nearly every expert; to omit the others, the host
-would have to wait for the selection.
+A step reads every expert of every layer that is not in the device's memory. Thousands of tokens select nearly every
+expert; to omit the others, the host would have to wait for the selection.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.panels.stack import PanelStack
@@ -47,6 +49,9 @@ class LayerSums(Protocol):
     def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
         """Add experts from `first` on, as many as each stack has; `unit` is that of these experts."""
 
+
+Resident = Callable[[], NDArray[np.bool_] | None]
+"""Returns bool [E]: the experts of a layer that a step beginning now finds in the device's memory; None: none."""
 
 MakeSums = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], LayerSums]
 """Makes a layer's sums, initially zero: x float32 [T, D], ids int32 [T, k], weights float32 [T, k], number of experts.
@@ -87,6 +92,14 @@ class StreamedExperts:
         self._total: torch.Tensor | None = None
         self._events: list[Any] = []  # one per chunk, in the order of the compute stream
         self.bytes_read = 0
+        self._resident: Sequence[Resident] = [lambda: None] * num_layers
+        self._skipped: list[NDArray[np.bool_] | None] = []
+        """By layer, the experts that the pass does not copy; None: it copies all."""
+
+    def skip(self, resident: Sequence[Resident]) -> None:
+        """From the next pass on, do not copy experts that are in the device's memory, by layer. Submitted ids must not
+        contain them."""
+        self._resident = resident
 
     @property
     def num_bytes(self) -> int:
@@ -124,6 +137,7 @@ class StreamedExperts:
     def _begin(self, of_pass: Sequence[Sequence[int]]) -> None:
         self._events = []
         self._of_pass = of_pass
+        self._skipped = [resident() for resident in self._resident]
         self._prefetch.begin([index for of_layer in of_pass for index in of_layer])
 
     def submit(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
@@ -140,7 +154,7 @@ class StreamedExperts:
             buffer = self._prefetch.take(index)
             sums.add(chunk.first, *self._stacks(index, buffer), unit=self._units[index])
             self._events.append(self._prefetch.done())
-            self.bytes_read += chunk.num_bytes
+            self.bytes_read += chunk.part.expert_bytes * sum(end - first for first, end in self._copied(chunk))
             yield
         self._total = sums.total
 
@@ -171,8 +185,22 @@ class StreamedExperts:
     def _load(self, index: int, buffer: int) -> None:
         chunk = self._chunks[index]
         with self.platform.on(self._copies):
+            copied = self._copied(chunk)
             for host, target in self._places(chunk, buffer):
-                copy_pieces(target, host, chunk.first * host.expert_bytes)
+                experts = target.view(chunk.num_experts, host.expert_bytes)
+                for first, end in copied:
+                    own = experts[first - chunk.first : end - chunk.first].view(-1)
+                    copy_pieces(own, host, first * host.expert_bytes)
+
+    def _copied(self, chunk: chunks.Chunk) -> list[tuple[int, int]]:
+        """The ranges of a chunk's experts that the pass copies."""
+        end = chunk.first + chunk.num_experts
+        skipped = self._skipped[chunk.layer]
+        if skipped is None:
+            return [(chunk.first, end)]
+        is_copied = ~skipped[chunk.first : end]
+        bounds = np.flatnonzero(np.diff(np.concatenate(([False], is_copied, [False])))) + chunk.first
+        return list(zip(bounds[::2].tolist(), bounds[1::2].tolist(), strict=True))
 
     def _stacks(self, index: int, buffer: int) -> Iterator[PanelStack]:
         chunk = self._chunks[index]

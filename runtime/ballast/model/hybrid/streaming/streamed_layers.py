@@ -18,7 +18,7 @@ from ballast.model.hybrid.streaming.chunks import Chunk, chunks_for
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.link_shares import device_of_each
-from ballast.model.hybrid.streaming.streamed_experts import MakeSums, StreamedExperts
+from ballast.model.hybrid.streaming.streamed_experts import MakeSums, Resident, StreamedExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,11 @@ class StreamedLayers:
     def bytes_read_by(self, device: torch.device) -> int:
         """The part of `bytes_read` that a device has copied."""
         return sum(part.experts.bytes_read for part in self._parts if part.device == device)
+
+    def skip(self, resident: Sequence[Resident]) -> None:
+        """See `StreamedExperts.skip`; `resident` has a function for each layer."""
+        for part in self._parts:
+            part.experts.skip(resident)
 
     @property
     def copies_concurrently(self) -> bool:

@@ -66,10 +66,10 @@ def test_a_pass_copies_no_expert_that_is_in_device_memory_when_it_begins(layers,
     parts = [panels_of(layer) for layer in layers]
     monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 4 * parts[0][0].expert_bytes)
     monkeypatch.setattr(chunks, "CHUNKS_PER_LAYER", 1)
-    streamed = StreamedExperts(parts, sums_of_calls(FloatExperts), CPU)
+    streamed = streamed_on(parts, sums_of_calls(FloatExperts), CPU)
     masks = [np.isin(np.arange(NUM_EXPERTS), ids) for ids in ([0, 3, 4, 9], [], range(NUM_EXPERTS))]
     streamed.skip([masks[0].copy, lambda: None, masks[2].copy])
-    streamed._buffers.fill_(0xFF)  # not a number
+    streamed._parts[0].experts._buffers.fill_(0xFF)  # not a number
     streamed.begin(2)
     masks[0][:] = True  # moved in the meantime: the pass copies the expert nevertheless
     pool, rng = pool_of(layers), np.random.default_rng(0)

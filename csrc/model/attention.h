@@ -21,6 +21,11 @@ struct IndexerShape {
   int64_t key_width;
   int64_t top_k;     // positions that a token attends to, at most
   bool pairs_apart;  // whether pairs of the rotation are rope_dim / 2 apart, else neighbours
+  // Neighbouring tokens that share a key and are chosen together. With more than 1, a token also attends to
+  // those of its own pool if that is incomplete.
+  int64_t pool = 1;
+
+  int64_t most_chosen() const { return top_k + pool - 1; }  // of a token
 };
 
 struct LatentShape {
@@ -78,6 +83,8 @@ struct KimiDeltaShape {
   int64_t num_heads;
   int64_t head_dim;
   int64_t conv_taps;
+  // Below 0: a row's decay is exp(lower_bound * sigmoid(-rate * x)); 0: exp(rate * softplus(x)).
+  float lower_bound = 0;
 
   int64_t width() const { return num_heads * head_dim; }  // of all heads
 };
@@ -104,8 +111,11 @@ struct AttentionMemory {
   std::vector<float> index_query;   // [T, index heads, key_width]
   std::vector<float> index_key;     // [T, key_width]
   std::vector<float> head_weights;  // [T, index heads]
+  std::vector<float> pool_gates;    // [T, key_width]
+  std::vector<int32_t> last_pools;  // [T] the last complete pool that a token sees; -1: none
+  std::vector<int32_t> chosen_pools;  // [T, top_k / pool]
   // Positions selected by the nearest earlier layer with an indexer.
-  std::vector<int32_t> chosen;      // [T, top_k]
+  std::vector<int32_t> chosen;      // [T, most_chosen]
   std::vector<int32_t> num_chosen;  // [T]
 };
 

@@ -65,7 +65,11 @@ WINDOWED = [  # prompts are five times as long as the window
     if shape.heads is not None and shape.heads.window is not None
     for quant in OWN_QUANTS.get(arch, ("f32", "q4_k", "q8_0"))
 ]
-RECURRENT = [(arch, quant) for arch in ("qwen3next", "qwen35", "kimilinear") for quant in ("f32", "q4_k", "q8_0")]
+RECURRENT = [
+    (arch, quant)
+    for arch in ("qwen3next", "qwen35", "kimilinear", "glm53flash")  # the last one has pools of 4 positions as well
+    for quant in ("f32", "q4_k", "q8_0")
+]
 CHUNKS = [1, 7, 64, 256]
 ISAS = isa_params(*FAST_ISAS, "reference")
 QUANTS = [

@@ -73,9 +73,9 @@ class HostUnit:
         """Those of rows first_row … first_row + num_rows - 1 of gate and up. The arguments are `kernels.Experts`'s."""
         unit: Unit | None = None
         if clamped:
-            alpha, limit = clamped
+            alpha, limit, *gate_limit = clamped
             assert limit is not None
-            unit = ClampedSilu(limit) if alpha is None else ClampedSwiglu(alpha, limit)
+            unit = ClampedSilu(limit, gate_limit != [limit]) if alpha is None else ClampedSwiglu(alpha, limit)
         if biases is None:
             return HostUnit(unit)
         gate, up, down = biases

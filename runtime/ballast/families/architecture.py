@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -70,6 +71,11 @@ class ClampedSilu:
     limit: float
     limits_input: bool = False
     """Whether the limit is that of g: silu(min(g, limit)) · u."""
+
+    @property
+    def gate_limit(self) -> float:
+        """What the unit limits silu(g) to: silu ascends above 0, and is below 0 elsewhere."""
+        return self.limit / (1 + math.exp(-self.limit)) if self.limits_input else self.limit
 
 
 Unit = ClampedSwiglu | ClampedSilu

@@ -137,8 +137,8 @@ std::vector<int64_t> first_rows_of_parts(const ExpertsView& view) {
   return rows;
 }
 
-// Alpha, which a clamped silu does not have, limit, and gate limit, which a clamped swiglu does not have; none
-// for silu.
+// Alpha, which a clamped silu does not have, limit, and gate limit, which a clamped swiglu does not have;
+// none for silu.
 std::vector<std::optional<float>> clamped_unit(const ExpertsView& view) {
   const std::optional<ClampedUnit>& unit = view.experts.unit();
   if (!unit) return {};

@@ -18,8 +18,8 @@ class Indexer {
   Indexer(const IndexerShape& shape, int64_t rope_dim, int64_t hidden, int64_t q_lora_rank,
           LayerTensors& tensors);
 
-  // Writes the rows of its keys, in the second plane of the cache, and the selected positions into the memory.
-  // `normed` [T, D] is the layer's input, `query_down` [T, q_lora_rank] its normed low rank.
+  // Writes the rows of its keys, in the second plane of the cache, and the selected positions into the
+  // memory. `normed` [T, D] is the layer's input, `query_down` [T, q_lora_rank] its normed low rank.
   void choose(const AttentionCall& call, const float* normed, const float* query_down,
               const LayerCache& cache) const;
 

@@ -43,8 +43,8 @@ void PooledKeys::write_pool(const Step& step, int64_t row, int64_t last, float* 
         if (is_earlier && slot == kNullState) continue;
         const float* earlier = state + i * 2 * width;
         const int64_t at = (first + token) * width + c;
-        const float gate = (is_earlier ? earlier[width + c] : step.gates[at]) +
-                           offset_[static_cast<size_t>(i * width + c)];
+        const float gate =
+            (is_earlier ? earlier[width + c] : step.gates[at]) + offset_[static_cast<size_t>(i * width + c)];
         if (pass == 0) {
           most = std::max(most, gate);
           continue;

@@ -10,9 +10,9 @@
 
 namespace ballast {
 
-// Pools are counted from the first position. A pool's key is the mean of its tokens' keys, each entry weighted
-// by the softmax of the tokens' gates for it. The pool's rows in the plane, one of key_width / pool floats a
-// token, lie side by side and hold this key.
+// Pools are counted from the first position. A pool's key is the mean of its tokens' keys, each entry
+// weighted by the softmax of the tokens' gates for it. The pool's rows in the plane, one of key_width / pool
+// floats a token, lie side by side and hold this key.
 class PooledKeys {
  public:
   PooledKeys(const IndexerShape& shape, int64_t hidden, LayerTensors& tensors);
@@ -21,7 +21,8 @@ class PooledKeys {
   static int64_t state_floats(const IndexerShape& shape) { return (shape.pool - 1) * 2 * shape.key_width; }
 
   // Writes the keys of the pools that the step completes, and the states; keys [T, key_width].
-  void write(const AttentionCall& call, const float* normed, const float* keys, const LayerCache& cache) const;
+  void write(const AttentionCall& call, const float* normed, const float* keys,
+             const LayerCache& cache) const;
 
  private:
   struct Step;

@@ -61,10 +61,10 @@ class ResidualStream {
   const float rms_eps_;
   const StreamShape shape_;
   int64_t num_tokens_ = 0;
-  bool has_block_ = false;        // whether a block of this step has read
-  std::vector<float> rows_;       // [T, rows, D]
-  std::vector<float> weights_;    // [T, weights], of the block that read last
-  std::vector<float> sums_;       // [T, chunks, weights], products of a part of the columns
+  bool has_block_ = false;      // whether a block of this step has read
+  std::vector<float> rows_;     // [T, rows, D]
+  std::vector<float> weights_;  // [T, weights], of the block that read last
+  std::vector<float> sums_;     // [T, chunks, weights], products of a part of the columns
 };
 
 }  // namespace ballast

@@ -64,7 +64,8 @@ void apply_clamped_silu(const Kernels& kernels, const ClampedSilu& unit, const f
     const int64_t size = std::min(kPiece, num - begin);
     kernels.silu_mul(gate + begin, ones.data(), size, gates);
     for (int64_t i = 0; i < size; ++i) {
-      out[begin + i] = std::min(gates[i], unit.gate_limit) * std::clamp(up[begin + i], -unit.limit, unit.limit);
+      out[begin + i] =
+          std::min(gates[i], unit.gate_limit) * std::clamp(up[begin + i], -unit.limit, unit.limit);
     }
   }
 }

@@ -151,16 +151,11 @@ void bounded_decays(const float* x, const float* shift, float rate, float bound,
   avx512_kernels()->bounded_decays(x, shift, rate, bound, n, out);
 }
 
-constexpr Kernels kTileKernels{"amx",
-                               {tile_kernels<1>(), tile_kernels<2>()},
-                               silu_times,
-                               clamped_swiglu,
-                               sigmoid_mul,
-                               softplus_decays,
-                               bounded_decays,
-                               {attend, merge, index},
-                               delta_rule,
-                               sampling};
+constexpr Kernels kTileKernels{"amx",          {tile_kernels<1>(), tile_kernels<2>()},
+                               silu_times,     clamped_swiglu,
+                               sigmoid_mul,    softplus_decays,
+                               bounded_decays, {attend, merge, index},
+                               delta_rule,     sampling};
 
 }  // namespace
 }  // namespace ballast

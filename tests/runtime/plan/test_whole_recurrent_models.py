@@ -57,7 +57,7 @@ NUM_EXPERTS, VOCAB_SIZE = 16, 1024
         (QWEN35_122B_SPEC, 74e9),
         (QWEN35_397B_SPEC, 241e9),
         (KIMI_LINEAR_48B_SPEC, 30e9),
-        (GLM53_FLASH_SPEC, 190e9),
+        (GLM53_FLASH_SPEC, 188.8e9),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

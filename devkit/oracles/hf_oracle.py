@@ -116,6 +116,8 @@ _KIMI_NAMES = {
 class TextForCausalLM(torch.nn.Module):
     """A text model with a head, where transformers has a head only for the multimodal model."""
 
+    config_class: Any
+
     def __init__(self, text_model: Any, config: Any) -> None:
         super().__init__()
         self.model = text_model(config)
@@ -200,7 +202,8 @@ def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64
     def look_at_index(
         indexer: Any, seen: tuple[torch.Tensor, ...], named: Mapping[str, Any], result: torch.Tensor
     ) -> None:
-        states, queries, *others = (*seen, *named.values())
+        given: list[Any] = [*seen, *named.values()]
+        states, queries, *others = given
         chosen = result[0].sort(dim=-1).values
         for _ in range(num_copies):
             moved = [each * (1 + noise * torch.randn(each.shape, generator=random)) for each in (states, queries)]

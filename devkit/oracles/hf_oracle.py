@@ -59,8 +59,8 @@ _BLOCK_NAMES = {
     "indexer_compressor_gate.weight": "self_attn.indexer.index_kpool_compress_gate",
     "indexer_compressor_ape.weight": "self_attn.indexer.index_kpool_compress_ape",
     **{
-        f"hc_{ours}_{name}.weight": f"{theirs}_hc.{name}"
-        for ours, theirs in (("attn", "attn"), ("ffn", "ffn"))
+        f"hc_{block}_{name}.weight": f"{block}_hc.{name}"
+        for block in ("attn", "ffn")
         for name in ("fn", "base", "scale")
     },
     "ffn_norm.weight": "post_attention_layernorm.weight",

@@ -115,8 +115,8 @@ ExpertsView with_clamped_swiglu(const ExpertsView& view, float alpha, float limi
   return {view.owners, view.experts.with_unit(ClampedSwiglu{alpha, limit})};
 }
 
-ExpertsView with_clamped_silu(const ExpertsView& view, float limit) {
-  return {view.owners, view.experts.with_unit(ClampedSilu{limit})};
+ExpertsView with_clamped_silu(const ExpertsView& view, float limit, bool limits_input) {
+  return {view.owners, view.experts.with_unit(ClampedSilu{limit, limits_input ? silu(limit) : limit})};
 }
 
 // Biases of gate and up [E, I] and of down [E, D]; none without any.
@@ -137,12 +137,14 @@ std::vector<int64_t> first_rows_of_parts(const ExpertsView& view) {
   return rows;
 }
 
-// Alpha, which a clamped silu does not have, and limit of a clamped unit; none for silu.
+// Alpha, which a clamped silu does not have, limit, and gate limit, which a clamped swiglu does not have;
+// none for silu.
 std::vector<std::optional<float>> clamped_unit(const ExpertsView& view) {
   const std::optional<ClampedUnit>& unit = view.experts.unit();
   if (!unit) return {};
   if (const auto* swiglu = std::get_if<ClampedSwiglu>(&*unit)) return {swiglu->alpha, swiglu->limit};
-  return {std::nullopt, std::get<ClampedSilu>(*unit).limit};
+  const auto& plain = std::get<ClampedSilu>(*unit);
+  return {std::nullopt, plain.limit, plain.gate_limit};
 }
 
 void forward_experts(const ExpertsView& view, ThreadPool& pool, const py::array& x, const py::array& ids,
@@ -185,7 +187,7 @@ void bind_experts(py::module_ m) {
       .def_static("fused", &ExpertsView::over_fused, arg("gate_up"), arg("down"), arg("num_experts"))
       .def("with_biases", &with_biases, arg("gate"), arg("up"), arg("down"))
       .def("with_clamped_swiglu", &with_clamped_swiglu, py::kw_only(), arg("alpha"), arg("limit"))
-      .def("with_clamped_silu", &with_clamped_silu, py::kw_only(), arg("limit"))
+      .def("with_clamped_silu", &with_clamped_silu, py::kw_only(), arg("limit"), arg("limits_input"))
       .def("packed", &pack_experts, arg("pool"), arg("isa"), py::kw_only(), arg("activation_bytes"))
       .def_property_readonly("memory", &memory_of_experts)
       .def_property_readonly("uses",

@@ -273,20 +273,24 @@ void bind_model(py::module_ m) {
   py::class_<ModelShape>(m, "Shape")
       .def(py::init([](int64_t hidden, float rms_eps, int64_t num_experts, int64_t num_experts_used,
                        int64_t num_groups, int64_t num_groups_used, bool sigmoid, bool group_score_top2,
-                       bool normalize_weights, float weights_scale) {
+                       bool normalize_weights, float weights_scale, int64_t num_stream_rows,
+                       int64_t stream_rounds, float stream_eps) {
              return ModelShape{hidden,
                                rms_eps,
                                {num_experts, num_experts_used, num_groups, num_groups_used, sigmoid,
-                                group_score_top2, normalize_weights, weights_scale}};
+                                group_score_top2, normalize_weights, weights_scale},
+                               {num_stream_rows, stream_rounds, stream_eps}};
            }),
            py::kw_only(), arg("hidden"), arg("rms_eps"), arg("num_experts"), arg("num_experts_used"),
            arg("num_groups"), arg("num_groups_used"), arg("sigmoid"), arg("group_score_top2"),
-           arg("normalize_weights"), arg("weights_scale"));
+           arg("normalize_weights"), arg("weights_scale"), arg("num_stream_rows") = 1,
+           arg("stream_rounds") = 0, arg("stream_eps") = 0.0f);
   py::class_<IndexerShape>(m, "IndexerShape")
-      .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k, bool pairs_apart) {
-             return IndexerShape{num_heads, key_width, top_k, pairs_apart};
+      .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k, bool pairs_apart, int64_t pool) {
+             return IndexerShape{num_heads, key_width, top_k, pairs_apart, pool};
            }),
-           py::kw_only(), arg("num_heads"), arg("key_width"), arg("top_k"), arg("pairs_apart"));
+           py::kw_only(), arg("num_heads"), arg("key_width"), arg("top_k"), arg("pairs_apart"),
+           arg("pool") = 1);
   py::class_<LatentShape>(m, "LatentShape")
       .def(py::init([](int64_t num_heads, int64_t kv_lora_rank, int64_t nope_dim, int64_t rope_dim,
                        int64_t v_dim, float softmax_scale, const std::optional<IndexerShape>& index,
@@ -315,10 +319,10 @@ void bind_model(py::module_ m) {
            py::kw_only(), arg("num_heads"), arg("num_key_heads"), arg("key_dim"), arg("v_dim"),
            arg("conv_taps"), arg("heads_alternate"));
   py::class_<KimiDeltaShape>(m, "KimiDeltaShape")
-      .def(py::init([](int64_t num_heads, int64_t head_dim, int64_t conv_taps) {
-             return KimiDeltaShape{num_heads, head_dim, conv_taps};
+      .def(py::init([](int64_t num_heads, int64_t head_dim, int64_t conv_taps, float lower_bound) {
+             return KimiDeltaShape{num_heads, head_dim, conv_taps, lower_bound};
            }),
-           py::kw_only(), arg("num_heads"), arg("head_dim"), arg("conv_taps"));
+           py::kw_only(), arg("num_heads"), arg("head_dim"), arg("conv_taps"), arg("lower_bound") = 0.0f);
   py::class_<HeadMatrixView>(m, "HeadMatrix")
       .def(py::init([](const MatrixView& matrix, int64_t head_stride, int64_t row_offset, bool transposed) {
              return HeadMatrixView{matrix, head_stride, row_offset, transposed};

@@ -109,6 +109,8 @@ struct Kernels {
   void (*sigmoid_mul)(const float* gate, const float* up, int64_t n, float* out);
   // out = exp(rate * softplus(x + shift)); n is a multiple of 8. out may be x.
   void (*softplus_decays)(const float* x, const float* shift, float rate, int64_t n, float* out);
+  // out = exp(bound * sigmoid(-rate * (x + shift))), under the same conditions.
+  void (*bounded_decays)(const float* x, const float* shift, float rate, float bound, int64_t n, float* out);
   AttentionKernels attention;
   DeltaRule delta_rule;
   const SamplingKernels& (*sampling)();

@@ -21,6 +21,11 @@ struct IndexerShape {
   int64_t key_width;
   int64_t top_k;     // positions that a token attends to, at most
   bool pairs_apart;  // whether pairs of the rotation are rope_dim / 2 apart, else neighbours
+  // Neighbouring tokens that share a key and are chosen together. With more than 1, a token also attends to
+  // those of its own pool if that is incomplete.
+  int64_t pool = 1;
+
+  int64_t most_chosen() const { return top_k + pool - 1; }  // of a token
 };
 
 struct LatentShape {
@@ -78,6 +83,8 @@ struct KimiDeltaShape {
   int64_t num_heads;
   int64_t head_dim;
   int64_t conv_taps;
+  // Below 0: a row's decay is exp(lower_bound * sigmoid(-rate * x)); 0: exp(rate * softplus(x)).
+  float lower_bound = 0;
 
   int64_t width() const { return num_heads * head_dim; }  // of all heads
 };
@@ -86,26 +93,29 @@ using MixerShape = std::variant<LatentShape, GroupedShape, DeltaNetShape, KimiDe
 
 // Buffers between operations, sized for the largest step so far.
 struct AttentionMemory {
-  std::vector<float> query_down;    // [T, q_lora_rank]
-  std::vector<float> query;         // [T, H, nope + rope or head_dim]
-  std::vector<float> query_nope;    // [T, H, nope]
-  std::vector<float> query_latent;  // [T, H, kv_lora_rank]
-  std::vector<float> latent;        // [T, kv_lora_rank + rope]
-  std::vector<float> attended;      // [T, H, kv_lora_rank]
-  std::vector<float> key;           // [T, kv heads, head_dim]
-  std::vector<float> value;         // [T, kv heads, v]
-  std::vector<float> values;        // [T, H, v]
-  std::vector<float> gates;         // [T, H] or [T, H, v]
-  std::vector<float> projected;     // [T, a product of several matrices]
-  std::vector<float> mixed;         // [T, channels], queries, keys and values before the convolution
-  std::vector<float> convolved;     // [T, channels], or the queries of all tokens, then keys, then values
-  std::vector<float> decays;        // [T, H] or [T, H, rows of a state]
-  std::vector<float> betas;         // [T, H]
-  std::vector<float> index_query;   // [T, index heads, key_width]
-  std::vector<float> index_key;     // [T, key_width]
-  std::vector<float> head_weights;  // [T, index heads]
+  std::vector<float> query_down;      // [T, q_lora_rank]
+  std::vector<float> query;           // [T, H, nope + rope or head_dim]
+  std::vector<float> query_nope;      // [T, H, nope]
+  std::vector<float> query_latent;    // [T, H, kv_lora_rank]
+  std::vector<float> latent;          // [T, kv_lora_rank + rope]
+  std::vector<float> attended;        // [T, H, kv_lora_rank]
+  std::vector<float> key;             // [T, kv heads, head_dim]
+  std::vector<float> value;           // [T, kv heads, v]
+  std::vector<float> values;          // [T, H, v]
+  std::vector<float> gates;           // [T, H] or [T, H, v]
+  std::vector<float> projected;       // [T, a product of several matrices]
+  std::vector<float> mixed;           // [T, channels], queries, keys and values before the convolution
+  std::vector<float> convolved;       // [T, channels], or the queries of all tokens, then keys, then values
+  std::vector<float> decays;          // [T, H] or [T, H, rows of a state]
+  std::vector<float> betas;           // [T, H]
+  std::vector<float> index_query;     // [T, index heads, key_width]
+  std::vector<float> index_key;       // [T, key_width]
+  std::vector<float> head_weights;    // [T, index heads]
+  std::vector<float> pool_gates;      // [T, key_width]
+  std::vector<int32_t> last_pools;    // [T] the last complete pool that a token sees; -1: none
+  std::vector<int32_t> chosen_pools;  // [T, top_k / pool]
   // Positions selected by the nearest earlier layer with an indexer.
-  std::vector<int32_t> chosen;      // [T, top_k]
+  std::vector<int32_t> chosen;      // [T, most_chosen]
   std::vector<int32_t> num_chosen;  // [T]
 };
 

@@ -2,24 +2,29 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "model/attention.h"
 #include "model/layer_tensors.h"
+#include "model/pooled_keys.h"
 
 namespace ballast {
 
-// The first rope_dim entries of its queries and keys are rotated. The cache keeps one key per token.
+// The first rope_dim entries of its queries and keys are rotated. The cache keeps one key per token, or per
+// pool of tokens.
 class Indexer {
  public:
   Indexer(const IndexerShape& shape, int64_t rope_dim, int64_t hidden, int64_t q_lora_rank,
           LayerTensors& tensors);
 
-  // Writes the rows of its keys, and the selected positions into the memory. `normed` [T, D] is the
-  // layer's input, `query_down` [T, q_lora_rank] its normed low rank.
-  void choose(const AttentionCall& call, const float* normed, const float* query_down, float* keys) const;
+  // Writes the rows of its keys, in the second plane of the cache, and the selected positions into the
+  // memory. `normed` [T, D] is the layer's input, `query_down` [T, q_lora_rank] its normed low rank.
+  void choose(const AttentionCall& call, const float* normed, const float* query_down,
+              const LayerCache& cache) const;
 
  private:
+  void prepare(const AttentionCall& call, int64_t token) const;
   void rotate(float* heads, int64_t num_heads, const float* cos, const float* sin) const;
 
   const IndexerShape shape_;
@@ -29,6 +34,7 @@ class Indexer {
   const std::vector<float> key_norm_;   // [key_width], of a layer norm
   const std::vector<float> key_shift_;  // [key_width]
   const Matrix head_weights_;           // [index heads, D]
+  std::optional<PooledKeys> pooled_;
 };
 
 }  // namespace ballast

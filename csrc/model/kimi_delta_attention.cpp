@@ -78,7 +78,7 @@ class KimiDeltaAttention final : public Attention {
   const Matrix beta_;                    // [H, D]
   const Matrix decay_down_;              // [rank, D]
   const Matrix decay_up_;                // [H * d, rank]
-  const std::vector<float> rate_;        // [H], below 0: the logarithm of a row's decay for softplus = 1
+  const std::vector<float> rate_;        // [H], below 0: see lower_bound
   const std::vector<float> rate_shift_;  // [H * d]
   const Matrix gate_down_;               // [rank, D]
   const Matrix gate_up_;                 // [H * d, rank]
@@ -116,11 +116,18 @@ void KimiDeltaAttention::decay(const AttentionCall& call, float* decays) const {
   for (int64_t head = 0; head < shape_.num_heads; ++head, decays += shape_.head_dim) {
     const float rate = rate_[static_cast<size_t>(head)];
     const float* shift = rate_shift_.data() + head * shape_.head_dim;
-    if (call.kernels != nullptr) {
-      call.kernels->softplus_decays(decays, shift, rate, shape_.head_dim, decays);
-      continue;
+    const int64_t num_rows = shape_.head_dim;
+    const float bound = shape_.lower_bound;
+    if (call.kernels != nullptr && bound == 0) {
+      call.kernels->softplus_decays(decays, shift, rate, num_rows, decays);
+    } else if (call.kernels != nullptr) {
+      call.kernels->bounded_decays(decays, shift, rate, bound, num_rows, decays);
+    } else {
+      for (int64_t i = 0; i < num_rows; ++i) {
+        const float x = decays[i] + shift[i];
+        decays[i] = std::exp(bound == 0 ? rate * softplus(x) : bound * sigmoid(-rate * x));
+      }
     }
-    for (int64_t i = 0; i < shape_.head_dim; ++i) decays[i] = std::exp(rate * softplus(decays[i] + shift[i]));
   }
 }
 

@@ -51,7 +51,11 @@ class LatentAttention final : public Attention {
 
   std::vector<int64_t> plane_widths() const override {
     if (!indexer_) return {shape_.latent_dim()};
-    return {shape_.latent_dim(), shape_.index->key_width};
+    return {shape_.latent_dim(), shape_.index->key_width / shape_.index->pool};
+  }
+  std::vector<int64_t> state_floats() const override {
+    if (!indexer_ || shape_.index->pool == 1) return {};
+    return {PooledKeys::state_floats(*shape_.index)};
   }
   int64_t rope_dim() const override { return shape_.rotates ? shape_.rope_dim : 0; }
   const IndexerShape* index() const override { return shape_.index ? &*shape_.index : nullptr; }
@@ -145,8 +149,8 @@ void LatentAttention::attend(const AttentionCall& call, const float* normed, con
   const ChosenPositions* chosen = nullptr;
   ChosenPositions positions{};
   if (shape.index) {
-    if (indexer_) indexer_->choose(call, normed, s.query_down.data(), cache.planes[1]);
-    positions = {s.chosen.data(), s.num_chosen.data(), shape.index->top_k};
+    if (indexer_) indexer_->choose(call, normed, s.query_down.data(), cache);
+    positions = {s.chosen.data(), s.num_chosen.data(), shape.index->most_chosen()};
     chosen = &positions;
   }
 

@@ -18,6 +18,10 @@ namespace {
 // Of layers in which positions do not count.
 constexpr RopeTable kNoRope{nullptr, nullptr, 0, 0};
 
+const HyperConnection* connection(const std::optional<HyperConnection>& of_block) {
+  return of_block ? &*of_block : nullptr;
+}
+
 void within(const char* name, int64_t index, int64_t value, int64_t end) {
   if (value >= 0 && value < end) return;
   throw std::out_of_range(std::string(name) + "[" + std::to_string(index) + "] is " + std::to_string(value) +
@@ -34,6 +38,7 @@ Transformer::Transformer(ThreadPool& pool, const Kernels* kernels, const ModelSh
       weights_(std::move(weights)),
       ropes_(ropes),
       cache_(cache),
+      stream_(pool, shape.hidden, shape.rms_eps, shape.stream),
       routed_(pool, shape.routing) {
   const auto has_experts = [](const LayerWeights& layer) { return layer.routed.has_value(); };
   if (std::any_of(weights_.layers.begin(), weights_.layers.end(), has_experts)) shape_.routing.check();
@@ -79,11 +84,13 @@ void Transformer::forward(const Step& step, float* logits, const std::function<v
   Outputs pending;  // what is still to be added to the residual stream
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[i];
-    add_and_norm(pending, layer.attention_norm, step.num_tokens());
+    stream_.next_block(pending, connection(layer.attention_connection), layer.attention_norm,
+                       memory_.normed.data());
     const RopeTable& rope = layer.attention->rope_dim() == 0 ? kNoRope : ropes_[layer.rope];
     layer.attention->attend({pool_, kernels_, rope, shape_.rms_eps, step, attention_memory_},
                             memory_.normed.data(), cache_.layers[i], memory_.block_out.data());
-    add_and_norm({memory_.block_out.data()}, layer.ffn_norm, step.num_tokens());
+    stream_.next_block({memory_.block_out.data()}, connection(layer.ffn_connection), layer.ffn_norm,
+                       memory_.normed.data());
     pending = feed_forward(layer, step.num_tokens());
     layer_done();
   }
@@ -91,8 +98,10 @@ void Transformer::forward(const Step& step, float* logits, const std::function<v
 }
 
 void Transformer::embed(const Step& step) {
+  stream_.begin(step.num_tokens());
   for_tokens(pool_, step.num_tokens(), [&](int64_t token) {
-    weights_.embedding.dequantize_row(step.token_ids[token], memory_.stream.data() + token * shape_.hidden);
+    weights_.embedding.dequantize_row(step.token_ids[token], stream_.first_row(token));
+    stream_.copy_row(token);
   });
 }
 
@@ -137,27 +146,11 @@ Experts::Call Transformer::choose(const RoutedWeights& weights, int64_t num_toke
 void Transformer::output(const Outputs& pending, const Step& step, float* logits) {
   const int64_t hidden = shape_.hidden;
   for_tokens(pool_, step.num_sampled, [&](int64_t i) {
-    float* row = memory_.stream.data() + step.sampled[i] * hidden;
     float* normed = memory_.normed.data() + i * hidden;
-    std::copy_n(row, hidden, normed);
-    for (const float* added : pending) {
-      for (int64_t k = 0; k < hidden; ++k) normed[k] += added[step.sampled[i] * hidden + k];
-    }
+    stream_.finish(pending, step.sampled[i], normed);
     rms_norm(normed, 1, hidden, weights_.output_norm.data(), shape_.rms_eps, normed);
   });
   linear(pool_, memory_.normed.data(), step.num_sampled, weights_.output, logits);
-}
-
-// stream += added, in order; normed = norm(stream).
-void Transformer::add_and_norm(const Outputs& added, const std::vector<float>& norm, int64_t num_tokens) {
-  const int64_t hidden = shape_.hidden;
-  for_tokens(pool_, num_tokens, [&](int64_t token) {
-    float* row = memory_.stream.data() + token * hidden;
-    for (const float* output : added) {
-      for (int64_t i = 0; i < hidden; ++i) row[i] += output[token * hidden + i];
-    }
-    rms_norm(row, 1, hidden, norm.data(), shape_.rms_eps, memory_.normed.data() + token * hidden);
-  });
 }
 
 void Transformer::check_states(const StateRows& states) const {
@@ -195,7 +188,6 @@ void Transformer::check(const Step& step) const {
 }
 
 void Transformer::StepMemory::reserve(int64_t num_tokens, const ModelShape& shape) {
-  grow(stream, num_tokens, shape.hidden);
   grow(normed, num_tokens, shape.hidden);
   grow(block_out, num_tokens, shape.hidden);
   grow(routed_out, num_tokens, shape.hidden);

@@ -43,7 +43,6 @@ class Transformer {
   struct StepMemory {
     void reserve(int64_t num_tokens, const ModelShape& shape);
 
-    std::vector<float> stream;         // [T, D], the residual stream
     std::vector<float> normed;         // [T, D]
     std::vector<float> block_out;      // [T, D], of attention or the feed-forward of every token
     std::vector<float> routed_out;     // [T, D]
@@ -63,8 +62,6 @@ class Transformer {
   Experts::Call choose(const RoutedWeights& weights, int64_t num_tokens);
   void output(const Outputs& pending, const Step& step, float* logits);
 
-  void add_and_norm(const Outputs& added, const std::vector<float>& norm, int64_t num_tokens);
-
   ThreadPool& pool_;
   const Kernels* const kernels_;
   const ModelShape shape_;
@@ -72,6 +69,7 @@ class Transformer {
   const std::vector<RopeTable> ropes_;
   const KvCache cache_;
   StepMemory memory_;
+  ResidualStream stream_;
   AttentionMemory attention_memory_;
   RoutedExperts routed_;
 };

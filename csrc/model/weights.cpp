@@ -7,6 +7,16 @@
 namespace ballast {
 namespace {
 
+// None in a model with a plain residual stream.
+std::optional<HyperConnection> make_connection(const std::string& block, const ModelShape& shape,
+                                               LayerTensors& tensors) {
+  if (shape.stream.num_rows == 1) return std::nullopt;
+  const int64_t num_weights = shape.stream.num_weights();
+  return HyperConnection{
+      tensors.vector(block + "_stream_products", num_weights * shape.stream.num_rows * shape.hidden),
+      tensors.vector(block + "_stream_base", num_weights), tensors.vector(block + "_stream_scales", 3)};
+}
+
 LayerWeights make_layer(const std::string& name, const LayerInput& input, const ModelShape& shape) {
   LayerTensors tensors(name, input.tensors);
   LayerWeights layer{
@@ -17,7 +27,9 @@ LayerWeights make_layer(const std::string& name, const LayerInput& input, const 
       tensors.vector("ffn_norm", shape.hidden),
       std::nullopt,
       tensors.optional_vector("mlp_gate", shape.hidden),
-      std::nullopt};
+      std::nullopt,
+      make_connection("attention", shape, tensors),
+      make_connection("ffn", shape, tensors)};
   if (tensors.has("mlp")) layer.mlp = tensors.experts("mlp", 1, shape.hidden);
   if (tensors.has("experts")) {
     const int64_t num_experts = shape.routing.num_experts;
@@ -42,9 +54,9 @@ void check_choices(const std::vector<LayerWeights>& layers) {
     }
     const std::string name = "layers[" + std::to_string(i) + "]";
     require(last != nullptr, name + " has no indexer; expected one in it or in a layer below");
-    require(last->top_k == index->top_k, name + " attends to " + std::to_string(index->top_k) +
-                                             " positions; expected " + std::to_string(last->top_k) +
-                                             ", which the indexer below chooses");
+    require(last->most_chosen() == index->most_chosen(),
+            name + " attends to " + std::to_string(index->most_chosen()) + " positions; expected " +
+                std::to_string(last->most_chosen()) + ", which the indexer below chooses");
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "model/attention.h"
 #include "model/layer_tensors.h"
+#include "model/residual_stream.h"
 #include "moe/experts.h"
 #include "moe/router.h"
 #include "quant/matrix.h"
@@ -19,6 +20,7 @@ struct ModelShape {
   int64_t hidden;
   float rms_eps;
   RoutingRule routing;  // of the layers that have routed experts
+  StreamShape stream = {};
 };
 
 // The input of a layer: the sizes of its attention, and its tensors.
@@ -51,6 +53,8 @@ struct LayerWeights {
   std::optional<Experts> mlp;
   std::vector<float> mlp_gate;  // [D], whose product's sigmoid multiplies the expert's output; empty for none
   std::optional<RoutedWeights> routed;
+  std::optional<HyperConnection> attention_connection;
+  std::optional<HyperConnection> ffn_connection;
 };
 
 struct ModelWeights {

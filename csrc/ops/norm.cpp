@@ -40,7 +40,7 @@ void silu_mul(const float* gate, const float* up, int64_t num, float* out) {
 }
 
 float clamped_gate(const ClampedUnit& unit, float gate) {
-  if (const auto* plain = std::get_if<ClampedSilu>(&unit)) return std::min(silu(gate), plain->limit);
+  if (const auto* plain = std::get_if<ClampedSilu>(&unit)) return std::min(silu(gate), plain->gate_limit);
   const auto& swiglu = std::get<ClampedSwiglu>(unit);
   const float within = std::min(gate, swiglu.limit);
   return within / (1.0f + std::exp(-swiglu.alpha * within));
@@ -55,8 +55,8 @@ float clamped_up(const ClampedUnit& unit, float up) {
 namespace {
 
 // In pieces, since the kernel multiplies by something.
-void apply_clamped_silu(const Kernels& kernels, float limit, const float* gate, const float* up, int64_t num,
-                        float* out) {
+void apply_clamped_silu(const Kernels& kernels, const ClampedSilu& unit, const float* gate, const float* up,
+                        int64_t num, float* out) {
   constexpr int64_t kPiece = 64;
   static const std::vector<float> ones(kPiece, 1.0f);
   float gates[kPiece];
@@ -64,7 +64,8 @@ void apply_clamped_silu(const Kernels& kernels, float limit, const float* gate, 
     const int64_t size = std::min(kPiece, num - begin);
     kernels.silu_mul(gate + begin, ones.data(), size, gates);
     for (int64_t i = 0; i < size; ++i) {
-      out[begin + i] = std::min(gates[i], limit) * std::clamp(up[begin + i], -limit, limit);
+      out[begin + i] =
+          std::min(gates[i], unit.gate_limit) * std::clamp(up[begin + i], -unit.limit, unit.limit);
     }
   }
 }
@@ -74,7 +75,7 @@ void apply_clamped_silu(const Kernels& kernels, float limit, const float* gate, 
 void apply_unit(const Kernels& kernels, const ClampedUnit& unit, const float* gate, const float* up,
                 int64_t num, float* out) {
   if (const auto* plain = std::get_if<ClampedSilu>(&unit)) {
-    apply_clamped_silu(kernels, plain->limit, gate, up, num, out);
+    apply_clamped_silu(kernels, *plain, gate, up, num, out);
   } else {
     kernels.clamped_swiglu(std::get<ClampedSwiglu>(unit), gate, up, num, out);
   }

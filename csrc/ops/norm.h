@@ -22,9 +22,11 @@ float silu(float x);
 // out = silu(gate) * up, num elements. out may be gate or up.
 void silu_mul(const float* gate, const float* up, int64_t num, float* out);
 
-// The unit of experts of Step: min(silu(gate), limit) u, where u is up within -limit and limit.
+// The unit of experts of Step and GLM-5.3-Flash: min(silu(gate), gate_limit) u, where u is up within -limit
+// and limit. Both limits are above 0; silu(min(gate, limit)) is the case of gate_limit = silu(limit).
 struct ClampedSilu {
   float limit;
+  float gate_limit;
 };
 
 using ClampedUnit = std::variant<ClampedSwiglu, ClampedSilu>;

@@ -16,4 +16,6 @@ def unit_of(gate: torch.Tensor, up: torch.Tensor, unit: Unit | None) -> torch.Te
     if isinstance(unit, ClampedSwiglu):
         clamped = gate.clamp(max=unit.limit)
         return clamped * torch.sigmoid(unit.alpha * clamped) * (bounded + 1)
+    if unit.limits_input:
+        return F.silu(gate.clamp(max=unit.limit)) * bounded
     return F.silu(gate).clamp(max=unit.limit) * bounded

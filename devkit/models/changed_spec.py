@@ -41,14 +41,16 @@ def changed(
     experts = replace(experts_of(spec), **of_experts)
     experts = replace(experts, routing=replace(experts.routing, **of_routing))
     num_dense = spec.routed_layers[0] if num_dense_layers is None else num_dense_layers
-    dense = DenseSpec(spec.widest_dense if dense_width is None else dense_width)
+    units = [layer.feed_forward.unit for layer in spec.layers if isinstance(layer.feed_forward, DenseSpec)]
+    dense = DenseSpec(spec.widest_dense if dense_width is None else dense_width, *units[:1])
     mixers = [_mixer(mixer or layer.mixer, of_rope, changes) for layer in layers]
     if index is not None:
         mixers = [replace(latent_of(each), index=index) for each in mixers]
     if indexed_layers is not None:
         mixers = [_indexed(each, layer in indexed_layers) for layer, each in enumerate(mixers)]
     feed_forwards: list[FeedForward] = [dense] * num_dense + [experts] * (count - num_dense)
-    return replace(spec, layers=tuple(map(LayerSpec, mixers, feed_forwards)), **of_model)
+    streams = [layer.stream for layer in layers]
+    return replace(spec, layers=tuple(map(LayerSpec, mixers, feed_forwards, streams)), **of_model)
 
 
 def _mixer(mixer: Mixer, of_rope: Mapping[str, Any], changes: Mapping[str, Any]) -> Mixer:

@@ -44,7 +44,7 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     if isinstance(mixer, GroupedSpec):
         keys |= _grouped_keys(spec) | _delta_net_keys(spec)
     else:
-        keys |= _latent_keys(mixer) | _index_keys(spec) | _kimi_delta_keys(spec)
+        keys |= _latent_keys(mixer) | _index_keys(spec) | _kimi_delta_keys(spec) | _stream_keys(spec)
     if spec.architecture.has_limits:
         keys |= _limits(spec)
     if spec.architecture.name in ("hy_v3", "step35", "laguna", "qwen3next", "qwen35moe"):
@@ -146,8 +146,19 @@ def _kimi_delta_keys(spec: ModelSpec) -> dict[str, Any]:
         return {}
     return {
         "attention.head_count_kv": [0 if isinstance(each, KimiDeltaSpec) else 1 for each in mixers],
+        "kda.gate_lower_bound": mixer.lower_bound or None,
         "kda.head_dim": mixer.head_dim,
         "ssm.conv_kernel": mixer.conv_taps,
+    }
+
+
+def _stream_keys(spec: ModelSpec) -> dict[str, Any]:
+    if spec.stream is None:
+        return {}
+    return {
+        "hyper_connection.count": spec.stream.num_rows,
+        "hyper_connection.sinkhorn_iterations": spec.stream.rounds,
+        "hyper_connection.epsilon": spec.stream.eps,
     }
 
 
@@ -179,6 +190,8 @@ def _index_keys(spec: ModelSpec) -> dict[str, Any]:
         "attention.indexer.head_count": first.num_heads,
         "attention.indexer.key_length": first.key_dim,
         "attention.indexer.top_k": first.top_k,
+        "attention.indexer.kpool": first.pool if first.pool > 1 else None,
+        "attention.indexer.kpool_select_tail": True if first.pool > 1 else None,
         "attention.indexer.types": None if all(types) else types,
     }
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+import transformers.initialization
 from gguf import GGUFReader, ReaderTensor
 from numpy.typing import NDArray
 
@@ -55,6 +56,13 @@ _BLOCK_NAMES = {
     "indexer.k_norm.weight": "self_attn.indexer.k_norm.weight",
     "indexer.k_norm.bias": "self_attn.indexer.k_norm.bias",
     "indexer.proj.weight": "self_attn.indexer.weights_proj.weight",
+    "indexer_compressor_gate.weight": "self_attn.indexer.index_kpool_compress_gate",
+    "indexer_compressor_ape.weight": "self_attn.indexer.index_kpool_compress_ape",
+    **{
+        f"hc_{block}_{name}.weight": f"{block}_hc.{name}"
+        for block in ("attn", "ffn")
+        for name in ("fn", "base", "scale")
+    },
     "ffn_norm.weight": "post_attention_layernorm.weight",
     "post_attention_norm.weight": "post_attention_layernorm.weight",
     "ffn_gate.weight": "mlp.gate_proj.weight",
@@ -105,19 +113,36 @@ _KIMI_NAMES = {
 """Tensor names in a Kimi Delta Attention layer: after `ssm_` in a GGUF → after `self_attn.` in transformers."""
 
 
-class StepForCausalLM(torch.nn.Module):
-    """Step's text model with a head. transformers has a head only for the multimodal model."""
+class TextForCausalLM(torch.nn.Module):
+    """A text model with a head, where transformers has a head only for the multimodal model."""
 
-    config_class = transformers.models.step3p7.Step3p7TextConfig
+    config_class: Any
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, text_model: Any, config: Any) -> None:
         super().__init__()
-        self.model = transformers.models.step3p7.Step3p7TextModel(config)
+        self.model = text_model(config)
         self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
         states = self.model(input_ids=input_ids, use_cache=use_cache).last_hidden_state
         return SimpleNamespace(logits=self.lm_head(states))
+
+
+class StepForCausalLM(TextForCausalLM):
+    config_class = transformers.models.step3p7.Step3p7TextConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(transformers.models.step3p7.Step3p7TextModel, config)
+
+
+class GlmNextForCausalLM(TextForCausalLM):
+    config_class = transformers.models.glm5_next.Glm5NextTextConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(transformers.models.glm5_next.Glm5NextTextModel, config)
+
+
+_WITH_HEADS = {"Step3p5ForCausalLM": StepForCausalLM, "Glm5NextForConditionalGeneration": GlmNextForCausalLM}
 
 
 def hf_model(gguf_path: Path, config_dir: Path) -> Any:
@@ -128,7 +153,7 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     config_values = json.loads((config_dir / "config.json").read_text(encoding="utf-8"))
     # transformers imports a model's code when its class is first used, which takes seconds.
     name = config_values["architectures"][0]
-    model_class = StepForCausalLM if name == "Step3p5ForCausalLM" else getattr(transformers, name)
+    model_class = _WITH_HEADS.get(name) or getattr(transformers, name)
     config = model_class.config_class.from_dict(
         config_values, attn_implementation="eager", experts_implementation="eager", dtype="float32"
     )
@@ -139,9 +164,11 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
         tensors = _grouped_by_key_head(tensors, config_values)
     if config.model_type == "qwen3_5_moe_text":
         tensors = _with_neighbours(tensors, config_values)
-    if config.model_type == "kimi_linear":
+    if config.model_type in ("kimi_linear", "glm5_next_text"):
         tensors = _with_kimi_names(tensors)
     weights = hf_weights(_separated(tensors, config_values))
+    if config.model_type == "glm5_next_text":
+        weights = {name: values.reshape(-1) if name.endswith(".A_log") else values for name, values in weights.items()}
     if config.model_type in ("qwen3_next", "qwen3_5_moe_text"):
         weights = _as_qwen3_next(weights)
     if config.model_type == "gpt_oss":
@@ -172,8 +199,11 @@ def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64
         changed = (others.sort(dim=-1).values != chosen).any(dim=-1).any(dim=0)
         positions.update(torch.nonzero(changed).flatten().tolist())
 
-    def look_at_index(indexer: Any, seen: tuple[torch.Tensor, ...], result: torch.Tensor) -> None:
-        states, queries, *others = seen
+    def look_at_index(
+        indexer: Any, seen: tuple[torch.Tensor, ...], named: Mapping[str, Any], result: torch.Tensor
+    ) -> None:
+        given: list[Any] = [*seen, *named.values()]
+        states, queries, *others = given
         chosen = result[0].sort(dim=-1).values
         for _ in range(num_copies):
             moved = [each * (1 + noise * torch.randn(each.shape, generator=random)) for each in (states, queries)]
@@ -184,7 +214,7 @@ def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64
     assert routers, "the model has no routers, so it has no near ties"
     indexers = [module for module in model.modules() if type(module).__name__.endswith("Indexer")]
     hooks = [router.register_forward_hook(look) for router in routers]
-    hooks += [indexer.register_forward_hook(look_at_index) for indexer in indexers]
+    hooks += [indexer.register_forward_hook(look_at_index, with_kwargs=True) for indexer in indexers]
     try:
         hf_logits(model, ids)
     finally:

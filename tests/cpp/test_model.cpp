@@ -28,8 +28,17 @@ const LatentShape kLatent{3, 20, 8, 6, 7, 0.3f, std::nullopt};
 const GroupedShape kGrouped{6, 2, 10, 9, 6, 0.3f, false};
 
 const IndexerShape kIndexer{5, 8, 3, true};
+const IndexerShape kPooledIndexer{5, 8, 4, true, 2};
+constexpr StreamShape kStream{3, 4, 1e-6f};
 
-enum class Kind { kOfLatent, kOfGroups, kSparse };
+// The last one has hyper-connections as well.
+enum class Kind { kOfLatent, kOfGroups, kSparse, kPooled };
+
+ModelShape shape_of(Kind kind) {
+  ModelShape shape = kShape;
+  if (kind == Kind::kPooled) shape.stream = kStream;
+  return shape;
+}
 
 // A two-layer model, one layer dense and one routed, with its memory.
 class SmallModel {
@@ -43,15 +52,21 @@ class SmallModel {
                      floats(kShape.hidden),
                      matrix(kVocabulary, kShape.hidden)};
     KvCache cache{{}, kPositions, kPositions, 1};
-    for (const LayerWeights& each : ModelWeights(input, kShape).layers) {
+    const ModelShape shape = shape_of(kind);
+    for (const LayerWeights& each : ModelWeights(input, shape).layers) {
       cache.layers.emplace_back();
+      for (const int64_t num_floats : each.attention->state_floats()) {
+        cache.num_state_slots = 2;  // the null slot is not used
+        planes_.emplace_back(static_cast<size_t>(2 * num_floats), NAN);
+        cache.layers.back().states.push_back(planes_.back().data());
+      }
       for (const int64_t width : each.attention->plane_widths()) {
         planes_.emplace_back(static_cast<size_t>(kPositions * width), NAN);
         cache.layers.back().planes.push_back(planes_.back().data());
       }
     }
     if (break_input) break_input(input, *this);
-    model_.reset(new Transformer(pool_, kernels, kShape, ModelWeights(input, kShape),
+    model_.reset(new Transformer(pool_, kernels, shape, ModelWeights(input, shape),
                                  {{cos_.data(), sin_.data(), kPositions, kRopeDim}}, cache));
   }
 
@@ -77,7 +92,14 @@ class SmallModel {
                            positions.data(),
                            kv_indptr.data(),
                            blocks_.data()};
-    const Step step{ids.data(), slots.data(), batch, slots.data(), batch, {}, sampled.data(), end - begin};
+    const int32_t state_in = begin == 0 ? kNullState : 1, state_out = 1;
+    const int32_t save_indptr[] = {0, 0};
+    StateRows states{1, query_indptr.data()};
+    if (kind_ == Kind::kPooled) {
+      states = {1, query_indptr.data(), &state_in, &state_out, save_indptr, nullptr, nullptr};
+    }
+    const Step step{ids.data(), slots.data(), batch,          slots.data(),
+                    batch,      states,       sampled.data(), end - begin};
     std::vector<float> logits(static_cast<size_t>((end - begin) * kVocabulary), NAN);
     model_->forward(step, logits.data(), [this] { ++layers_done; });
     return logits;
@@ -118,9 +140,11 @@ class SmallModel {
     } else {
       LatentShape latent_shape = kLatent;
       if (kind_ == Kind::kSparse) latent_shape.index = kIndexer;
+      if (kind_ == Kind::kPooled) latent_shape.index = kPooledIndexer;
       mixer = latent_shape;
       tensors.merge(latent(dense));
     }
+    if (kind_ == Kind::kPooled) tensors.merge(connections());
     if (!dense) {
       const int64_t num_experts = kShape.routing.num_experts;
       tensors.emplace("router", matrix(num_experts, kShape.hidden));
@@ -134,7 +158,8 @@ class SmallModel {
   TensorsByRole latent(bool dense) {
     const int64_t heads = kLatent.num_heads, rank = kLatent.kv_lora_rank;
     const int64_t joint = kLatent.nope_dim + kLatent.v_dim;
-    const bool has_rank = !dense || kind_ == Kind::kSparse;
+    const bool is_sparse = kind_ == Kind::kSparse || kind_ == Kind::kPooled;
+    const bool has_rank = !dense || is_sparse;
     const Matrix kv_b = matrix(heads * joint, rank);
     const Matrix k_b = matrix(heads * rank, kLatent.nope_dim);
     TensorsByRole tensors{
@@ -148,12 +173,27 @@ class SmallModel {
       tensors.emplace("query_down", matrix(11, kShape.hidden));
       tensors.emplace("query_norm", floats(11));
     }
-    if (kind_ == Kind::kSparse && dense) {
+    if (is_sparse && dense) {
       tensors.emplace("index_query_up", matrix(kIndexer.num_heads * kIndexer.key_width, 11));
       tensors.emplace("index_key", matrix(kIndexer.key_width, kShape.hidden));
       tensors.emplace("index_key_norm", floats(kIndexer.key_width));
       tensors.emplace("index_key_shift", floats(kIndexer.key_width));
       tensors.emplace("index_head_weights", matrix(kIndexer.num_heads, kShape.hidden));
+    }
+    if (kind_ == Kind::kPooled && dense) {
+      tensors.emplace("index_pool_gate", matrix(kPooledIndexer.key_width, kShape.hidden));
+      tensors.emplace("index_pool_offset", floats(kPooledIndexer.pool * kPooledIndexer.key_width));
+    }
+    return tensors;
+  }
+
+  TensorsByRole connections() {
+    TensorsByRole tensors;
+    for (const std::string block : {"attention", "ffn"}) {
+      const int64_t num_weights = kStream.num_weights();
+      tensors.emplace(block + "_stream_products", floats(num_weights * kStream.num_rows * kShape.hidden));
+      tensors.emplace(block + "_stream_base", floats(num_weights));
+      tensors.emplace(block + "_stream_scales", floats(3));
     }
     return tensors;
   }
@@ -232,7 +272,7 @@ bool begins_with(const std::string& text, const std::string& beginning) {
 }  // namespace
 
 TEST(logits_do_not_depend_on_steps_or_threads) {
-  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse}) {
+  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled}) {
     for (const std::string& isa : usable_isas()) {
       const Kernels* kernels = find_isa(isa);
       const std::vector<float> whole = SmallModel(kernels, 1, kind).run(0, kNumTokens);
@@ -330,4 +370,18 @@ TEST(a_mismatched_indexer_is_rejected_by_name) {
                      "layers[1] chooses 3 positions by 0 heads; expected at least 1 of each"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].tensors.erase("query_down"); }),
                      "layers[0] has an indexer, but no query_down"));
+}
+
+TEST(pools_and_hyper_connections_that_do_not_fit_are_rejected_by_name) {
+  const auto refused = [](void (*break_input)(ModelInput&, SmallModel&)) {
+    return refusal(break_input, Kind::kPooled);
+  };
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { index_of(w, 0).top_k = 3; }),
+                     "layers[0] has pools of 2 tokens with keys of 8, and chooses 3 positions"));
+  EXPECT(begins_with(
+      refused([](ModelInput& w, SmallModel&) { vector_of(w, 0, "index_pool_offset").pop_back(); }),
+      "layers[0].index_pool_offset has 15 entries; expected 16"));
+  EXPECT(
+      begins_with(refused([](ModelInput& w, SmallModel&) { vector_of(w, 1, "ffn_stream_base").pop_back(); }),
+                  "layers[1].ffn_stream_base has 14 entries; expected 15"));
 }

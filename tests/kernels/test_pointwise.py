@@ -440,7 +440,7 @@ def test_indexer_values_that_are_too_large_are_clamped_and_counted(device, untur
 
 def test_gate_and_up_products_are_combined(device, both) -> None:
     gate, up = random(2, 1500, device=device), random(2, 1500, device=device)
-    for unit in (ClampedSwiglu(1.702, 1.0), ClampedSilu(0.5), None):
+    for unit in (ClampedSwiglu(1.702, 1.0), ClampedSilu(0.5), ClampedSilu(0.5, limits_input=True), None):
         plain, fused = (way.gated(gate, up, unit=unit) for way in both)
         torch.testing.assert_close(fused, plain, **CLOSE)
     both_halves = torch.cat([gate, up], 1)

@@ -18,7 +18,7 @@ from ballast.model.tensors import ROPE_FACTORS
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import write_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC, V32_SPEC
-from devkit.models.specs.glm import GLM_DSA_SPEC, GLM_SPEC
+from devkit.models.specs.glm import GLM_DSA_SPEC, GLM_NEXT_SPEC, GLM_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_SPEC
 from devkit.models.specs.laguna import LAGUNA_SPEC
@@ -85,7 +85,9 @@ def seed_specs() -> tuple[ModelSpec, ...]:
     grouped = [changed(QWEN3_SPEC, **small), changed(GLM_SPEC, **small, **dense)]
     sparse = [changed(spec, **small, **dense, **latent) for spec in (V32_SPEC, GLM_DSA_SPEC)]
     windowed = [replace(spec, hidden=32, vocab_size=288) for spec in (GPT_OSS_SPEC, STEP_SPEC, MIMO_SPEC, LAGUNA_SPEC)]
-    recurrent = [replace(spec, hidden=32, vocab_size=288) for spec in (QWEN3_NEXT_SPEC, KIMI_LINEAR_SPEC)]
+    recurrent = [
+        replace(spec, hidden=32, vocab_size=288) for spec in (QWEN3_NEXT_SPEC, KIMI_LINEAR_SPEC, GLM_NEXT_SPEC)
+    ]
     return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse, *windowed, *recurrent
 
 
@@ -206,6 +208,10 @@ _MORE_KEYS = (
     "kimi-linear.attention.head_count_kv",
     "kimi-linear.kda.head_dim",
     "kimi-linear.kda.gate_lower_bound",
+    "glm5-next.kda.gate_lower_bound",
+    "glm5-next.attention.indexer.kpool",
+    "glm5-next.hyper_connection.count",
+    "glm5-next.hyper_connection.sinkhorn_iterations",
     "laguna.attention.sliding_window_pattern",
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.unknown",

@@ -147,16 +147,15 @@ void sigmoid_mul(const float* gate, const float* up, int64_t n, float* out) {
 void softplus_decays(const float* x, const float* shift, float rate, int64_t n, float* out) {
   avx512_kernels()->softplus_decays(x, shift, rate, n, out);
 }
+void bounded_decays(const float* x, const float* shift, float rate, float bound, int64_t n, float* out) {
+  avx512_kernels()->bounded_decays(x, shift, rate, bound, n, out);
+}
 
-constexpr Kernels kTileKernels{"amx",
-                               {tile_kernels<1>(), tile_kernels<2>()},
-                               silu_times,
-                               clamped_swiglu,
-                               sigmoid_mul,
-                               softplus_decays,
-                               {attend, merge, index},
-                               delta_rule,
-                               sampling};
+constexpr Kernels kTileKernels{"amx",          {tile_kernels<1>(), tile_kernels<2>()},
+                               silu_times,     clamped_swiglu,
+                               sigmoid_mul,    softplus_decays,
+                               bounded_decays, {attend, merge, index},
+                               delta_rule,     sampling};
 
 }  // namespace
 }  // namespace ballast

@@ -17,6 +17,7 @@ const Kernels* avx512_kernels() {
                                     clamped_swiglu,
                                     sigmoid_times,
                                     softplus_decays,
+                                    bounded_decays,
                                     {attend_stretch, merge_states, index_stretch},
                                     delta_rule,
                                     sampling_kernels};

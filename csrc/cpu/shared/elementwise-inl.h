@@ -186,6 +186,17 @@ void softplus_decays(const float* x, const float* shift, float rate, int64_t n, 
   }
 }
 
+void bounded_decays(const float* x, const float* shift, float rate, float bound, int64_t n, float* out) {
+  const __m256 rates = _mm256_set1_ps(rate);
+  const __m256 bounds = _mm256_set1_ps(bound);
+  const __m256 one = _mm256_set1_ps(1.0f);
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m256 a = _mm256_add_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(shift + i));
+    const __m256 below = _mm256_add_ps(one, exp_of(_mm256_mul_ps(rates, a)));
+    _mm256_storeu_ps(out + i, exp_of(_mm256_div_ps(bounds, below)));
+  }
+}
+
 void clamped_swiglu(const ClampedSwiglu& unit, const float* gate, const float* up, int64_t n, float* out) {
   const __m256 one = _mm256_set1_ps(1.0f);
   const __m256 limit = _mm256_set1_ps(unit.limit);

@@ -1,15 +1,21 @@
-"""Specs of GLM: small ones of both architectures, and those of its releases."""
+"""Specs of GLM: small ones of its architectures, and those of its releases."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from ballast.families.architecture import ClampedSilu
 from ballast.families.registry import ARCHITECTURES
+from ballast.model.layers.feed_forward import DenseSpec
 from ballast.model.layers.grouped import QK_NORM, QKV_BIAS
+from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec
+from ballast.model.layers.positions import NO_ROPE
+from ballast.model.layers.stream import StreamSpec
+from ballast.model.spec import ModelSpec
 from devkit.models.changed_spec import changed
 from devkit.models.specs.deepseek import R1_SPEC, SMALL_INDEX, V32_SPEC
-from devkit.models.specs.kimi import K2_SPEC
+from devkit.models.specs.kimi import K2_SPEC, with_kimi_delta
 from devkit.models.specs.qwen3 import QWEN3_SPEC
 
 GLM_SPEC = changed(
@@ -122,4 +128,60 @@ GLM52_SPEC = changed(
     context_length=1048576,
     theta=8e6,
     indexed_layers=tuple(layer for layer in range(78) if layer in (0, 1) or layer % 4 == 2),
+)
+
+
+def _with_streams(spec: ModelSpec, stream: StreamSpec, unit: ClampedSilu) -> ModelSpec:
+    """`spec` with these hyper-connections, and this unit in all feed-forwards."""
+    layers = []
+    for layer in spec.layers:
+        own = layer.feed_forward
+        limited = replace(own, unit=unit) if isinstance(own, DenseSpec) else replace(own, unit=unit, shared_unit=unit)
+        layers.append(replace(layer, feed_forward=limited, stream=stream))
+    return replace(spec, layers=tuple(layers))
+
+
+_STREAM, _UNIT = StreamSpec(num_rows=4, rounds=20, eps=1e-6), ClampedSilu(10.0, limits_input=True)
+
+GLM_NEXT_SPEC = with_kimi_delta(
+    _with_streams(
+        changed(
+            GLM_DSA_SPEC,
+            name="small-glm-next",
+            architecture=ARCHITECTURES["glm5-next"],
+            num_layers=4,
+            index=replace(SMALL_INDEX, pool=4),
+            theta=NO_ROPE.theta,
+            dim=0,
+            rotates=False,
+        ),
+        _STREAM,
+        _UNIT,
+    ),
+    KimiDeltaSpec(num_heads=GLM_DSA_SPEC.attentions[0].num_heads, head_dim=32, conv_taps=4, lower_bound=-5.0),
+    attention_layers=(1, 3),
+)
+
+GLM53_FLASH_SPEC = with_kimi_delta(
+    _with_streams(
+        changed(
+            GLM5_SPEC,
+            name="GLM-5.3-Flash's shape",
+            architecture=ARCHITECTURES["glm5-next"],
+            num_layers=45,
+            context_length=1048576,
+            hidden=4096,
+            q_lora_rank=1536,
+            nope_dim=256,
+            index=IndexSpec(num_heads=32, key_dim=128, top_k=2048, pairs_apart=True, has_indexer=True, pool=4),
+            theta=NO_ROPE.theta,
+            dim=0,
+            rotates=False,
+            num_experts=288,
+        ),
+        _STREAM,
+        _UNIT,
+    ),
+    KimiDeltaSpec(num_heads=64, head_dim=128, conv_taps=4, lower_bound=-5.0),
+    attention_layers=tuple(range(3, 45, 4)),
 )

@@ -444,9 +444,9 @@ class Experts(PybindObject):
     def with_clamped_swiglu(self, *, alpha: float, limit: float) -> Experts:
         """The experts with g · sigmoid(alpha g) · (u + 1) instead of silu(gate) * up, where g is min(gate, limit) and u
         is up clamped to -limit … limit."""
-    def with_clamped_silu(self, *, limit: float) -> Experts:
-        """The experts with min(silu(gate), limit) · u instead of silu(gate) * up, where u is up clamped to -limit …
-        limit."""
+    def with_clamped_silu(self, *, limit: float, limits_input: bool) -> Experts:
+        """The experts with min(silu(gate), limit) · u instead of silu(gate) * up, or with silu(min(gate, limit)) · u if
+        `limits_input`, where u is up clamped to -limit … limit."""
     def packed(
         self,
         pool: ThreadPool,
@@ -476,7 +476,8 @@ class Experts(PybindObject):
         """Copies of the biases: gate and up [E, I], down [E, D]; None without any."""
     @property
     def clamped_unit(self) -> list[float | None]:
-        """Alpha, which a clamped silu does not have, and limit of a clamped unit; empty for silu(gate) * up."""
+        """Alpha, which a clamped silu does not have, limit, and, which it alone has, the limit of silu(gate); empty for
+        silu(gate) * up."""
     @property
     def uses(self) -> NDArray[np.int64]:
         """[E], the number of tokens that each expert has computed so far, over all calls of `forward`; a copy."""

@@ -16,7 +16,9 @@ from . import PybindObject
 from .kernels import Experts, Matrix, ThreadPool
 
 class Shape(PybindObject):
-    """The model's dimensions and rules; see `route` for those of the experts."""
+    """The model's dimensions and rules; see `route` for those of the experts. With num_stream_rows > 1, the residual
+    stream of a token has several rows, which hyper-connections mix; their mixing matrix is normalised in stream_rounds
+    rounds."""
 
     def __init__(
         self,
@@ -31,14 +33,19 @@ class Shape(PybindObject):
         group_score_top2: bool,
         normalize_weights: bool,
         weights_scale: float,
+        num_stream_rows: int = ...,
+        stream_rounds: int = ...,
+        stream_eps: float = ...,
     ) -> None: ...
 
 class IndexerShape(PybindObject):
     """The sizes of an indexer, which selects top_k positions for latent attention by num_heads queries and one key of
     key_width entries per token. The first rope_dim entries are rotated, in pairs of adjacent entries or of entries
-    rope_dim / 2 apart."""
+    rope_dim / 2 apart. With pool > 1, so many neighbouring tokens share a key and are selected together, and a token
+    also attends to those of its own pool if that is incomplete. The second KV component then has key_width / pool
+    entries per token, and the layer a state of 2 * key_width entries for each token of a pool but the last."""
 
-    def __init__(self, *, num_heads: int, key_width: int, top_k: int, pairs_apart: bool) -> None: ...
+    def __init__(self, *, num_heads: int, key_width: int, top_k: int, pairs_apart: bool, pool: int = ...) -> None: ...
 
 class LatentShape(PybindObject):
     """The sizes of latent attention. The cache keeps one row [kv_lora_rank + rope_dim] per token. With `index`, tokens
@@ -102,9 +109,10 @@ class DeltaNetShape(PybindObject):
 
 class KimiDeltaShape(PybindObject):
     """The sizes of Kimi Delta Attention. A sequence keeps a state [num_heads, head_dim, head_dim], and of queries, keys
-    and values apart the last conv_taps - 1 before their convolution."""
+    and values apart the last conv_taps - 1 before their convolution. The logarithm of a decay is lower_bound times a
+    sigmoid, or, if that is 0, minus a softplus."""
 
-    def __init__(self, *, num_heads: int, head_dim: int, conv_taps: int) -> None: ...
+    def __init__(self, *, num_heads: int, head_dim: int, conv_taps: int, lower_bound: float = ...) -> None: ...
 
 class HeadMatrix(PybindObject):
     """One matrix per head inside a larger one: head h owns rows from h * head_stride + row_offset."""

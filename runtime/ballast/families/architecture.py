@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -68,6 +69,13 @@ class ClampedSilu:
     """The unit min(silu(g), limit) · u, where u is within -limit and limit."""
 
     limit: float
+    limits_input: bool = False
+    """Whether the limit is that of g: silu(min(g, limit)) · u."""
+
+    @property
+    def gate_limit(self) -> float:
+        """What the unit limits silu(g) to: silu ascends above 0, and is below 0 elsewhere."""
+        return self.limit / (1 + math.exp(-self.limit)) if self.limits_input else self.limit
 
 
 Unit = ClampedSwiglu | ClampedSilu
@@ -117,11 +125,16 @@ class Architecture:
     has_limits: bool = False
     """Whether files may limit the units of single layers: those of experts by `swiglu_clamp_exp`, those of shared
     experts and dense layers by `swiglu_clamp_shexp`."""
+    limits_inputs: bool = False
+    """Whether these are limits of what the silu is computed of. A file without limits of shared experts then has those
+    of experts for them as well."""
     delta_net: Literal["neighbours", "alternating"] | None = None
     """Which heads of values share a head of keys in layers of Gated DeltaNet: neighbours, or those at a distance of the
     number of key heads. None: there are no such layers."""
     kimi_delta: bool = False
     """Whether layers that files give no heads of keys and values are Kimi Delta Attention."""
+    bounds_decays: bool = False
+    """Whether files may bound its decays: kda.gate_lower_bound."""
     rotates: bool = True
     """Whether positions rotate queries and keys."""
     names_rope_sections: bool = False
@@ -135,6 +148,10 @@ class Architecture:
     index_pairs: Literal["apart", "neighbours"] | None = None
     """Where attention sees chosen positions alone: what the indexer rotates together, i and i + rope_dim / 2 or 2i and
     2i + 1. None: attention sees all."""
+    pools_index_keys: bool = False
+    """Whether neighbouring tokens share an index key and are chosen together."""
+    hyper_connections: bool = False
+    """Whether the residual stream of a token has several rows, which hyper-connections mix."""
     shared_index_context: int | None = None
     """Files with at least this context that do not specify which layers have an indexer have one in layers 0, 1 and
     then every fourth from 2; in all other files, every layer has one."""

@@ -27,6 +27,8 @@ from ballast.families.deepseek32.architecture import ARCHITECTURE as DEEPSEEK32
 from ballast.families.dots.architecture import ARCHITECTURE as DOTS1
 from ballast.families.family import Family, KnownModel, Release, ReplyForm
 from ballast.families.glm.architecture import ARCHITECTURE as GLM4MOE
+from ballast.families.glm.architecture import EARLY_NEXT_ARCHITECTURE as GLM5NEXT
+from ballast.families.glm.architecture import NEXT_ARCHITECTURE as GLM5_NEXT
 from ballast.families.glm.architecture import SPARSE_ARCHITECTURE as GLM_DSA
 from ballast.families.gpt_oss.architecture import ARCHITECTURE as GPT_OSS
 from ballast.families.hunyuan.architecture import ARCHITECTURE as HY_V3
@@ -63,7 +65,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     each.name: each
     for each in (
         *(DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA, MINIMAX_M2, HY_V3, DOTS1, GPT_OSS),
-        *(STEP35, MIMO2, LAGUNA, MISTRAL4, QWEN3NEXT, QWEN35MOE, KIMI_LINEAR),
+        *(STEP35, MIMO2, LAGUNA, MISTRAL4, QWEN3NEXT, QWEN35MOE, KIMI_LINEAR, GLM5_NEXT, GLM5NEXT),
     )
 }
 """By `general.architecture`."""

@@ -191,7 +191,7 @@ class Tensors:
         if isinstance(unit, ClampedSwiglu):
             experts = experts.with_clamped_swiglu(alpha=unit.alpha, limit=unit.limit)
         elif unit is not None:
-            experts = experts.with_clamped_silu(limit=unit.limit)
+            experts = experts.with_clamped_silu(limit=unit.limit, limits_input=unit.limits_input)
 
         def packed(part: str) -> None:
             self._gguf.release(names[part])

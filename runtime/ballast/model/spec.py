@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from ballast.families.architecture import Architecture
 from ballast.model.layers.feed_forward import RoutingSpec
+from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import AttentionMixer, LayerSpec, Mixer, RecurrentMixer
 from ballast.model.layers.plane import Plane, State
 from ballast.model.layers.positions import RopeSpec
+from ballast.model.layers.stream import StreamSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,11 @@ class ModelSpec:
             raise ValueError(
                 f"{self.name} has several rules for choosing experts; expected the same rule in all routed layers"
             )
+
+    @property
+    def stream(self) -> StreamSpec | None:
+        """The hyper-connections, which all layers have or none."""
+        return self.layers[0].stream
 
     @property
     def num_layers(self) -> int:
@@ -107,7 +114,7 @@ class ModelSpec:
     def states(self) -> tuple[tuple[State, ...], ...]:
         """By layer, what it keeps of a sequence."""
         mixers = (layer.mixer for layer in self.layers)
-        return tuple(mixer.states if isinstance(mixer, RecurrentMixer) else () for mixer in mixers)
+        return tuple(() if isinstance(mixer, GroupedSpec) else mixer.states for mixer in mixers)
 
     @property
     def state_numbers(self) -> int:

@@ -17,6 +17,7 @@ from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer, RecurrentMixer
+from ballast.model.layers.stream import StreamSpec
 from ballast.model.packed_tensors import HeadMatrix
 from ballast.model.rope import build_rope_table, softmax_scale
 from ballast.model.runner import Runner
@@ -91,7 +92,7 @@ class Transformer(Runner):
 
 
 def _shape(spec: ModelSpec) -> model.Shape:
-    routing = spec.routing
+    routing, stream = spec.routing, spec.stream
     return model.Shape(
         hidden=spec.hidden,
         rms_eps=spec.rms_eps,
@@ -103,7 +104,12 @@ def _shape(spec: ModelSpec) -> model.Shape:
         group_score_top2=routing.group_score == "top2_sum",
         normalize_weights=routing.normalize_weights,
         weights_scale=routing.weights_scale,
+        **({} if stream is None else _stream(stream)),
     )
+
+
+def _stream(stream: StreamSpec) -> dict[str, Any]:
+    return {"num_stream_rows": stream.num_rows, "stream_rounds": stream.rounds, "stream_eps": stream.eps}
 
 
 def _layer(weights: Mapping[str, Any], mixer: Mixer, rope: int) -> model.Layer:
@@ -127,7 +133,7 @@ def _mixer(mixer: Mixer) -> model.LatentShape | model.GroupedShape | model.Delta
     if isinstance(mixer, DeltaNetSpec):
         return _delta_net(mixer)
     if isinstance(mixer, KimiDeltaSpec):
-        return model.KimiDeltaShape(num_heads=mixer.num_heads, head_dim=mixer.head_dim, conv_taps=mixer.conv_taps)
+        return _kimi_delta(mixer)
     return _latent(mixer) if isinstance(mixer, LatentSpec) else _grouped(mixer)
 
 
@@ -139,6 +145,15 @@ def _delta_net(mixer: DeltaNetSpec) -> model.DeltaNetShape:
         v_dim=mixer.v_dim,
         conv_taps=mixer.conv_taps,
         heads_alternate=mixer.heads_alternate,
+    )
+
+
+def _kimi_delta(mixer: KimiDeltaSpec) -> model.KimiDeltaShape:
+    return model.KimiDeltaShape(
+        num_heads=mixer.num_heads,
+        head_dim=mixer.head_dim,
+        conv_taps=mixer.conv_taps,
+        lower_bound=mixer.lower_bound,
     )
 
 
@@ -157,7 +172,11 @@ def _latent(mixer: LatentSpec) -> model.LatentShape:
 
 def _index(index: IndexSpec) -> model.IndexerShape:
     return model.IndexerShape(
-        num_heads=index.num_heads, key_width=index.key_dim, top_k=index.top_k, pairs_apart=index.pairs_apart
+        num_heads=index.num_heads,
+        key_width=index.key_dim,
+        top_k=index.top_k,
+        pairs_apart=index.pairs_apart,
+        pool=index.pool,
     )
 
 

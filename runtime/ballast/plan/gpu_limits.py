@@ -37,6 +37,8 @@ def _why_not_fp8(mixer: AttentionMixer) -> str | None:
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
+    if spec.stream is not None:
+        return "its residual stream has several rows (hyper-connections), which no GPU supports yet; the CPU serves it"
     recurrent = [mixer for mixer in spec.mixers if isinstance(mixer, RecurrentMixer)]
     problems = [problem for problem in map(why_not_supported, recurrent) if problem is not None]
     if problems:

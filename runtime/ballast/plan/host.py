@@ -31,6 +31,8 @@ from ballast.weights.gguf import GgufModel
 
 _DELTA_COLUMNS = 32
 """Columns of a state that a thread computes together (`kDeltaColumns` of csrc/cpu)."""
+_STREAM_COLUMNS = 2048
+"""Columns of a hyper-connection's products that are summed together (`kTaskCols` of csrc/model)."""
 _PROGRAM_BYTES = 320 << 20
 """An estimate for Python, the libraries and a vocabulary of 130,000 tokens."""
 
@@ -132,21 +134,31 @@ def _attention_of(mixer: Mixer) -> _Attention:
     floats = (mixer.q_lora_rank or 0) + mixer.latent_dim + heads * a_head
     if mixer.index is not None:
         index = mixer.index
-        floats += index.num_heads * (index.key_dim + 1) + index.key_dim + index.top_k + 1
+        floats += index.num_heads * (index.key_dim + 1) + index.key_dim + index.most_chosen + 1
+        if index.pool > 1:  # gates, and the pools that are chosen and that are visible
+            floats += index.key_dim + index.top_k // index.pool + 1
     widest = heads * max(mixer.kv_lora_rank, mixer.nope_dim, mixer.v_dim)
     return _Attention(floats, 1, mixer.kv_lora_rank, widest)
 
 
 def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
-    """A step's activations (`StepMemory`, `AttentionMemory` of csrc/model) and their packed form in products, the
-    states of attention, and the logits of a full batch."""
+    """A step's activations (`StepMemory`, `ResidualStream`, `AttentionMemory` of csrc/model) and their packed form in
+    products, the states of attention, and the logits of a full batch."""
     attention_floats = _attention_floats(spec)
-    step = 4 * spec.hidden + attention_floats + spec.routing.num_experts + 2
+    step = 3 * spec.hidden + _stream_floats(spec) + attention_floats + spec.routing.num_experts + 2
     logits = numbers.max_batch_size * spec.vocab_size
     num_positions = min(spec.context_length, numbers.cache_lens)
     states = max(_state_bytes(mixer, numbers, num_positions) for mixer in spec.mixers)
     a_token = step * FLOAT_BYTES + _scratch_bytes(spec, len(numbers.threads_per_node))
     return numbers.step_tokens * a_token + 4 * logits * FLOAT_BYTES + states
+
+
+def _stream_floats(spec: ModelSpec) -> int:
+    """Floats per token of the residual stream, with the weights of hyper-connections and their partial sums."""
+    if spec.stream is None:
+        return spec.hidden
+    width = spec.stream.num_rows * spec.hidden
+    return width + spec.stream.num_weights * (1 + -(-width // _STREAM_COLUMNS))
 
 
 def _attention_floats(spec: ModelSpec) -> int:
@@ -171,7 +183,7 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
         num_kv_heads=attention.num_kv_heads,
         value_dim=attention.value_dim,
         num_tokens=numbers.step_tokens,
-        num_positions=num_positions if index is None else min(num_positions, index.top_k),
+        num_positions=num_positions if index is None else min(num_positions, index.most_chosen),
         num_threads=num_threads,
     )
     if index is None:
@@ -180,7 +192,7 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
         num_heads=index.num_heads,
         key_width=index.key_dim,
         num_tokens=numbers.step_tokens,
-        num_positions=num_positions,
+        num_positions=num_positions // index.pool,
         num_threads=num_threads,
     )
 

@@ -18,6 +18,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "deepseek32": _deepseek_config,
         "glm-dsa": _deepseek_config,
         "kimi-linear": _kimi_linear_config,
+        "glm5-next": _glm_next_config,
         "glm4moe": _glm_config,
         "minimax-m2": _minimax_config,
         "hy_v3": _hy3_config,
@@ -139,6 +140,48 @@ def _kimi_linear_config(shape: TinyShape) -> dict[str, Any]:
         "routed_scaling_factor": shape.weights_scale,
         "topk_group": shape.num_groups_used,
         "use_grouped_topk": True,
+        "v_head_dim": shape.v_dim,
+    }
+
+
+def _glm_next_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.kimi_delta is not None
+    assert shape.index is not None
+    assert shape.limits is not None
+    assert shape.stream is not None
+    net, layers = shape.kimi_delta, range(shape.num_layers)
+    return {
+        "architectures": ["Glm5NextForConditionalGeneration"],
+        "attention_bias": False,
+        "hc_eps": shape.stream.eps,
+        "hc_mult": shape.stream.num_rows,
+        "hc_sinkhorn_iters": shape.stream.rounds,
+        "index_head_dim": shape.index.key_dim,
+        "index_kpool": shape.index.pool,
+        "index_kpool_always_select_tail": True,
+        "index_n_heads": shape.index.num_heads,
+        "index_topk": shape.index.top_k,
+        "indexer_types": ["full" for _ in layers],
+        "kv_lora_rank": shape.kv_lora_rank,
+        "layer_types": [
+            "indexed_attention" if layer in net.attention_layers else "linear_attention" for layer in layers
+        ],
+        "linear_conv_kernel_dim": net.conv_taps,
+        "linear_head_dim": net.head_dim,
+        "linear_lower_bound": net.lower_bound or None,
+        "linear_num_heads": shape.num_heads,
+        "mlp_layer_types": _mlp_types(shape),
+        "model_type": "glm5_next_text",
+        "n_group": shape.num_groups,
+        "n_routed_experts": shape.num_experts,
+        "n_shared_experts": shape.num_shared_experts,
+        "pad_token_id": None,
+        "q_lora_rank": shape.q_lora_rank,
+        "qk_nope_head_dim": shape.nope_dim,
+        "qk_rope_head_dim": shape.rope_dim,
+        "routed_scaling_factor": shape.weights_scale,
+        "swiglu_limit": shape.limits.experts[-1],
+        "topk_group": shape.num_groups_used,
         "v_head_dim": shape.v_dim,
     }
 

@@ -36,9 +36,11 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
     for name, value in numbers.items():
         writer.add_uint32(f"{shape.architecture}.{name}", value)
     _add_by_layer(writer, shape)
+    _add_stream(writer, shape)
     _add_sections(writer, shape)
     writer.add_float32(f"{shape.architecture}.attention.layer_norm_rms_epsilon", shape.rms_eps)
-    writer.add_float32(f"{shape.architecture}.rope.freq_base", shape.rope_theta)
+    if shape.rope_dim:
+        writer.add_float32(f"{shape.architecture}.rope.freq_base", shape.rope_theta)
     _add_index(writer, shape)
     _add_routing(writer, shape)
     _add_yarn(writer, shape)
@@ -118,6 +120,11 @@ def _add_by_layer(writer: GGUFWriter, shape: TinyShape) -> None:
     if shape.kimi_delta is not None:
         counts = [int(layer in shape.kimi_delta.attention_layers) for layer in layers]
         writer.add_array(f"{prefix}.attention.head_count_kv", counts)
+        if shape.kimi_delta.lower_bound:
+            writer.add_float32(f"{prefix}.kda.gate_lower_bound", shape.kimi_delta.lower_bound)
+    if shape.limits is not None:
+        writer.add_array(f"{prefix}.swiglu_clamp_exp", list(shape.limits.experts))
+        writer.add_array(f"{prefix}.swiglu_clamp_shexp", list(shape.limits.shared))
     if heads is None:
         return
     if heads.windowed_layers is not None:
@@ -131,9 +138,15 @@ def _add_by_layer(writer: GGUFWriter, shape: TinyShape) -> None:
         writer.add_uint32(f"{prefix}.rope.dimension_count_swa", heads.windowed_rope_dim)
     if ARCHITECTURES[prefix].scales_values:
         writer.add_float32(f"{prefix}.attention.value_scale", heads.value_scale)
-    if shape.limits is not None:
-        writer.add_array(f"{prefix}.swiglu_clamp_exp", list(shape.limits.experts))
-        writer.add_array(f"{prefix}.swiglu_clamp_shexp", list(shape.limits.shared))
+
+
+def _add_stream(writer: GGUFWriter, shape: TinyShape) -> None:
+    if shape.stream is None:
+        return
+    connection = f"{shape.architecture}.hyper_connection"
+    writer.add_uint32(f"{connection}.count", shape.stream.num_rows)
+    writer.add_uint32(f"{connection}.sinkhorn_iterations", shape.stream.rounds)
+    writer.add_float32(f"{connection}.epsilon", shape.stream.eps)
 
 
 def has_window(shape: TinyShape, heads: TinyHeads) -> list[bool]:
@@ -154,6 +167,9 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
     writer.add_uint32(f"{indexer}.head_count", shape.index.num_heads)
     writer.add_uint32(f"{indexer}.key_length", shape.index.key_dim)
     writer.add_uint32(f"{indexer}.top_k", shape.index.top_k)
+    if shape.index.pool > 1:
+        writer.add_uint32(f"{indexer}.kpool", shape.index.pool)
+        writer.add_bool(f"{indexer}.kpool_select_tail", True)
     if shape.index.shared_layers:
         writer.add_array(
             f"{indexer}.types", [layer not in shape.index.shared_layers for layer in range(shape.num_layers)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, QK_NORM, QKV_BIAS, SINKS
+from ballast.model.layers.stream import StreamSpec
 from ballast.tiny.shape import (
     TinyDeltaNet,
     TinyFactors,
@@ -106,6 +107,24 @@ GLM5 = replace(
     num_heads=4,
     weights_scale=2.5,
     index=TinyIndex(shared_layers=(3, 4)),
+)
+
+GLM53_FLASH = TinyShape(
+    name="Tiny GLM-5.3-Flash",
+    family="glm",
+    gating="sigmoid",
+    architecture="glm5-next",
+    num_layers=5,
+    q_lora_rank=256,
+    nope_dim=32,  # unlike v_dim, so that mixed-up halves of a head cannot go unnoticed
+    rope_dim=0,
+    normalize_weights=True,
+    weights_scale=2.5,
+    yarn=None,
+    index=TinyIndex(pool=4),
+    kimi_delta=TinyKimiDelta(attention_layers=(2, 4), lower_bound=-5.0),
+    stream=StreamSpec(num_rows=4, rounds=20, eps=1e-6),
+    limits=TinyLimits((0.5,) * 5, (0.5,) * 5),
 )
 
 QWEN3 = TinyShape(
@@ -371,6 +390,7 @@ PRESETS = {
     "kimilinear": KIMI_LINEAR,
     "glm47flash": GLM47_FLASH,
     "glm5": GLM5,
+    "glm53flash": GLM53_FLASH,
     "qwen3": QWEN3,
     "qwen3next": QWEN3_NEXT,
     "qwen35": QWEN35,

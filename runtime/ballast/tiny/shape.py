@@ -8,6 +8,7 @@ from typing import Literal
 from ballast.families.architecture import WindowRule
 from ballast.model.layers.feed_forward import ROUTER_BIAS
 from ballast.model.layers.grouped import QK_NORM
+from ballast.model.layers.stream import StreamSpec
 from ballast.tiny.tokenizer import Family
 
 
@@ -82,6 +83,8 @@ class TinyIndex:
     top_k: int = 32
     shared_layers: tuple[int, ...] = ()
     """Layers that reuse the selection of the layer below."""
+    pool: int = 1
+    """As in `IndexSpec`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class TinyKimiDelta:
     attention_layers: tuple[int, ...]
     head_dim: int = 64
     conv_taps: int = 4
+    lower_bound: float = 0.0
+    """As in `KimiDeltaSpec`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +185,8 @@ class TinyShape:
     """None: no layer is one of Gated DeltaNet."""
     kimi_delta: TinyKimiDelta | None = None
     """None: no layer is one of Kimi Delta Attention."""
+    stream: StreamSpec | None = None
+    """The hyper-connections; None: none."""
     factors: TinyFactors | None = None
     limits: TinyLimits | None = None
     router_bias_name: str = ROUTER_BIAS

@@ -59,6 +59,7 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
                 DenseSpec(shape.ffn_dim, shared_units[layer])
                 if layer < shape.num_dense_layers
                 else replace(experts, unit=units[layer] or experts.unit, shared_unit=shared_units[layer]),
+                shape.stream,
             )
             for layer in range(shape.num_layers)
         ),
@@ -71,8 +72,9 @@ def _units(shape: TinyShape) -> tuple[list[ClampedSilu | None], list[ClampedSilu
     """By layer, those of experts that have a limit, and those of shared experts and dense layers."""
     none = (0.0,) * shape.num_layers
     limits = shape.limits or TinyLimits(none, none)
+    on_inputs = ARCHITECTURES[shape.architecture].limits_inputs
     experts, shared = (
-        [ClampedSilu(limit) if limit else None for limit in each] for each in (limits.experts, limits.shared)
+        [ClampedSilu(limit, on_inputs) if limit else None for limit in each] for each in (limits.experts, limits.shared)
     )
     return experts, shared
 
@@ -84,7 +86,7 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
         return _grouped(shape, shape.heads, layer)
     kimi_delta, index, rotates = shape.kimi_delta, shape.index, ARCHITECTURES[shape.architecture].rotates
     if kimi_delta is not None and layer not in kimi_delta.attention_layers:
-        return KimiDeltaSpec(shape.num_heads, kimi_delta.head_dim, kimi_delta.conv_taps)
+        return KimiDeltaSpec(shape.num_heads, kimi_delta.head_dim, kimi_delta.conv_taps, kimi_delta.lower_bound)
     rope = RopeSpec(shape.rope_dim, shape.rope_theta if rotates else NO_ROPE.theta, None)
     return LatentSpec(
         num_heads=shape.num_heads,
@@ -103,6 +105,7 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
             top_k=index.top_k,
             pairs_apart=ARCHITECTURES[shape.architecture].index_pairs == "apart",
             has_indexer=layer not in index.shared_layers,
+            pool=index.pool,
         ),
     )
 

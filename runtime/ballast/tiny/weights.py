@@ -58,6 +58,7 @@ def _gain(shape: TinyShape, tensor: Tensor) -> float:
         "output": 2 * _BRANCH_GAIN,  # attention averages over tokens, which shrinks its output
         "router": 1.5,
         "down": _BRANCH_GAIN / _SILU_RMS,
+        "index_pool_offset": math.sqrt(tensor.cols),
         "experts_down": _BRANCH_GAIN / _unit_rms(tensor) / _routed_gain(shape),
     }
     return gains.get(tensor.role, 1.0)
@@ -70,6 +71,8 @@ def _vector(seed: int, tensor: Tensor) -> Floats:
     if tensor.role == "rate":
         rates: Floats = np.exp(_normal(seed, tensor.name, tensor.shape) * np.float32(0.7) - np.float32(0.5))
         return -rates
+    if tensor.role.endswith("_stream_base"):  # weights that differ between rows
+        return _normal(seed, tensor.name, tensor.shape)
     if tensor.role == "mlp_gate":
         return _normal(seed, tensor.name, tensor.shape) * np.float32(1.5 / math.sqrt(tensor.cols))
     if tensor.is_added or tensor.role == "sinks":

@@ -20,7 +20,9 @@ Floats = NDArray[np.float32]
 def with_unit(experts: kernels.Experts, unit: str) -> kernels.Experts:
     if unit == "clamped":
         return experts.with_clamped_swiglu(alpha=ALPHA, limit=LIMIT)
-    return experts.with_clamped_silu(limit=SILU_LIMIT) if unit == "limited" else experts
+    if unit == "silu":
+        return experts
+    return experts.with_clamped_silu(limit=SILU_LIMIT, limits_input=unit == "limited input")
 
 
 def reference(x, matrices, biases, ids, weights, unit: str) -> NDArray[np.float64]:
@@ -31,6 +33,9 @@ def reference(x, matrices, biases, ids, weights, unit: str) -> NDArray[np.float6
             h = g / (1 + np.exp(-g)) * u
             if unit == "limited":
                 h = np.minimum(g / (1 + np.exp(-g)), SILU_LIMIT) * np.clip(u, -SILU_LIMIT, SILU_LIMIT)
+            if unit == "limited input":
+                limited = np.minimum(g, SILU_LIMIT)
+                h = limited / (1 + np.exp(-limited)) * np.clip(u, -SILU_LIMIT, SILU_LIMIT)
             if unit == "clamped":
                 g, u = np.minimum(g, LIMIT), np.clip(u, -LIMIT, LIMIT)
                 h = g / (1 + np.exp(-ALPHA * g)) * (u + 1)
@@ -54,7 +59,7 @@ def choose(rng: np.random.Generator, num_tokens: int) -> tuple[NDArray[np.int32]
 
 
 @pytest.mark.parametrize("isa", ["reference", *isa_params()])
-@pytest.mark.parametrize("unit", ["clamped", "limited", "silu"])
+@pytest.mark.parametrize("unit", ["clamped", "limited", "limited input", "silu"])
 @pytest.mark.parametrize("num_nodes", [1, 3])
 @pytest.mark.parametrize("num_tokens", [1, 23])
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
 HIDDEN, WIDTH = 288, 96
 """Groups of 32 columns that no power of two divides, as gpt-oss has 90."""
 F32 = NDArray[np.float32]
-UNITS = {"swiglu": ClampedSwiglu(1.702, 0.7), "silu": ClampedSilu(0.3), "none": None}
+UNITS = {"swiglu": ClampedSwiglu(1.702, 0.7), "silu": ClampedSilu(0.3), "input": ClampedSilu(0.6, True), "none": None}
 """Limits that some products reach."""
 
 
@@ -100,6 +100,9 @@ def unit_of(gate: F32, up: F32, unit: Unit | None) -> tuple[F32, bool]:
     if isinstance(unit, ClampedSwiglu):
         clamped = gate.clip(max=unit.limit)
         return clamped / (1 + np.exp(-unit.alpha * clamped)) * (bounded + 1), bool((gate > unit.limit).any())
+    if unit.limits_input:
+        clamped = gate.clip(max=unit.limit)
+        return clamped / (1 + np.exp(-clamped)) * bounded, bool((gate > unit.limit).any())
     silu = gate / (1 + np.exp(-gate))
     return silu.clip(max=unit.limit) * bounded, bool((silu > unit.limit).any())
 

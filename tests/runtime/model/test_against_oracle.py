@@ -29,6 +29,7 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
+from ballast.model.layers.stream import StreamSpec
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.tiny.presets import PRESETS, QWEN3_NEXT, V3
@@ -65,7 +66,11 @@ WINDOWED = [  # prompts are five times as long as the window
     if shape.heads is not None and shape.heads.window is not None
     for quant in OWN_QUANTS.get(arch, ("f32", "q4_k", "q8_0"))
 ]
-RECURRENT = [(arch, quant) for arch in ("qwen3next", "qwen35", "kimilinear") for quant in ("f32", "q4_k", "q8_0")]
+RECURRENT = [
+    (arch, quant)
+    for arch in ("qwen3next", "qwen35", "kimilinear", "glm53flash")  # the last one has pools of 4 positions as well
+    for quant in ("f32", "q4_k", "q8_0")
+]
 CHUNKS = [1, 7, 64, 256]
 ISAS = isa_params(*FAST_ISAS, "reference")
 QUANTS = [
@@ -256,6 +261,26 @@ def test_logits_agree_where_products_are_grouped_by_key_head(tmp_path_factory: p
     shape = replace(QWEN3_NEXT, delta_net=replace(QWEN3_NEXT.delta_net, is_grouped=True))
     model = write_tiny_model(tmp_path_factory.mktemp("grouped"), arch="qwen3next", quant="q8_0", overrides=shape)
     compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 64, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("chunk_size", [1, 64])
+def test_logits_agree_with_other_pools_streams_and_decays(
+    tmp_path_factory: pytest.TempPathFactory, chunk_size: int, isa: str
+):
+    """The rows of a stream are so wide that they are multiplied and added in several parts."""
+    base = PRESETS["glm53flash"]
+    assert base.index is not None
+    assert base.kimi_delta is not None
+    shape = replace(
+        base,
+        hidden=1280,
+        index=replace(base.index, pool=16),
+        kimi_delta=replace(base.kimi_delta, lower_bound=0.0),
+        stream=StreamSpec(num_rows=3, rounds=1, eps=1e-3),
+    )
+    model = write_tiny_model(tmp_path_factory.mktemp("wide"), arch="glm53flash", quant="f32", overrides=shape)
+    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), chunk_size, isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)

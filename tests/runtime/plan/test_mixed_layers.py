@@ -18,7 +18,7 @@ from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC
-from devkit.models.specs.glm import GLM52_SPEC
+from devkit.models.specs.glm import GLM52_SPEC, GLM53_FLASH_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_XS_SPEC
@@ -96,6 +96,12 @@ def test_a_gpu_supports_windows_gates_scaled_queries_and_recurrent_state(spec: M
 def test_a_gpu_refuses_kimi_delta_attention_which_was_not_tested_on_one() -> None:
     refusal = why_not_on_gpu(KIMI_LINEAR_48B_SPEC)
     assert refusal == "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
+
+
+def test_a_gpu_refuses_hyper_connections() -> None:
+    refusal = why_not_on_gpu(GLM53_FLASH_SPEC)
+    assert refusal is not None
+    assert refusal.startswith("its residual stream has several rows (hyper-connections), which no GPU supports yet")
 
 
 def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention() -> None:

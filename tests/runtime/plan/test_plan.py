@@ -34,7 +34,14 @@ from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model, write_model
 from devkit.models.specs.deepseek import V3_SPEC, V32_671B_SPEC, V32_SPEC
-from devkit.models.specs.glm import GLM5_SPEC, GLM45_AIR_SPEC, GLM46_SPEC, GLM47_FLASH_SPEC, GLM52_SPEC
+from devkit.models.specs.glm import (
+    GLM5_SPEC,
+    GLM45_AIR_SPEC,
+    GLM46_SPEC,
+    GLM47_FLASH_SPEC,
+    GLM52_SPEC,
+    GLM53_FLASH_SPEC,
+)
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from devkit.models.specs.hunyuan import HUNYUAN3_SPEC
 from devkit.models.specs.kimi import K2_SPEC, KIMI_LINEAR_48B_SPEC
@@ -92,6 +99,7 @@ def use(plan: MemoryPlan, name: str) -> int:
         ("qwen3next", "split", "q4_k_m"),
         ("qwen35", "split", "q8_0"),
         ("kimilinear", "split", "q4_k_m"),
+        ("glm53flash", "split", "q4_k_m"),
     ],
 )
 def test_the_plan_matches_the_memory_of_the_loaded_model(
@@ -105,7 +113,9 @@ def test_the_plan_matches_the_memory_of_the_loaded_model(
     numbers = replace(NUMBERS, isa=isa, threads_per_node=(1,) * num_nodes)
     plan = make_plan(gguf, spec, numbers, ROOMY)
 
-    vectors = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1 or "conv1d" in info.name)
+    vectors = sum(
+        gguf.tensors[name].num_bytes for name, tensor in expected_tensors(spec).items() if not tensor.is_packed
+    )
     # A tensor that two matrices share is counted once.
     places = {place for ranges in (*loaded.experts.values(), loaded.others) for place in ranges}
     assert use(plan, "weights") - vectors == sum(size for _, size in places)
@@ -136,6 +146,7 @@ def test_the_plan_matches_the_memory_of_the_loaded_model(
         (MISTRAL_LARGE3_SPEC, 672.9e9, 2 * 70_272),
         (MISTRAL_SMALL4_SPEC, 118.6e9, 2 * 23_040),
         (KIMI_LINEAR_48B_SPEC, 49.12e9, 2 * 8_064),
+        (GLM53_FLASH_SPEC, 313.3e9, 2 * 11_968),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

@@ -34,6 +34,7 @@ from devkit.long import if_long
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import write_hollow_model
 from devkit.models.quant_recipes import q4_k_m_types
+from devkit.models.specs.glm import GLM53_FLASH_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC, QWEN35_35B_SPEC, QWEN35_122B_SPEC, QWEN35_397B_SPEC
 
@@ -57,6 +58,7 @@ NUM_EXPERTS, VOCAB_SIZE = 16, 1024
         (QWEN35_122B_SPEC, 74e9),
         (QWEN35_397B_SPEC, 241e9),
         (KIMI_LINEAR_48B_SPEC, 30e9),
+        (GLM53_FLASH_SPEC, 188.8e9),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

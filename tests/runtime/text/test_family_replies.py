@@ -19,6 +19,12 @@ FLASH = """[gMASK]<sop>
 {%- for m in messages %}{{ '<|user|>' + m.content }}{% endfor %}
 {{- '<|assistant|>' }}{{ '</think>' if enable_thinking is defined and not enable_thinking else '<think>' }}
 """
+GLM53 = """[gMASK]<sop>
+{%- set effort = reasoning_effort if reasoning_effort is defined and reasoning_effort in ['low', 'high'] else 'max' -%}
+<|system|>Reasoning Effort: {{ effort | capitalize }}
+{%- for m in messages %}{{ '<|user|>' + m.content }}{% endfor %}
+{{- '<|assistant|><think>' }}
+"""
 
 SMALL4 = source_of(RELEASES["mistral-small-4"][1])
 V32 = source_of(RELEASES["deepseek-v3.2"][1])
@@ -52,6 +58,9 @@ def start(family: str, template: str, **options: Any) -> Start:
         ("kimi", K25, {"thinking": False}, Start.CONTENT),
         ("glm", FLASH, {}, Start.REASONING),
         ("glm", FLASH, {"enable_thinking": False}, Start.CONTENT),
+        ("glm", GLM53, {}, Start.REASONING),
+        ("glm", GLM53, {"reasoning_effort": "low"}, Start.REASONING),
+        ("glm", GLM53, {"enable_thinking": False}, Start.REASONING),
         ("deepseek32", V32, {}, Start.CONTENT),
         ("deepseek32", V32, {"thinking": True}, Start.REASONING),
         ("deepseek32", V32, {"thinking": False}, Start.CONTENT),
@@ -73,6 +82,14 @@ def start(family: str, template: str, **options: Any) -> Start:
 )
 def test_the_switch_decides(family: str, template: str, options: dict[str, Any], expected: Start) -> None:
     assert start(family, template, **options) is expected
+
+
+@pytest.mark.parametrize(("effort", "shown"), [(None, "Max"), ("low", "Low"), ("high", "High"), ("medium", "Max")])
+def test_the_effort_reaches_the_template_of_a_file(effort: str | None, shown: str) -> None:
+    text = load_text(None, byte_metadata("glm4") | {"tokenizer.chat_template": GLM53}, "m.gguf")
+    options = {} if effort is None else {"reasoning_effort": effort}
+    prompt = text.require_template().render([{"role": "user", "content": "U"}], options=options)
+    assert f"<|system|>Reasoning Effort: {shown}<|user|>U<|assistant|><think>" in prompt
 
 
 def test_k2_thinking_reasons_first_unless_disabled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ class KimiDeltaSpec:
     """Width of a head's query, key and value, and the rank of the products that give decays and gates."""
     conv_taps: int
     """Tokens that a convolution sees, its own the last."""
+    lower_bound: float = 0.0
+    """Below 0: the logarithm of a decay is the bound times a sigmoid; 0: minus a softplus, without a bound."""
 
     @property
     def width(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ballast.model.layers.plane import INDEX_KEYS, Plane
+from ballast.model.layers.plane import INDEX_KEYS, Plane, State
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.layers.tensor import HeadRows, Tensor, bias, matrix, norm
 
@@ -21,11 +21,19 @@ class IndexSpec:
     key_dim: int
     """Width of a head's query and of a token's one key, whose first rope.dim entries are rotated."""
     top_k: int
-    """Positions that a token attends to, at most."""
+    """Positions that are selected for a token, at most."""
     pairs_apart: bool
     """Whether i and i + rope.dim / 2 are rotated together, else 2i and 2i + 1."""
     has_indexer: bool
     """Whether the layer has an indexer. Otherwise it uses the selection of the nearest layer below that has one."""
+    pool: int = 1
+    """Neighbouring tokens, counted from the first one, that share a key and are selected together. With more than 1, a
+    token also attends to those of its own pool if that is incomplete."""
+
+    @property
+    def most_chosen(self) -> int:
+        """Positions that a token attends to, at most, with those of its own pool."""
+        return self.top_k + self.pool - 1
 
     def tensors(self, hidden: int, q_lora_rank: int) -> tuple[Tensor, ...]:
         if not self.has_indexer:
@@ -45,6 +53,16 @@ class IndexSpec:
             ),
             norm("index_key_norm", "indexer.k_norm", self.key_dim, f"{module}.k_norm", **key_norm),
             bias("index_key_shift", "indexer.k_norm", self.key_dim, f"{module}.k_norm", **key_norm),
+            *(self._pool_tensors(hidden, module) if self.pool > 1 else ()),
+        )
+
+    def _pool_tensors(self, hidden: int, module: str) -> tuple[Tensor, ...]:
+        """Of the weights with which the keys of a pool's tokens are averaged."""
+        own: dict[str, Any] = {"classes": ("{family}Indexer",), "is_exact": True, "must_be_finite": True}
+        stem = "indexer_compressor"
+        return (
+            matrix("index_pool_gate", f"{stem}_gate", (self.key_dim, hidden), module, **own),
+            matrix("index_pool_offset", f"{stem}_ape", (self.pool, self.key_dim), module, is_flat=True, **own),
         )
 
 
@@ -85,7 +103,14 @@ class LatentSpec:
         latent = Plane("latent", self.latent_dim, num_short=rank, scale_width=min(LATENTS_PER_SCALE, rank))
         if self.index is None or not self.index.has_indexer:
             return (latent,)
-        return (latent, Plane(INDEX_KEYS, self.index.key_dim))
+        return (latent, Plane(INDEX_KEYS, self.index.key_dim // self.index.pool))
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """What the layer keeps of a sequence: keys and gates of its last, incomplete pool."""
+        if self.index is None or not self.index.has_indexer or self.index.pool == 1:
+            return ()
+        return (State("incomplete pool", (self.index.pool - 1) * 2 * self.index.key_dim),)
 
     @property
     def modules(self) -> dict[str, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from ballast.model.layers.feed_forward import ExpertsSpec, FeedForward
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.stream import StreamSpec
 from ballast.model.layers.tensor import Tensor, norm
 
 AttentionMixer = LatentSpec | GroupedSpec
@@ -26,6 +27,8 @@ class LayerSpec:
 
     mixer: Mixer
     feed_forward: FeedForward
+    stream: StreamSpec | None = None
+    """The hyper-connections around mixer and feed-forward; None: what they give is added to the residual stream."""
 
     @property
     def experts(self) -> ExpertsSpec | None:
@@ -39,4 +42,5 @@ class LayerSpec:
             *self.mixer.tensors(hidden),
             norm("ffn_norm", ffn_norm, hidden, "post_attention_layernorm"),
             *self.feed_forward.tensors(hidden),
+            *(self.stream.tensors(hidden, "attention") + self.stream.tensors(hidden, "ffn") if self.stream else ()),
         )

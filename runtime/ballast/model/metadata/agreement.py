@@ -167,7 +167,7 @@ def _gating(mixer: GroupedSpec) -> str | None:
 
 def _indexer(keys: Keys, spec: ModelSpec, config: HfConfig) -> list[tuple[str, object, object]]:
     by_layer = [layer.mixer.index if isinstance(layer.mixer, LatentSpec) else None for layer in spec.layers]
-    first = by_layer[0]
+    first = next((index for index in by_layer if index is not None), None)
     if first is None:
         return []
     pairs: list[tuple[str, object, object]] = [
@@ -175,6 +175,7 @@ def _indexer(keys: Keys, spec: ModelSpec, config: HfConfig) -> list[tuple[str, o
         ("index_head_dim", first.key_dim, config.index_head_dim),
         # The spec has no more than the context.
         ("index_topk", keys.whole("attention.indexer.top_k"), config.index_topk),
+        ("index_kpool", first.pool, config.index_kpool),
     ]
     types = config.indexer_types
     if types is None:
@@ -182,8 +183,8 @@ def _indexer(keys: Keys, spec: ModelSpec, config: HfConfig) -> list[tuple[str, o
     # Those of layers that predict further tokens may follow.
     pairs.append(("the length of indexer_types", spec.num_layers, min(len(types), spec.num_layers)))
     for layer, (index, configured) in enumerate(zip(by_layer, types, strict=False)):
-        has_one = index is not None and index.has_indexer
-        pairs.append((f"indexer_types of layer {layer}", "full" if has_one else "shared", configured))
+        if index is not None:  # of recurrent layers the type says nothing
+            pairs.append((f"indexer_types of layer {layer}", "full" if index.has_indexer else "shared", configured))
     return pairs
 
 

@@ -19,6 +19,7 @@ from ballast.model.metadata.settings import Settings
 from ballast.model.metadata.value_scale import read_value_scale
 from ballast.model.tensors import ROPE_FACTORS
 
+_POOLS = (2, 4, 8, 16)
 _MAX_INDEX_HEADS = 1024
 """Far above any model's. Bounds what a step allocates."""
 
@@ -65,7 +66,7 @@ def read_mixers(settings: Settings, layers: Layers, widths: Widths, rope: RopeSp
 
 def _latent_dims(keys: Keys, first: int) -> LatentDims:
     """`first`: the first layer with attention."""
-    rope_dim = keys.whole("rope.dimension_count")
+    rope_dim = keys.whole("rope.dimension_count", minimum=1 if keys.architecture.rotates else 0)
     # Files of the split layout describe the latent in key_length and the heads in key_length_mla.
     head_dim = keys.whole(keys.first("attention.key_length_mla", "attention.key_length"))
     if head_dim <= rope_dim or rope_dim % 2:
@@ -98,14 +99,34 @@ def _read_latent(keys: Keys, layers: Layers, widths: Widths, rope: RopeSpec, fir
     if keys.architecture.index_pairs is None:
         yield from [mixer] * layers.num_layers
         return
-    index = _read_index(keys, dims.rope_dim, dims.q_lora_rank)
+    index = _read_index(keys, dims.rope_dim, dims.q_lora_rank, first)
+    if keys.architecture.pools_index_keys:
+        yield from [replace(mixer, index=replace(index, pool=_read_pool(keys, index)))] * layers.num_layers
+        return
     for has_indexer in _indexed_layers(keys, layers.num_layers):
         yield replace(mixer, index=replace(index, has_indexer=has_indexer))
 
 
-def _read_index(keys: Keys, rope_dim: int, q_lora_rank: int | None) -> IndexSpec:
+def _read_pool(keys: Keys, index: IndexSpec) -> int:
+    """Tokens that share an index key, in files all of whose layers with attention have an indexer."""
+    key = "attention.indexer.kpool"
+    pool = keys.whole(key)
+    if pool not in _POOLS:
+        raise keys.wrong(key, f"one of {', '.join(map(str, _POOLS))}, which divide a block of the cache")
+    for other, value in (("key_length", index.key_dim), ("top_k", index.top_k)):
+        if value % pool:
+            raise keys.wrong(f"attention.indexer.{other}", f"a multiple of {pool}, the tokens that share a key")
+    if keys.get("attention.indexer.kpool_select_tail") is False:
+        raise keys.wrong("attention.indexer.kpool_select_tail", "true, because a token's own pool is otherwise hidden")
+    types = keys.get("attention.indexer.types")
+    if types is not None and not (isinstance(types, list) and all(each in (0, 1) and each for each in types)):
+        raise keys.wrong("attention.indexer.types", "true for each layer; shared selections of pools are not supported")
+    return pool
+
+
+def _read_index(keys: Keys, rope_dim: int, q_lora_rank: int | None, first: int) -> IndexSpec:
     if q_lora_rank is None:
-        raise keys.refuse("blk.0.attn_q_a.weight is missing; the indexer computes its queries from its results")
+        raise keys.refuse(f"blk.{first}.attn_q_a.weight is missing; the indexer computes its queries from its results")
     key_dim = keys.whole("attention.indexer.key_length")
     if key_dim < rope_dim:
         raise keys.refuse(

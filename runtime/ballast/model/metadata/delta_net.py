@@ -8,7 +8,7 @@ from ballast.errors import shown
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.layer import RecurrentMixer
-from ballast.model.metadata.keys import Keys, is_whole
+from ballast.model.metadata.keys import Keys, is_number, is_whole
 
 _LAYERS_KEY, _INTERVAL_KEY = "attention.recurrent_layers", "full_attention_interval"
 _HEADS_KEY = "attention.head_count_kv"
@@ -19,6 +19,7 @@ _USUAL_INTERVAL = 4
 _MAX_HEADS = 1024
 _MAX_WIDTH = 512
 _MAX_TAPS = 16
+_MAX_BOUND = 80.0
 # Far above any model's. They bound what a state takes.
 _WIDTH_MULTIPLE = 32
 """Widths of heads are multiples of it; the kernels compute as many columns of a state together."""
@@ -87,16 +88,27 @@ def read_delta_net(keys: Keys, is_recurrent: Sequence[bool]) -> DeltaNetSpec:
 
 def read_kimi_delta(keys: Keys, is_recurrent: Sequence[bool], num_heads: int) -> KimiDeltaSpec:
     """The recurrent layers' of Kimi Linear; `is_recurrent`: of each layer. Raises ModelError as `read_delta_net`."""
-    if keys.get(_BOUND_KEY) is not None:
+    if keys.get(_BOUND_KEY) is not None and not keys.architecture.bounds_decays:
         raise keys.refuse(f"{keys.full(_BOUND_KEY)}={shown(keys.get(_BOUND_KEY))}: bounded decays are not supported")
     if num_heads > _MAX_HEADS:
         raise keys.wrong("attention.head_count", f"a whole number, at least 1 and at most {_MAX_HEADS}")
     width = _bounded(keys, "kda.head_dim", _MAX_WIDTH)
     if width % _WIDTH_MULTIPLE:
         raise keys.wrong("kda.head_dim", f"a multiple of {_WIDTH_MULTIPLE}")
-    mixer = KimiDeltaSpec(num_heads, width, _bounded(keys, "ssm.conv_kernel", _MAX_TAPS, minimum=2))
+    taps = _bounded(keys, "ssm.conv_kernel", _MAX_TAPS, minimum=2)
+    mixer = KimiDeltaSpec(num_heads, width, taps, _lower_bound(keys))
     _check_state(keys, mixer, sum(is_recurrent), f"{keys.full('kda.head_dim')}={width}")
     return mixer
+
+
+def _lower_bound(keys: Keys) -> float:
+    """Of the logarithms of decays; 0 for none."""
+    bound = keys.get(_BOUND_KEY)
+    if bound is None:
+        return 0.0
+    if not is_number(bound) or not -_MAX_BOUND <= bound < 0:
+        raise keys.wrong(_BOUND_KEY, f"a number below 0, at least {-_MAX_BOUND:g}")
+    return float(bound)
 
 
 def _check_state(keys: Keys, mixer: RecurrentMixer, num_layers: int, named: str) -> None:

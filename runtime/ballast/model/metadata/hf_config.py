@@ -97,6 +97,7 @@ class HfConfig(BaseModel):
     index_n_heads: Whole | None = None
     index_head_dim: Whole | None = None
     index_topk: Whole | None = None
+    index_kpool: Whole | None = None
     indexer_types: list[str] | None = None
     """For each layer "full", or "shared" where it takes the choice of one below."""
     n_routed_experts: Whole | None = None

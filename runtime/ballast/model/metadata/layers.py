@@ -84,7 +84,10 @@ def read_feed_forwards(keys: Keys, layers: Layers, widths: Widths, routing: Rout
         has_biases=keys.architecture.expert_biases,
     )
     units = _units(keys, "swiglu_clamp_exp", layers.num_layers)
-    shared_units = _units(keys, "swiglu_clamp_shexp", layers.num_layers)
+    shared_key = "swiglu_clamp_shexp"
+    if keys.architecture.limits_inputs:
+        shared_key = keys.first(shared_key, "swiglu_clamp_exp")
+    shared_units = _units(keys, shared_key, layers.num_layers)
     return tuple(
         DenseSpec(widths.ffn_dim, shared)
         if layer < layers.num_dense_layers
@@ -102,7 +105,8 @@ def _units(keys: Keys, key: str, num_layers: int) -> tuple[ClampedSilu | None, .
     by_layer = limits if isinstance(limits, list) else [limits] * num_layers
     if len(by_layer) < num_layers or not all(map(_is_limit, by_layer[:num_layers])):
         raise keys.wrong(key, f"a number, at least 0, for each of {num_layers} layers")
-    return tuple(ClampedSilu(float(limit)) if limit else None for limit in by_layer[:num_layers])
+    on_inputs = keys.architecture.limits_inputs
+    return tuple(ClampedSilu(float(limit), on_inputs) if limit else None for limit in by_layer[:num_layers])
 
 
 def _is_limit(value: object) -> bool:

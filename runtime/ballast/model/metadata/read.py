@@ -22,6 +22,7 @@ from ballast.model.metadata.layers import read_feed_forwards, read_layers, read_
 from ballast.model.metadata.positions import read_rope
 from ballast.model.metadata.routing import read_routing
 from ballast.model.metadata.settings import Settings
+from ballast.model.metadata.stream import read_stream
 from ballast.model.spec import ModelSpec
 from ballast.weights.file_kind import OTHER_KINDS, VOCABULARY, other_type
 from ballast.weights.gguf import GgufModel
@@ -40,7 +41,6 @@ _LOOK_ALIKES = {
     "deepseek4": "DeepSeek V4, another architecture than V3",
     "qwen35": "a dense Qwen3.5, not a mixture of experts",
     "qwen3vlmoe": "Qwen3-VL, which sees images",
-    "glm5-next": "GLM-5.3-Flash, most of whose layers have linear attention, neither GLM-5.3 nor GLM-4.7-Flash",
     "kimi-k3": "Kimi K3, another architecture than K2",
     "bailingmoe": "Ling (Bailing MoE), not DeepSeek",
     "bailingmoe2": "Ling 2.0 or Ring 2.0, not DeepSeek",
@@ -76,14 +76,17 @@ def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
     dimensions = dimensions_of(keys, layers, widths)
     settings = Settings(keys, config, () if dimensions is None else matching_models(dimensions, keys))
     mixers = read_mixers(settings, layers, widths, read_rope(settings))
-    routing = read_routing(settings, layers, widths)
+    routing, stream = read_routing(settings, layers, widths), read_stream(keys)
     spec = ModelSpec(
         name=_name(keys),
         architecture=keys.architecture,
         vocab_size=read_vocab_size(keys),
         context_length=keys.whole("context_length"),
         hidden=widths.hidden,
-        layers=tuple(map(LayerSpec, mixers, read_feed_forwards(keys, layers, widths, routing))),
+        layers=tuple(
+            LayerSpec(mixer, feed_forward, stream)
+            for mixer, feed_forward in zip(mixers, read_feed_forwards(keys, layers, widths, routing), strict=True)
+        ),
         rms_eps=keys.number("attention.layer_norm_rms_epsilon", above=1e-30, most=1.0),
         tied_output=not keys.has_tensor("output.weight"),
     )

@@ -461,7 +461,6 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
         ({"architecture": "hunyuan-dense"}, "a dense Hunyuan, not Hunyuan 3; supported are"),
         ({"architecture": "minimax-m3"}, "MiniMax-M3, whose attention is sparse by blocks, not MiniMax-M2; supported"),
         ({"architecture": "minimax-text-01"}, "a relative of minimax, which is MiniMax-Text-01 or M1, .*; supported"),
-        ({"architecture": "glm5-next"}, "GLM-5.3-Flash, .*, neither GLM-5.3 nor GLM-4.7-Flash; supported are"),
         ({"architecture": "gptoss"}, "gpt-oss as Ollama converts it, with other names of tensors .*; supported are"),
         ({"architecture": "mistral3"}, "a dense Ministral 3 or Mistral Small 3, .*; supported are"),
         ({"architecture": "afmoe"}, "Trinity .*; supported are"),

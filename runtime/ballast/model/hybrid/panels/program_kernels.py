@@ -85,7 +85,7 @@ def unit_of(gate, up, alpha, limit, UNIT: tl.constexpr):
             value = gated(bounded + 1.0, clamped * alpha) / alpha
         else:
             share = gated(1.0, gate)
-            value = tl.where(share > limit, limit, share) * bounded
+            value = tl.where(share > alpha, alpha, share) * bounded
     return value
 
 

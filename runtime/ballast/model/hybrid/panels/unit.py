@@ -17,10 +17,11 @@ SILU, CLAMPED_SWIGLU, CLAMPED_SILU = range(3)
 
 
 def kernel_unit(unit: Unit | None) -> tuple[int, float, float]:
-    """The unit, its alpha and its limit for kernels; numbers that a unit does not have are 1."""
+    """The unit, its alpha, or the limit of a clamped silu's gate, and its limit for kernels; numbers that a unit does
+    not have are 1."""
     if isinstance(unit, ClampedSwiglu):
         return CLAMPED_SWIGLU, unit.alpha, unit.limit
-    return (SILU, 1.0, 1.0) if unit is None else (CLAMPED_SILU, 1.0, unit.limit)
+    return (SILU, 1.0, 1.0) if unit is None else (CLAMPED_SILU, unit.gate_limit, unit.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,9 @@ class HostUnit:
         """Those of rows first_row … first_row + num_rows - 1 of gate and up. The arguments are `kernels.Experts`'s."""
         unit: Unit | None = None
         if clamped:
-            alpha, limit = clamped
+            alpha, limit, *gate_limit = clamped
             assert limit is not None
-            unit = ClampedSilu(limit) if alpha is None else ClampedSwiglu(alpha, limit)
+            unit = ClampedSilu(limit, gate_limit != [limit]) if alpha is None else ClampedSwiglu(alpha, limit)
         if biases is None:
             return HostUnit(unit)
         gate, up, down = biases

@@ -1,0 +1,22 @@
+"""The hyper-connections of files whose residual stream has several rows per token."""
+
+from __future__ import annotations
+
+from ballast.model.layers.stream import StreamSpec
+from ballast.model.metadata.keys import Keys
+
+_MAX_ROWS = 8
+_MAX_ROUNDS = 1000
+# Far above any model's. They bound what a step allocates and computes.
+
+
+def read_stream(keys: Keys) -> StreamSpec | None:
+    """None for a plain residual stream. Raises ModelError for a key that is missing, senseless or absurd."""
+    if not keys.architecture.hyper_connections:
+        return None
+    num_rows, rounds = keys.whole("hyper_connection.count"), keys.whole("hyper_connection.sinkhorn_iterations")
+    if not 2 <= num_rows <= _MAX_ROWS:
+        raise keys.wrong("hyper_connection.count", f"a whole number, at least 2 and at most {_MAX_ROWS}")
+    if rounds > _MAX_ROUNDS:
+        raise keys.wrong("hyper_connection.sinkhorn_iterations", f"a whole number, at most {_MAX_ROUNDS}")
+    return StreamSpec(num_rows, rounds, keys.number("hyper_connection.epsilon", above=0.0, most=0.1))

@@ -17,7 +17,12 @@ OF_ONE_DEVICE = (
             *("attention/", "compiling/", "graphs/", "layers/", "panels/", "platforms/", "pointwise/", "sparse/"),
             *("backend.py", "backends.py", "cuda_backend.py", "device.py", "device_errors.py", "device_tensors.py"),
             *("linear.py", "step.py", "startup/"),
-            *("copies/device_blocks.py", "experts/device_layers.py", "experts/self_check.py"),
+            *(
+                "copies/device_blocks.py",
+                "experts/device_layers.py",
+                "experts/expert_cache.py",
+                "experts/self_check.py",
+            ),
             *("handoff/transport.py", "streaming/streamed_experts.py", "streaming/host_memory.py"),
         )
     ),

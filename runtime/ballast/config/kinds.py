@@ -64,12 +64,10 @@ def share() -> Kind:
 
 
 def on_off() -> Kind:
-    """On or off; the word "auto" stands for None."""
-    values = {"auto": None, "on": True, "off": False}
+    """On or off."""
+    values = {"on": True, "off": False}
     names = {value: name for name, value in values.items()}
-    return Kind(
-        "auto, on or off", "auto|on|off", values.__getitem__, lambda value: value in names, show=names.__getitem__
-    )
+    return Kind("on or off", "on|off", values.__getitem__, lambda value: value in names, show=names.__getitem__)
 
 
 def fraction() -> Kind:

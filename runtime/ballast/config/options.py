@@ -238,10 +238,10 @@ class MachineConfig(_Section):
         whole(0, auto=True),
         "routed experts, over all layers, that the GPU's memory holds and the GPU computes; auto: as many as fit",
     )
-    gpu_experts_update: bool | None = option(
-        None,
+    gpu_experts_update: bool = option(
+        False,
         on_off(),
-        "whether these experts follow use; auto: if at most half of all fit",
+        "on: experts that are used more replace others in the GPU's memory",
     )
     expert_profile: Path | None = option(
         None,

@@ -288,7 +288,7 @@ def _gpu_expert_options(
     uses, num_experts = None, spec.routing.num_experts
     if machine.expert_profile is not None:
         uses = read_profile(machine.expert_profile, gguf, spec.name, len(spec.routed_layers), num_experts).uses
-    elif machine.gpu_experts_update is not False and machine.measurements == "kept" and described == THIS_MACHINE:
+    elif machine.gpu_experts_update and machine.measurements == "kept" and described == THIS_MACHINE:
         uses = read_kept_uses(gguf, spec.name, len(spec.routed_layers), num_experts)
     return GpuExpertOptions(
         machine.gpu_experts, uses, machine.pcie_share, machine.gpu_experts_update, pcie=described.pcie

@@ -17,9 +17,6 @@ from ballast.moe.gpu_experts import GpuExperts, choose_gpu_experts
 UNSPENT_BYTES = 1 << 30
 """GPU memory that stays free if the number of experts is "auto"."""
 
-MAX_UPDATED_SHARE = 0.5
-"""Largest fraction of the experts in GPU memory for which they follow use by default. With more, whole
-layers, which need nothing from the CPU, gain as much."""
 _PCIE_BYTES_PER_S = 20e9
 """Rate at which a kernel reads across PCIe 4.0 with 16 lanes."""
 _THREAD_BYTES_PER_S = 7.5e9
@@ -37,8 +34,8 @@ class GpuExpertOptions:
     """[routed layers, E]: how often each was selected; None: all count the same."""
     pcie_share: float | None = 0.0
     """Fraction of a decode step's experts in host memory that the GPU reads; None: as measured at start."""
-    updates: bool | None = False
-    """Whether experts that are used more replace others in the GPU's memory; None: if that is expected to be faster."""
+    updates: bool = False
+    """Whether experts that are used more replace others in the GPU's memory."""
     pcie: float | None = None
     """Bytes per second of copies across PCIe, if described; None: a typical rate."""
 
@@ -84,7 +81,7 @@ def plan_gpu_experts(
         most=expert_options.most,
         always=always,
         never=never,
-        spreads=expert_options.updates is True,
+        spreads=expert_options.updates,
     )
     num_bytes = sum(len(ids) * size for ids, size in zip(experts, expert_bytes, strict=True))
     fixed_bytes = sum(layer_bytes[layer] for layer in always) if is_auto else num_bytes

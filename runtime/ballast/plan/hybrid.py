@@ -28,7 +28,6 @@ from ballast.plan.device import (
 )
 from ballast.plan.device_layers import DeviceLayers
 from ballast.plan.gpu_experts import (
-    MAX_UPDATED_SHARE,
     GpuExpertOptions,
     GpuExpertPlan,
     estimated_share,
@@ -57,28 +56,6 @@ def make_hybrid_plan(
 ) -> MemoryPlan:
     """As `host.make_plan`, for a model whose routed experts run on the CPU and the rest on GPUs. `ranges`: the layers
     of each device, in order; None: there is one device, which has all. Pure."""
-    given = gguf, spec, numbers, memory, devices
-    more = folder, placement, ranges
-    if expert_options.updates is not None:
-        return _make(*given, expert_options, *more)
-    plan = _make(*given, replace(expert_options, updates=True), *more)
-    num_experts = spec.routing.num_experts * len(spec.routed_layers)
-    if plan.fits and sum(map(len, plan.gpu_experts)) <= MAX_UPDATED_SHARE * num_experts:
-        return plan
-    return _make(*given, replace(expert_options, updates=False), *more)
-
-
-def _make(
-    gguf: GgufModel,
-    spec: ModelSpec,
-    numbers: Numbers,
-    memory: Memory,
-    devices: Sequence[DeviceMemory],
-    expert_options: GpuExpertOptions,
-    folder: PackedFolder | None,
-    placement: Placement,
-    ranges: Sequence[range] | None,
-) -> MemoryPlan:
     ranges = [range(spec.num_layers)] if ranges is None else ranges
     owners = [DeviceLayers(spec, layers) for layers in ranges]
     tensors = used_tensors(spec)
@@ -182,7 +159,7 @@ def _gpu_plan(
         tuple(each.plan(streams=streams or (numbers.streams_experts and each.can_shrink)) for each in found),
         estimate(spec, streamed, numbers.isa, num_threads, expert_options.pcie, len(devices)) if streams else None,
         experts,
-        bool(expert_options.updates) and any(0 < len(ids) < spec.routing.num_experts for ids in experts),
+        expert_options.updates and any(0 < len(ids) < spec.routing.num_experts for ids in experts),
         expert_options.uses,
         share if has_host_experts else 0.0,
         pcie_share_is_set=expert_options.pcie_share is not None,

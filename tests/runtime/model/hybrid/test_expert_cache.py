@@ -13,6 +13,8 @@ import torch
 from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
+from ballast.errors import EngineDeadError
+from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.experts import expert_cache
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import MAX_COUNTED_TOKENS, DeviceExperts, DividedExperts
@@ -47,7 +49,7 @@ class Stream:
         pass
 
     def synchronize(self) -> None:
-        pass
+        assert self.is_done, "this would wait forever"
 
 
 class Event:
@@ -200,6 +202,15 @@ def test_the_copies_during_a_step_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         setting.step(EVERYONE)
         tables.append(setting.table()[0])
     assert tables == [[-1, 1, -1, -1, -1, -1], [-1, -1, -1, -1, 0, -1], [-1, -1, -1, -1, 0, 1]]
+
+
+def test_a_copy_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting(monkeypatch)
+    setting.experts.wait_for_moves()
+    setting.platform.copies.is_done = False
+    monkeypatch.setattr(device_wait, "LIMIT_S", 0.01)
+    with pytest.raises(EngineDeadError, match=r"for 0\.01 s"):
+        setting.experts.wait_for_moves()
 
 
 def test_padding_and_long_steps_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

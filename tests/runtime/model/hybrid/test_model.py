@@ -350,8 +350,8 @@ def test_logits_agree_while_experts_move(
     pair = Pair(as_served(file, "cpu"), hybrid)
     for _ in range(3):
         if hybrid.streamed is not None:  # what a pass does not copy must not be used
-            [streaming] = hybrid.streamed._devices
-            streaming._buffers.fill_(0xFF)
+            [part] = hybrid.streamed._parts
+            part.experts._buffers.fill_(0xFF)
         run_requests(pair)
     run_long_prompts(pair, SETTINGS)
     run_requests(pair)

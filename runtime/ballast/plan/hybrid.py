@@ -131,10 +131,12 @@ def _gpu_plan(
 
     def planned(*, streams: bool) -> list[_DeviceUses]:
         found: list[_DeviceUses] = []
-        for memory, own in devices:
-            # An earlier device has some of the experts whose number is set.
-            taken = sum(each.gpu_experts.num_experts for each in found)
-            most = None if expert_options.most is None else max(0, expert_options.most - taken)
+        for number, (memory, own) in enumerate(devices):
+            most = expert_options.most
+            if most is not None:  # each device has the same fraction of the experts of its layers
+                left = most - sum(each.gpu_experts.num_experts for each in found)
+                num_layers = [len(each.routed) for _, each in devices[number:]]
+                most = max(0, left) * num_layers[0] // max(1, sum(num_layers))
             options = replace(expert_options, most=most)
             found.append(
                 _device_uses(memory, own, sizes, placement, replace(numbers, streams_experts=streams), options)

@@ -154,9 +154,14 @@ def _gpu_plan(
         for of_layer in zip(*(each.gpu_experts.experts for each in found), strict=True)
     )
     share = estimated_share(num_threads) if expert_options.pcie_share is None else expert_options.pcie_share
-    whole = whole_modules(spec, experts)
     tensors = used_tensors(spec)
-    streamed = {name: size for name, size in sizes.items() if tensors[name].module not in whole}
+    num_experts = spec.routing.num_experts
+    in_host = {
+        expert_module(layer): num_experts - len(ids) for layer, ids in zip(spec.routed_layers, experts, strict=True)
+    }
+    streamed = {  # a pass copies no expert that is in GPU memory
+        name: size * in_host.get(tensors[name].module, num_experts) // num_experts for name, size in sizes.items()
+    }
     return GpuPlan(
         tuple(each.plan(streams=streams or (numbers.streams_experts and each.can_shrink)) for each in found),
         estimate(spec, streamed, numbers.isa, num_threads, expert_options.pcie, len(devices)) if streams else None,

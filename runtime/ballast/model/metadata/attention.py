@@ -74,6 +74,8 @@ def _latent_dims(keys: Keys, first: int) -> LatentDims:
             f"heads of {head_dim} with {rope_dim} rotated dimensions; "
             "expected an even number of rotated dimensions, fewer than the head has"
         )
+    if rope_dim and keys.architecture.index_pairs is not None and not keys.architecture.rotates:
+        raise keys.wrong("rope.dimension_count", "0, because positions rotate neither attention nor its indexer")
     return LatentDims(
         q_lora_rank=_q_lora_rank(keys, first),
         kv_lora_rank=keys.whole("attention.kv_lora_rank"),

@@ -113,6 +113,7 @@ def test_placement_rules_find_hyper_connections_and_the_indexer() -> None:
         ({"attention__indexer__top_k": 6}, "top_k=6; expected a multiple of 4"),
         ({"attention__indexer__kpool_select_tail": False}, "select_tail=False; expected true"),
         ({"attention__indexer__types": [True, True, True, False]}, "shared selections of pools are not supported"),
+        ({"rope__dimension_count": 16}, "rope.dimension_count=16; expected 0, because positions rotate neither"),
         ({"hyper_connection__count": None}, "hyper_connection.count is missing"),
         ({"hyper_connection__count": 1}, "count=1; expected a whole number, at least 2 and at most 8"),
         ({"hyper_connection__count": 9}, "count=9; expected a whole number, at least 2 and at most 8"),

@@ -184,9 +184,10 @@ def test_passes_copy_no_expert_that_is_in_gpu_memory(r1: GgufModel) -> None:
     devices, memory = [DeviceMemory("cuda:0", 900 * GIB, "the limit")], Memory(1024 * GIB, 1024 * GIB, None)
 
     def pass_bytes(options: GpuExpertOptions) -> int:
-        streaming = make_hybrid_plan(r1, R1_SPEC, numbers, memory, devices, options).streaming
-        assert streaming is not None
-        return streaming.pass_bytes
+        gpus = make_hybrid_plan(r1, R1_SPEC, numbers, memory, devices, options).gpus
+        assert gpus is not None
+        assert gpus.streaming is not None
+        return gpus.streaming.pass_bytes
 
     whole = pass_bytes(GpuExpertOptions(0))
     for updates in (False, True):  # whole layers, and some experts of each

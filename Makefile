@@ -40,7 +40,8 @@ browser: ## a Chromium for the tests of the chat page
 prometheus: ## Prometheus and promtool for the tests of dashboards and alerts
 	@tools/prometheus.sh > /dev/null
 
-# The kernels for AVX-512 are those for AVX2 with wider vectors; to compile them too takes two minutes (`make sanitize`).
+# To compile the kernels for AVX-512 and AMX as well takes two minutes: `make sanitize` does, and test-older-cpus runs them
+# without sanitizers.
 test-cpp: setup ## C++ unit tests under ASan and UBSan, with the reference and AVX2 kernels
 	@$(CXX_TESTS) -B build/asan -DBALLAST_SANITIZE=address,undefined -DBALLAST_NARROW_ISAS=ON > build/asan.log || (cat build/asan.log; exit 1)
 	@ninja -C build/asan --quiet

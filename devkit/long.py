@@ -1,7 +1,8 @@
 """A pytest plugin: `--long` runs every repetition of a property. Without it, tests run a selection.
 
 `times` chooses the number of repetitions, `pairwise` and `spread` the cases of a product, and `if_long` adds cases. The
-cases left out test the same code as the remaining ones, with other values. The summary of a run counts them.
+cases left out test the same code as the remaining ones, with other values. The summary of a run counts them; those of a
+fixture count once, though several tests may use it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how much was left out and how to run it."""
     if _num_left_out or _tried_less_often:
         terminalreporter.write_line(
-            f"{_num_left_out} cases left out and {len(_tried_less_often)} properties tried less often: "
+            f"at least {_num_left_out} cases left out and {len(_tried_less_often)} properties tried less often: "
             "`make test-long` runs them all, `--long` those of some tests"
         )
 

@@ -97,6 +97,22 @@ TEST(snapshots_are_evicted_in_the_order_of_last_use) {
   EXPECT(slots.of(id(2)) == kNullSlot && slots.of(id(1)) == first);
 }
 
+TEST(a_snapshot_that_is_not_only_on_the_grid_leaves_it_for_good) {
+  StateSlots slots(9, {4});
+  snapshot_of(slots, id(1), true);
+  snapshot_of(slots, id(2));
+  snapshot_of(slots, id(1));        // now wanted besides the grid
+  snapshot_of(slots, id(2), true);  // still wanted besides the grid
+  snapshot_of(slots, id(3), true);
+  slots.check(std::vector<int32_t>(5));
+  slots.take();  // the free one
+  for (const int32_t evicted : {3, 1, 2}) {
+    EXPECT(slots.of(id(evicted)) != kNullSlot);
+    slots.take();
+    EXPECT(slots.of(id(evicted)) == kNullSlot);
+  }
+}
+
 TEST(only_a_slot_with_one_holder_that_is_no_snapshot_may_be_written) {
   StateSlots slots(9, {3});
   const StateSlot slot = slots.take();

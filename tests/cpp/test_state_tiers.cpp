@@ -322,6 +322,32 @@ TEST(a_state_follows_blocks_that_are_sent_again) {
   EXPECT(server.serve(50, tokens(22)) == 20 && server.num_fetches == before + 1);
 }
 
+// The second prompt takes all blocks of the cache and leaves snapshots, in one step: the tier is too busy to
+// take its last blocks, and still has to take the state at the end of the first prompt, whose block is gone.
+TEST(a_state_is_not_sent_for_what_its_block_held_before) {
+  SchedulerConfig config = config_of({{100, 5, 40, 1}}, 16, 30);
+  config.chunk_size = config.prefill_chunk_size = 64;
+  Server server(config);
+  AddOptions options;
+  options.snapshots_at = {12};
+  server.serve(1, tokens(22), options);
+  EXPECT(server.num_blocks[0] == 5 && server.num_states[0] == 1);
+  for (; server.num_blocks[0] > 0; server.take()) {
+    --server.num_blocks[0];
+    server.scheduler.stored(0, true);
+  }
+  options.snapshots_at = {48, 52, 56, 60};
+  server.serve(2, tokens(62, 1000), options);
+  EXPECT(server.num_blocks[0] == 5 && server.num_states_sent == 1);
+  server.num_states[0] = 0;
+  server.scheduler.stored_state(0, true);
+  server.take();
+  EXPECT(server.num_states_sent == 1);
+  server.store_all();
+  EXPECT(server.num_states_sent > 1);
+  EXPECT(server.serve(3, tokens(22)) == 12 && server.num_fetches == 1);
+}
+
 TEST(a_hundred_thousand_operations_leak_nothing) {
   std::mt19937 random(7);
   const auto below = [&](int32_t end) { return std::uniform_int_distribution<int32_t>(0, end - 1)(random); };

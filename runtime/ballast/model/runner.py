@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ class Runner(ABC):
     """Bytes of such a slot."""
     pool: kernels.ThreadPool | None = None
     """The threads that compute on the CPU. They are free from when logits are returned until the next step."""
+    measuring: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Makes a context whose steps are measured: their tokens do not count as use of experts."""
     start: Start | None = None
     """The times of loading and the measurements; None: they are not recorded."""
 

@@ -8,11 +8,20 @@ from typing import Literal, get_args
 
 log = logging.getLogger(__name__)
 
-Feature = Literal["streamed_experts", "gpu_experts", "pcie_share", "exact_codes", "flashinfer", "expanded_attention"]
+Feature = Literal[
+    "streamed_experts",
+    "gpu_experts",
+    "gpu_experts_update",
+    "pcie_share",
+    "exact_codes",
+    "flashinfer",
+    "expanded_attention",
+]
 FEATURES: tuple[Feature, ...] = get_args(Feature)
 _MESSAGES: Mapping[Feature, str] = {
     "streamed_experts": "expert streaming is disabled: the CPU computes long steps",
     "gpu_experts": "experts in GPU memory are disabled",
+    "gpu_experts_update": "experts in GPU memory do not follow use",
     "pcie_share": "reading experts across PCIe in decode steps is disabled",
     "exact_codes": "exact-integer GEMM is disabled for all dense layers",
     "flashinfer": "attention uses Ballast's kernels, which are slower",

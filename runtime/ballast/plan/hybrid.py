@@ -131,10 +131,12 @@ def _gpu_plan(
 
     def planned(*, streams: bool) -> list[_DeviceUses]:
         found: list[_DeviceUses] = []
-        for memory, own in devices:
-            # An earlier device has some of the experts whose number is set.
-            taken = sum(each.gpu_experts.num_experts for each in found)
-            most = None if expert_options.most is None else max(0, expert_options.most - taken)
+        for number, (memory, own) in enumerate(devices):
+            most = expert_options.most
+            if most is not None:  # each device has the same fraction of the experts of its layers
+                left = most - sum(each.gpu_experts.num_experts for each in found)
+                num_layers = [len(each.routed) for _, each in devices[number:]]
+                most = max(0, left) * num_layers[0] // max(1, sum(num_layers))
             options = replace(expert_options, most=most)
             found.append(
                 _device_uses(memory, own, sizes, placement, replace(numbers, streams_experts=streams), options)
@@ -152,9 +154,14 @@ def _gpu_plan(
         for of_layer in zip(*(each.gpu_experts.experts for each in found), strict=True)
     )
     share = estimated_share(num_threads) if expert_options.pcie_share is None else expert_options.pcie_share
-    whole = whole_modules(spec, experts)
     tensors = used_tensors(spec)
-    streamed = {name: size for name, size in sizes.items() if tensors[name].module not in whole}
+    num_experts = spec.routing.num_experts
+    in_host = {
+        expert_module(layer): num_experts - len(ids) for layer, ids in zip(spec.routed_layers, experts, strict=True)
+    }
+    streamed = {  # a pass copies no expert that is in GPU memory
+        name: size * in_host.get(tensors[name].module, num_experts) // num_experts for name, size in sizes.items()
+    }
     return GpuPlan(
         tuple(each.plan(streams=streams or (numbers.streams_experts and each.can_shrink)) for each in found),
         estimate(spec, streamed, numbers.isa, num_threads, expert_options.pcie, len(devices)) if streams else None,

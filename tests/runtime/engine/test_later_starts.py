@@ -13,9 +13,10 @@ import pytest
 
 from ballast.engine.engine import EngineState
 from ballast.engine.startup.build import EngineSettings, build_engine
-from ballast.engine.startup.loading import load_runner
+from ballast.engine.startup.loading import _placed, load_runner
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
+from devkit.models.specs.deepseek import R1_SPEC
 from devkit.models.written import MakeTiny
 
 SETTINGS = EngineSettings(
@@ -92,6 +93,19 @@ def test_a_start_under_other_conditions_measures(
     file = written(arch="v3", mla="split", quant="f32").gguf
     started(file, SETTINGS, caplog)
     assert started(file, replace(SETTINGS, **change), caplog)["not_measured_again"] == []
+
+
+def test_measurements_are_kept_while_experts_follow_use() -> None:
+    """What a server learns about use changes which layers have most experts in GPU memory at the next start."""
+    few, moved, more = (
+        replace(SETTINGS, gpu_experts=((*range(first),), (*range(second),)))
+        for first, second in ((40, 60), (55, 44), (255, 256))
+    )
+    follow = [_placed(R1_SPEC, replace(each, updates_gpu_experts=True)) for each in (few, moved, more)]
+    stay = [_placed(R1_SPEC, each) for each in (few, moved, more)]
+    assert follow[0] == follow[1] != follow[2]
+    assert stay[0] != stay[1]
+    assert follow[0] not in stay
 
 
 def test_another_model_or_disabled_measurements_do_not_use_stored_ones(

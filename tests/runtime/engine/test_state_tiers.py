@@ -60,6 +60,11 @@ def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
 def rest(core: EngineCore) -> None:
     """Idle for a while, so that the states of all conversations are stored."""
     core.rest()
+    settle(core)
+
+
+def settle(core: EngineCore) -> None:
+    """Let the engine see all that was sent to tiers, with nothing to compute."""
     while core.step() is not IDLE:
         until_written(core)
 
@@ -122,7 +127,7 @@ def test_states_are_not_stored_while_conversations_continue(make_core: MakeCore,
     core, talk = make_core(tmp_path), Talk()
     for _ in range(2):
         talk.turn(core, rests=False)
-        until_written(core)
+        settle(core)
     (numbers,), (tier,) = core.tier_numbers(core.stats()), tiers_of(core)
     assert numbers.stored_bytes % tier.block_bytes == 0
     before = numbers.stored_bytes
@@ -184,8 +189,7 @@ def test_the_block_of_a_damaged_state_remains(make_core: MakeCore, plain: list[G
     second = make_core(tmp_path)
     (before,) = second.stats().tiers
     replies += talk.turn(second, rests=False)
-    until_written(second)
-    second.step()
+    settle(second)
     (after,), (tier,) = second.stats().tiers, tiers_of(second)
     (moved,) = second.tier_numbers(second.stats())
     assert after.fetched_tokens == 0

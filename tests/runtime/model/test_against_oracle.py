@@ -264,6 +264,11 @@ def test_logits_agree_where_products_are_grouped_by_key_head(tmp_path_factory: p
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_logits_agree_where_decays_are_bounded_and_steps_end_within_pools(subjects: Callable[..., Subject], isa: str):
+    compare(subjects("glm53flash", "split", "f32"), 7, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("chunk_size", [1, 64])
 def test_logits_agree_with_other_pools_streams_and_decays(
     tmp_path_factory: pytest.TempPathFactory, chunk_size: int, isa: str

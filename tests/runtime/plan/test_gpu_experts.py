@@ -179,6 +179,21 @@ def test_experts_that_follow_use_are_spread_over_all_layers_and_kept_in_host_mem
     assert by_use.expert_uses is uses
 
 
+def test_passes_copy_no_expert_that_is_in_gpu_memory(r1: GgufModel) -> None:
+    numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True)
+    devices, memory = [DeviceMemory("cuda:0", 900 * GIB, "the limit")], Memory(1024 * GIB, 1024 * GIB, None)
+
+    def pass_bytes(options: GpuExpertOptions) -> int:
+        streaming = make_hybrid_plan(r1, R1_SPEC, numbers, memory, devices, options).streaming
+        assert streaming is not None
+        return streaming.pass_bytes
+
+    whole = pass_bytes(GpuExpertOptions(0))
+    for updates in (False, True):  # whole layers, and some experts of each
+        found = pass_bytes(GpuExpertOptions(LAYERS * 64, updates=updates))
+        assert found == pytest.approx(0.75 * whole, rel=0.02)
+
+
 def test_rules_may_name_the_layers(r1: GgufModel) -> None:
     rules = r"""
 - match: {name: '^model\.layers\.(3|9)\.mlp\.experts$'}

@@ -97,6 +97,9 @@ def test_each_device_holds_experts_of_its_own_layers(r1: GgufModel) -> None:
 def test_a_set_number_of_experts_is_that_of_all_devices(r1: GgufModel) -> None:
     plan = planned(r1, RANGES, [24 * GIB] * 3, GpuExpertOptions(300))
     assert sum(map(len, plan.gpu_experts)) == 300
+    for layers in RANGES:  # each device has the same fraction of its layers' experts
+        own = [ids for layer, ids in zip(R1_SPEC.routed_layers, plan.gpu_experts, strict=True) if layer in layers]
+        assert sum(map(len, own)) == pytest.approx(300 * len(own) / len(R1_SPEC.routed_layers), abs=1)
 
 
 def test_every_device_has_buffers_for_streamed_experts(r1: GgufModel) -> None:

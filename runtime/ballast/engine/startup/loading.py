@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from ballast.model.hybrid.platforms.interface import Take
 
 log = logging.getLogger(__name__)
+
+_PLACED_STEPS = 16
+"""Fractions of the experts that follow use are compared in steps of one over this."""
 
 _FLOAT_BYTES = 4
 
@@ -112,14 +115,18 @@ def _measurements(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettin
         "stream_from_tokens": settings.stream_from_tokens,
         "pcie_share": settings.pcie_share,
         "kv_type": settings.kv_type,
-        "gpu_experts": hashlib.sha256(repr(_placed(settings)).encode()).hexdigest(),
+        "gpu_experts": hashlib.sha256(repr(_placed(spec, settings)).encode()).hexdigest(),
     }
     return Measurements(folder, facts, reuse=settings.measurements == "kept")
 
 
-def _placed(settings: EngineSettings) -> Sequence[object]:
-    """What measurements depend on: the experts in GPU memory, or only their numbers if they change all the time."""
-    return list(map(len, settings.gpu_experts)) if settings.updates_gpu_experts else settings.gpu_experts
+def _placed(spec: ModelSpec, settings: EngineSettings) -> object:
+    """What measurements depend on: the experts in GPU memory, or only about how many of all if they follow use. Then
+    even the number of each layer differs from start to start."""
+    if not settings.updates_gpu_experts:
+        return settings.gpu_experts
+    num_experts = spec.routing.num_experts * len(spec.routed_layers)
+    return "follow use", round(_PLACED_STEPS * sum(map(len, settings.gpu_experts)) / num_experts)
 
 
 def _with_packed_dir(packing: Packing, gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettings) -> Packing:

@@ -87,7 +87,7 @@ def with_measured_costs(
 
     start = runner.start or Start()
     inputs = {"sizes": tried, "missing": sorted(start.missing)}
-    with start.times.phase("measured"):
+    with start.times.phase("measured"), runner.measuring():
         costs = start.measurements.take("step_costs", inputs, measured_costs, dict, lambda kept: _kept(kept, tried))
     for name, points in costs.items():
         log.info("steps measured", extra={"lane": name, "ms": {n: round(s * 1e3, 2) for n, s in points}})

@@ -6,8 +6,10 @@ Shapes: T tokens, D hidden.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -84,6 +86,7 @@ class HybridModel(Runner):
         self._has_joint_step = False
         """Whether a joint step of the decode lane has begun and its logits have not been requested."""
         self.devices = Devices(devices)
+        self.measuring = partial(_uncounted, divided, self.devices)
         self.layers = ForwardPass(spec, weights, self.devices)
         self._has_prefill_lane = False
         self._prefill_pass: PrefillPass | None = None
@@ -326,13 +329,11 @@ class HybridModel(Runner):
         if not self._has_prefill_lane and self.streamed is not None and num_tokens >= self.streamed.from_tokens:
             self._num_streamed_steps += 1
             return self._long_step_experts
-        if self._joint_experts is not None and self._prefill_pass is None and self._joint_is_faster(num_tokens):
+        is_faster = self._joint is not None and self._joint.split.is_faster(num_tokens)
+        if self._joint_experts is not None and self._prefill_pass is None and is_faster:
             self._has_joint_step = True
             return self._joint_experts
         return self._experts
-
-    def _joint_is_faster(self, num_tokens: int) -> bool:
-        return self._joint is not None and self._joint.split.is_faster(num_tokens)
 
     def _prefill(self, batch: Batch, alive: Callable[[], None]) -> torch.Tensor:
         """Queue a step in which a request has several tokens; returns its logits on the last device."""
@@ -354,6 +355,17 @@ class HybridModel(Runner):
         experts.begin(batch.token_ids.size)
         embedded = yield from within(self.devices[0].active, self._prefill_rows.pieces(batch.token_ids))
         return (yield from self.layers.pieces(embedded, steps, experts, is_prefill=True))
+
+
+@contextmanager
+def _uncounted(experts: DividedExperts, devices: Devices) -> Iterator[None]:
+    """A context whose steps, on any stream, do not count as use of experts."""
+    with torch.inference_mode():
+        devices.synchronize()
+        with experts.uncounted():
+            yield
+            devices.synchronize()
+        devices.synchronize()
 
 
 def _numbers_of(device: Device, streamed: StreamedLayers | None) -> DeviceNumbers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -74,6 +74,8 @@ def _latent_dims(keys: Keys, first: int) -> LatentDims:
             f"heads of {head_dim} with {rope_dim} rotated dimensions; "
             "expected an even number of rotated dimensions, fewer than the head has"
         )
+    if rope_dim and keys.architecture.index_pairs is not None and not keys.architecture.rotates:
+        raise keys.wrong("rope.dimension_count", "0, because positions rotate neither attention nor its indexer")
     return LatentDims(
         q_lora_rank=_q_lora_rank(keys, first),
         kv_lora_rank=keys.whole("attention.kv_lora_rank"),
@@ -101,27 +103,35 @@ def _read_latent(keys: Keys, layers: Layers, widths: Widths, rope: RopeSpec, fir
         return
     index = _read_index(keys, dims.rope_dim, dims.q_lora_rank, first)
     if keys.architecture.pools_index_keys:
-        yield from [replace(mixer, index=replace(index, pool=_read_pool(keys, index)))] * layers.num_layers
+        yield from [replace(mixer, index=_pooled(keys, index, layers.num_layers))] * layers.num_layers
         return
     for has_indexer in _indexed_layers(keys, layers.num_layers):
         yield replace(mixer, index=replace(index, has_indexer=has_indexer))
 
 
-def _read_pool(keys: Keys, index: IndexSpec) -> int:
-    """Tokens that share an index key, in files all of whose layers with attention have an indexer."""
-    key = "attention.indexer.kpool"
+def _pooled(keys: Keys, index: IndexSpec, num_layers: int) -> IndexSpec:
+    """With the tokens that share an index key, in files all of whose layers with attention have an indexer."""
+    key, tail, types = (f"attention.indexer.{name}" for name in ("kpool", "kpool_select_tail", "types"))
     pool = keys.whole(key)
     if pool not in _POOLS:
         raise keys.wrong(key, f"one of {', '.join(map(str, _POOLS))}, which divide a block of the cache")
-    for other, value in (("key_length", index.key_dim), ("top_k", index.top_k)):
-        if value % pool:
-            raise keys.wrong(f"attention.indexer.{other}", f"a multiple of {pool}, the tokens that share a key")
-    if keys.get("attention.indexer.kpool_select_tail") is False:
-        raise keys.wrong("attention.indexer.kpool_select_tail", "true, because a token's own pool is otherwise hidden")
-    types = keys.get("attention.indexer.types")
-    if types is not None and not (isinstance(types, list) and all(each in (0, 1) and each for each in types)):
-        raise keys.wrong("attention.indexer.types", "true for each layer; shared selections of pools are not supported")
-    return pool
+    for other in ("attention.indexer.key_length", "attention.indexer.top_k"):
+        if keys.whole(other) % pool:
+            raise keys.wrong(other, f"a multiple of {pool}, the tokens that share a key")
+    if keys.get(tail) not in (None, True):
+        raise keys.wrong(tail, "true, because a token's own pool is otherwise hidden")
+    has_indexer = keys.get(types)
+    if has_indexer is not None and not _have_attention_layers(has_indexer, recurrent_layers(keys, num_layers)):
+        raise keys.wrong(types, "true for each layer with attention; shared selections of pools are not supported")
+    # A context below top_k may end within a pool.
+    return replace(index, pool=pool, top_k=-(-index.top_k // pool) * pool)
+
+
+def _have_attention_layers(types: object, is_recurrent: Sequence[bool]) -> bool:
+    """Whether all layers with attention are true in a list, which may continue with layers that predict tokens."""
+    if not isinstance(types, list) or len(types) < len(is_recurrent):
+        return False
+    return all(kind or each == 1 for kind, each in zip(is_recurrent, types, strict=False))
 
 
 def _read_index(keys: Keys, rope_dim: int, q_lora_rank: int | None, first: int) -> IndexSpec:

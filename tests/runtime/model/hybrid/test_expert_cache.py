@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,17 @@ import torch
 from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
+from ballast.errors import EngineDeadError
+from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.experts import expert_cache
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import MAX_COUNTED_TOKENS, DeviceExperts, DividedExperts
 from ballast.model.hybrid.experts.expert_cache import BYTES_AT_ONCE, OBSERVED_STEPS, ExpertCache
+from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.handoff.host_experts import HostExperts
+from ballast.model.hybrid.load_stages.experts import _cache
+from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory
+from ballast.model.switched_off import SwitchedOff
 from ballast.moe.expert_heat import ExpertHeat
 from ballast.moe.expert_moves import Move
 from devkit.kernels.plain_routing import divide
@@ -47,7 +54,7 @@ class Stream:
         pass
 
     def synchronize(self) -> None:
-        pass
+        assert self.is_done, "this would wait forever"
 
 
 class Event:
@@ -200,6 +207,33 @@ def test_the_copies_during_a_step_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         setting.step(EVERYONE)
         tables.append(setting.table()[0])
     assert tables == [[-1, 1, -1, -1, -1, -1], [-1, -1, -1, -1, 0, -1], [-1, -1, -1, -1, 0, 1]]
+
+
+def test_a_copy_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting(monkeypatch)
+    setting.experts.wait_for_moves()
+    setting.platform.copies.is_done = False
+    monkeypatch.setattr(device_wait, "LIMIT_S", 0.01)
+    with pytest.raises(EngineDeadError, match=r"for 0\.01 s"):
+        setting.experts.wait_for_moves()
+
+
+@pytest.mark.parametrize("pins", [False, True])
+def test_experts_stay_if_their_memory_is_not_pinned_and_the_start_says_so(
+    monkeypatch: pytest.MonkeyPatch, pins: bool
+) -> None:
+    layers, off = Setting(monkeypatch).cache.layers, SwitchedOff()
+    state: Any = SimpleNamespace(
+        options=SimpleNamespace(updates_gpu_experts=True, expert_uses=None),
+        spec=SPEC,
+        pinned=PinnedMemory(),
+        off=off,
+    )
+    platform = SimpleNamespace(pins=pins)
+    device: Any = SimpleNamespace(platform=platform, backend=SimpleNamespace(small_copy=copied, device=CPU))
+    assert (_cache(state, device, layers) is None) == pins
+    assert off.reasons == ({"gpu_experts_update": NOT_PINNED} if pins else {})
+    assert _cache(state, device, [LayerOnDevice()]) is None
 
 
 def test_padding_and_long_steps_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

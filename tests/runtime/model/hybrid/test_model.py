@@ -27,6 +27,7 @@ from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.startup.build import DeviceSettings, EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
+from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.host.gpu import taken_vram
 from ballast.host.startup.measurements import Measurements
@@ -350,8 +351,8 @@ def test_logits_agree_while_experts_move(
     pair = Pair(as_served(file, "cpu"), hybrid)
     for _ in range(3):
         if hybrid.streamed is not None:  # what a pass does not copy must not be used
-            [streaming] = hybrid.streamed._devices
-            streaming._buffers.fill_(0xFF)
+            [part] = hybrid.streamed._parts
+            part.experts._buffers.fill_(0xFF)
         run_requests(pair)
     run_long_prompts(pair, SETTINGS)
     run_requests(pair)
@@ -359,6 +360,28 @@ def test_logits_agree_while_experts_move(
     assert numbers.moved_experts > 20
     assert 0 < numbers.expert_hits < numbers.expert_selections
     assert pair.largest_error <= MAX_RELATIVE_ERROR
+
+
+def test_steps_that_are_measured_at_start_do_not_count_as_use(written: MakeTiny) -> None:
+    """They have random tokens, of which there are as many as the counters remember."""
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    hybrid = load(
+        file,
+        CPU,
+        kv_dtype=torch.float32,
+        make_experts=FloatExperts,
+        gpu_experts=gpu_experts_of(file)["some"],
+        updates_gpu_experts=True,
+    )
+    with_measured_costs(scheduler_config(SETTINGS), hybrid, 64, lambda: None)
+    heat = hybrid._experts.heat
+    assert heat is not None
+    assert not heat.any()
+    assert not any(cache.uses.any() for cache in hybrid._experts._caches)
+    run_requests(Pair(as_served(file, "cpu"), hybrid))
+    heat = hybrid._experts.heat
+    assert heat is not None
+    assert heat.any()
 
 
 @pytest.mark.parametrize(

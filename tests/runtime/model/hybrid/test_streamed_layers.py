@@ -267,6 +267,22 @@ def test_host_memory_is_read_before_it_is_written_again(
         assert queue.take() == expected
 
 
+def test_tensors_in_host_memory_are_aligned(simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of tokens is. Otherwise a kernel would be compiled while the server runs."""
+    begins: list[int] = []
+
+    def seen(host: torch.Tensor, out: torch.Tensor) -> None:
+        begins.append(host.storage_offset() * host.element_size())
+        copied(host, out)
+
+    monkeypatch.setattr(CpuPlatform, "reaches", lambda *_: False)
+    sender = DeviceSender(platform_of(device(0)), seen)
+    given = [torch.full((count,), float(count), device=device(0)) for count in (5, 3, 4)]
+    [sent] = sender.send(given, [device(1)])
+    assert [tensor.tolist() for tensor in sent] == [[5.0] * 5, [3.0] * 3, [4.0] * 4]
+    assert begins == [0, 32, 48]
+
+
 def test_more_devices_than_chunks_leave_some_without_experts(
     monkeypatch: pytest.MonkeyPatch, simulated: SimulatedDevices
 ) -> None:

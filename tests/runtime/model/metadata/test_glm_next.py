@@ -14,6 +14,7 @@ from ballast.errors import ModelError
 from ballast.families.architecture import ClampedSilu
 from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.feed_forward import DenseSpec
+from ballast.model.layers.latent import LatentSpec
 from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
@@ -87,6 +88,17 @@ def test_limits_of_experts_are_those_of_shared_experts_as_well(tmp_path: Path) -
     assert units == [(unit,) if len(own) == 1 else (unit, unit) for unit, own in zip(expected, units, strict=True)]
 
 
+def test_only_layers_with_attention_need_an_indexer(tmp_path: Path) -> None:
+    """The last entry is that of a layer that predicts further tokens."""
+    types = [False, True, False, True, False]
+    assert plain(read(tmp_path, metadata=of(attention__indexer__types=types))) == plain(GLM_NEXT_SPEC)
+
+
+def test_a_context_may_end_within_a_pool(tmp_path: Path) -> None:
+    found = read(tmp_path, metadata=of(context_length=1022, attention__indexer__top_k=2048))
+    assert {mixer.index.top_k for mixer in found.mixers if isinstance(mixer, LatentSpec) and mixer.index} == {1024}
+
+
 def test_decays_may_be_without_bound(tmp_path: Path) -> None:
     found = read(tmp_path, metadata=of(kda__gate_lower_bound=None))
     assert found != GLM_NEXT_SPEC
@@ -112,7 +124,10 @@ def test_placement_rules_find_hyper_connections_and_the_indexer() -> None:
         ({"attention__indexer__kpool": 32}, "kpool=32; expected one of 2, 4, 8, 16"),
         ({"attention__indexer__top_k": 6}, "top_k=6; expected a multiple of 4"),
         ({"attention__indexer__kpool_select_tail": False}, "select_tail=False; expected true"),
+        ({"attention__indexer__kpool_select_tail": 0}, "select_tail=0; expected true"),
+        ({"attention__indexer__types": [True, True, True]}, "expected true for each layer with attention"),
         ({"attention__indexer__types": [True, True, True, False]}, "shared selections of pools are not supported"),
+        ({"rope__dimension_count": 16}, "rope.dimension_count=16; expected 0, because positions rotate neither"),
         ({"hyper_connection__count": None}, "hyper_connection.count is missing"),
         ({"hyper_connection__count": 1}, "count=1; expected a whole number, at least 2 and at most 8"),
         ({"hyper_connection__count": 9}, "count=9; expected a whole number, at least 2 and at most 8"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.platforms.interface import Platform
 from ballast.model.hybrid.platforms.platform_of import platform_of
+
+_ALIGNED = 16
+"""Tensors in host memory begin at multiples of this many bytes: for others, Triton compiles another kernel."""
 
 
 class DeviceSender:
@@ -54,13 +58,14 @@ class DeviceSender:
     def _staged(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors in host memory, once this device's stream has copied them."""
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
-        if sum(sizes) > self._memory.numel():
+        *begins, end = itertools.accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0)
+        if end > self._memory.numel():
             wait_for(self._read, lambda: None)
-            self._memory = torch.from_numpy(self._platform.host_memory()(sum(sizes)))
+            self._memory = torch.from_numpy(self._platform.host_memory()(end))
         for event in self._read:
             self._stream.wait_event(event)
         self._read = []
-        parts = torch.split(self._memory[: sum(sizes)], sizes)
+        parts = [self._memory[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
         staged = [part.view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
         for host, tensor in zip(staged, tensors, strict=True):
             host.copy_(tensor, non_blocking=True)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from ballast.model.hybrid.copies.small_copies import SmallCopy
+from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.moe.expert_heat import ExpertHeat
@@ -112,8 +113,8 @@ class ExpertCache:
         self._platform.current_stream().wait_event(self._changed)
 
     def wait(self) -> None:
-        """Wait until no expert is being copied."""
-        self._stream.synchronize()
+        """Wait until no expert is being copied. Raises as `wait_for` does."""
+        wait_for([self._stream.record_event()], lambda: None)
 
     def use_step(self) -> None:
         """Use the time of a step that has been queued: queue copies, and decide about the next ones."""

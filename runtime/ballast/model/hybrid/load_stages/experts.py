@@ -21,6 +21,7 @@ from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.startup.pcie_share import MAX_TOKENS, kept_share, layers_to_measure, measured_share
+from ballast.model.hybrid.streaming.host_memory import NOT_PINNED
 from ballast.model.hybrid.streaming.start import start_streaming
 from ballast.model.hybrid.streaming.streamed_layers import StreamingDevice
 from ballast.model.spec import ModelSpec
@@ -79,8 +80,10 @@ def _place(state: LoadState, device: DeviceState) -> None:
 def _cache(state: LoadState, device: DeviceState, layers: Sequence[LayerOnDevice]) -> ExpertCache | None:
     """What moves the device's experts; None if they stay, or if copies from host memory would block the host."""
     options, routing = state.options, state.spec.routing
-    can_copy = bool(state.pinned.num_bytes) or not device.platform.pins
-    if not options.updates_gpu_experts or not can_copy or all(layer.resident is None for layer in layers):
+    if not options.updates_gpu_experts or all(layer.resident is None for layer in layers):
+        return None
+    if device.platform.pins and not state.pinned.num_bytes:
+        state.off.add("gpu_experts_update", NOT_PINNED)
         return None
     heat = np.zeros((len(layers), routing.num_experts))
     if options.expert_uses is not None:

@@ -235,11 +235,11 @@ SERVICE = Dashboard(
                 Panel(
                     "Hits of experts in GPU memory",
                     "Fraction of selected experts that were in the GPU's memory, and experts that replaced others there "
-                    "per second. Nothing: they do not follow use.",
+                    "per second. 0: they do not follow use.",
                     (
                         Query(
                             f"{rate('ballast_expert_hits_total', 'pod')} "
-                            f"/ {rate('ballast_expert_selections_total', 'pod')}",
+                            f"/ clamp_min({rate('ballast_expert_selections_total', 'pod')}, 1e-9)",
                             "{{pod}} hits",
                         ),
                         Query(rate("ballast_moved_experts_total", "pod"), "{{pod}} replaced"),
@@ -373,8 +373,8 @@ SERVICE = Dashboard(
                 ),
                 Panel(
                     "Expert bytes over PCIe",
-                    "Bytes of expert weights that a GPU reads from host memory: its share in decode steps, and all of its "
-                    "layers in streamed steps.",
+                    "Bytes of expert weights that a GPU reads from host memory: its share in decode steps, and those "
+                    "that it copies in streamed steps.",
                     (Query(rate("ballast_expert_weight_bytes_over_pcie_total", "pod, device"), "{{pod}} {{device}}"),),
                     unit="Bps",
                 ),

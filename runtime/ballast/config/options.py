@@ -480,7 +480,10 @@ def _parse(opt: Option, given: Any) -> Any:
             return tuple(opt.kind.parse(item) for item in items)
         if opt.kind.listed and isinstance(given, list | tuple):
             given = ",".join(map(str, given))
-        return given if isinstance(given, bool) else opt.kind.parse(given)
+        value = given if isinstance(given, bool) else opt.kind.parse(given)
+        if opt.kind.listed and not opt.kind.accepts(value):
+            raise ValueError  # here, for a message with the list as it was given
+        return value
     except (ValueError, KeyError, OverflowError):
         raise ConfigError(opt.name, given, f"must be {opt.kind.allowed}") from None
 

@@ -86,8 +86,12 @@ def _check_gpus(machine: MachineConfig) -> None:
         if len(values) in (0, len(gpus)) or (name == "vram_limit" and len(values) == 1):
             continue
         advice = "give one value per GPU, or set device to the GPUs to use, such as cuda:0,cuda:1"
-        counts = f"{len(values)} values for {len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({', '.join(gpus)})"
+        counts = f"{_count(len(values), 'value')} for {_count(len(gpus), 'GPU')} ({', '.join(gpus)})"
         raise ConfigError(name, _shown(machine, name), f"has {counts}; {advice}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _shown(machine: MachineConfig, name: str) -> str:
@@ -105,7 +109,9 @@ def on_cpu(config: Config, reason: str) -> Config:
     set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name) not in (None, 0, "auto")]
     if set_for_gpu and not config.device_is_open:
         name = set_for_gpu[0]
-        raise ConfigError(name, _shown(machine, name), f"{_GPU_OPTIONS[name]}, and device=cpu uses no GPU")
+        raise ConfigError(
+            name, _shown(machine, name), f"{_GPU_OPTIONS[name]}, and device=cpu uses no GPU; leave it out"
+        )
     return replace(
         config,
         device_reason=reason,

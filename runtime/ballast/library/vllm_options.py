@@ -29,7 +29,8 @@ class _Only:
 
 
 _ANY = object()
-_ONE_GPU = "an engine uses one GPU and the host's memory; leave it out, and start more processes for more GPUs"
+_LAYERS_ARE_DIVIDED = "GPUs divide the layers; leave it out, and name them in device, such as cuda:0,cuda:1"
+_ONE_ENGINE = "there is one engine, in this process; leave it out"
 _FILE = "the model's file defines it; leave it out, and choose another GGUF for other types"
 _PULLED = "models are local files; download one with `ballast pull`"
 _NO_LORA = "adapters are not supported; merge them into the model's file"
@@ -39,11 +40,11 @@ _LENGTHS = "leave it out, and set cache_lens, the KV tokens that all prompts sha
 _NO_EFFECT = _Only((_ANY,), "")
 
 FIXED: Mapping[str, _Only] = {
-    "tensor_parallel_size": _Only((1,), _ONE_GPU),
-    "pipeline_parallel_size": _Only((1,), _ONE_GPU),
-    "data_parallel_size": _Only((1,), _ONE_GPU),
-    "enable_expert_parallel": _Only((False,), _ONE_GPU),
-    "distributed_executor_backend": _Only(("uni", "mp"), _ONE_GPU),
+    "tensor_parallel_size": _Only((1,), _LAYERS_ARE_DIVIDED),
+    "pipeline_parallel_size": _Only((1,), _LAYERS_ARE_DIVIDED),
+    "data_parallel_size": _Only((1,), _ONE_ENGINE),
+    "enable_expert_parallel": _Only((False,), _LAYERS_ARE_DIVIDED),
+    "distributed_executor_backend": _Only(("uni", "mp"), _ONE_ENGINE),
     "dtype": _Only(("auto",), _FILE),
     "quantization": _Only(("gguf",), _FILE),
     "load_format": _Only(("auto", "gguf"), "models are GGUF files; leave it out"),

@@ -24,11 +24,11 @@ class DeviceNumbers:
     ] = 0
     gpu_experts: Annotated[int, Gauge("resident_experts", "Routed experts in a GPU's memory.")] = 0
     expert_selections: Annotated[
-        int, Counter("expert_selections", "Selections of experts, where a GPU's experts follow use.")
+        int, Counter("expert_selections", "Experts that tokens selected, where a GPU's experts follow use.")
     ] = 0
-    expert_hits: Annotated[int, Counter("expert_hits", "Those of experts in the GPU's memory.")] = 0
-    moved_experts: Annotated[int, Counter("moved_experts", "Experts that replaced others there.")] = 0
-    moved_expert_bytes: Annotated[int, Counter("moved_expert_bytes", "Their bytes.")] = 0
+    expert_hits: Annotated[int, Counter("expert_hits", "Selected experts that were in the GPU's memory.")] = 0
+    moved_experts: Annotated[int, Counter("moved_experts", "Experts that replaced others in the GPU's memory.")] = 0
+    moved_expert_bytes: Annotated[int, Counter("moved_expert_bytes", "Bytes of these experts.")] = 0
     pcie_share: Annotated[
         float,
         Gauge("pcie_share_ratio", "Fraction of decode steps' host experts that a GPU reads."),

@@ -508,11 +508,14 @@ def test_listed_gpus_and_a_value_for_each(tmp_path):
     [
         ({"device": "cuda:0,cuda:1,cuda:0"}, "device=cuda:0,cuda:1,cuda:0: names cuda:0 twice; name each GPU once"),
         ({"device": "cuda:0,cpu"}, "device=cuda:0,cpu: must be auto, cpu, cuda or cuda:N, several GPUs separated by"),
-        ({"device": "cuda:0,cuda:1", "device_split": "3"}, "device_split=3: has 1 values for 2 GPUs (cuda:0, cuda:1)"),
+        ({"device": "cuda:0,cuda:1", "device_split": "3"}, "device_split=3: has 1 value for 2 GPUs (cuda:0, cuda:1)"),
         ({"device": "cuda:0", "device_split": "3,1"}, "device_split=3,1: has 2 values for 1 GPU (cuda:0); give one"),
-        ({"device": "cuda:0,cuda:1", "device_split": "3,0"}, "device_split=(3, 0): must be auto, or a whole number"),
-        ({"device": "cuda:0", "vram_limit": "1GiB,auto"}, "vram_limit="),
-        ({"device": "cpu", "device_split": "3,1"}, "device_split=3,1: divides layers among GPUs, and device=cpu uses"),
+        ({"device": "cuda:0,cuda:1", "device_split": "3,0"}, "device_split=3,0: must be auto, or a whole number"),
+        ({"device": "cuda:0", "vram_limit": "1GiB,auto"}, "vram_limit=1GiB,auto: must be auto, or a size"),
+        (
+            {"device": "cpu", "device_split": "3,1"},
+            "device_split=3,1: divides layers among GPUs, and device=cpu uses no GPU; leave it",
+        ),
     ],
 )
 def test_wrong_lists_of_gpus_are_rejected(given, problem):

@@ -41,7 +41,8 @@ def test_arguments_for_default_behaviour_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: an engine uses one GPU"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: GPUs divide the layers; leave it out, and name them"),
+        ({"data_parallel_size": 2}, "data_parallel_size=2: there is one engine, in this process; leave it out"),
         ({"tensor_parallel_size": True}, "tensor_parallel_size=True"),
         ({"dtype": "bfloat16"}, "dtype=bfloat16: the model's file defines it"),
         ({"quantization": "awq"}, "quantization=awq: the model's file defines it"),

@@ -286,7 +286,7 @@ def _on_its_device(service: InferenceService, pod: Pod, report: PodReport | None
             "False",
             "MoreGPUsUsed",
             f"{pod.name}: computes on {report.device}, although resources.gpus is {resources.gpus}: set it to {count}, "
-            "or give the pod fewer",
+            "or name the GPUs to use in engine.extraArgs, such as [--device, cuda:0]",
         )
     if count == 0:
         allowed = "; resources.cpuFallback allows it" if resources.gpus == 1 else ""

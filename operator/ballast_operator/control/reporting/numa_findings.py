@@ -135,7 +135,8 @@ def _gpus(spec: InferenceServiceSpec, report: Mapping[str, Any], used: set[int])
     """SingleNode: all GPUs belong to one node, which has CPUs of the process. AllNodes: each belongs to such a node."""
     if not spec.resources.gpus:
         return None
-    gpus = _read_gpus(report) or [GpuPlacement(name="the GPU", numa_node=report["gpu_node"])]  # of an older runtime
+    of_older_runtime = [GpuPlacement(name="the GPU", numa_node=report["gpu_node"])]
+    gpus = _read_gpus(report) if "gpus" in report else of_older_runtime  # an engine on the CPU uses none
     unknown_nodes = [gpu.name for gpu in gpus if gpu.numa_node is None]
     if unknown_nodes:
         return "GPUNodeUnknown", f"the system does not report the NUMA node of {', '.join(unknown_nodes)}"

@@ -183,7 +183,7 @@ def test_an_engine_on_the_cpu_of_a_gpu_pod_is_ready_only_if_allowed():
         (2, "cuda:0,cuda:1", "Serving", ""),
         (2, "cuda:0", "GPUNotUsed", "computes on cuda:0 alone, although it has 2 nvidia.com/gpu"),
         (2, "cpu", "GPUNotUsed", "computes on the CPU, although it has 2 nvidia.com/gpu; its log has the reason"),
-        (1, "cuda:0,cuda:1", "MoreGPUsUsed", "although resources.gpus is 1: set it to 2"),
+        (1, "cuda:0,cuda:1", "MoreGPUsUsed", "although resources.gpus is 1: set it to 2, or name the GPUs"),
     ],
 )
 def test_an_engine_must_use_as_many_gpus_as_requested(gpus, device, reason, text):

@@ -88,6 +88,7 @@ def test_a_malformed_report_is_rejected_cheaply(report):
 
 def test_without_a_gpu_its_node_does_not_matter():
     assert verdict({"gpu_node": None}, resources={"cpus": 2, "memory": "1Gi", "gpus": 0}).pinned
+    assert verdict({"gpu_node": None, "gpus": []}, resources={**GPU, "cpuFallback": True}).pinned, "on the CPU"
 
 
 def test_all_nodes_may_use_cpus_and_memory_of_several_nodes():

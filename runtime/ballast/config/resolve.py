@@ -61,6 +61,9 @@ def resolve(config: Config, default_threads: int) -> Config:
     if device == "cpu":
         return on_cpu(checked, reason)
     _check_gpus(checked.machine)
+    if config.machine.gpu_experts_update and config.machine.gpu_experts == 0:
+        problem = "moves experts in a GPU's memory, and gpu_experts=0 keeps none there; leave one of them out"
+        raise ConfigError("gpu_experts_update", "on", problem)
     profile = config.machine.expert_profile
     if profile is not None and not profile.is_file():
         raise ConfigError("expert_profile", profile, "no such file; create it with `ballast profile`")

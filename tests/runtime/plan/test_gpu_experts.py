@@ -238,6 +238,10 @@ def test_the_plan_shows_the_share_that_crosses_pcie(r1: GgufModel) -> None:
             "gpu_experts_update=on: is about experts in a GPU's memory, and device=cpu uses no GPU",
         ),
         (
+            {"gpu_experts_update": True, "gpu_experts": 0, "device": "cuda:0"},
+            "gpu_experts_update=on: moves experts in a GPU's memory, and gpu_experts=0 keeps none there",
+        ),
+        (
             {"pcie_share": 0.2, "device": "cpu"},
             r"pcie_share=0\.2: is about experts that a GPU reads, and device=cpu uses no GPU",
         ),

@@ -73,8 +73,9 @@ def _driver_devices() -> int | str:
 
 @cache
 def identify_gpu(name: str) -> GpuIdentity | None:
-    """What CUDA's driver knows about "cuda:N", without using the device; None if the driver does not offer it."""
-    if num_visible_gpus() <= _index(name):
+    """What CUDA's driver knows about "cuda:N", without using the device; None if the driver does not offer it, and for
+    other devices."""
+    if not name.startswith("cuda:") or num_visible_gpus() <= _index(name):
         return None
     driver, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
     product, address = ctypes.create_string_buffer(128), ctypes.create_string_buffer(32)

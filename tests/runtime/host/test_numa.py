@@ -231,6 +231,7 @@ def test_a_gpu_with_an_unknown_numa_node_has_none(tmp_path: Path, numa_node: str
 def test_a_gpu_that_the_driver_does_not_offer_is_reported_by_name(tmp_path: Path) -> None:
     assert gpus(tmp_path, ["cuda:2"]) == (GpuReport("cuda:2", None, None),)
     assert identify_gpu("cuda:999") is None
+    assert identify_gpu("cpu") is None
     assert common_node(()) is None
 
 

@@ -116,7 +116,7 @@ def _selection(axes: Sequence[Sequence[object]], where: Callable[..., bool], str
     uses: Counter[object] = Counter()
 
     def gain(at: int) -> tuple[int, int, int]:
-        """What a case adds; of equal ones, the one whose values are used least is best."""
+        """The values that a case adds; among equal cases, the one with the least used values is best."""
         return len(wanted[at] & missing), len(pairs[at] & new_pairs), -sum(uses[value] for value in values[at])
 
     while missing:

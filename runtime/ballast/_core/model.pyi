@@ -41,7 +41,7 @@ class Shape(PybindObject):
 class IndexerShape(PybindObject):
     """The sizes of an indexer, which selects top_k positions for latent attention by num_heads queries and one key of
     key_width entries per token. The first rope_dim entries are rotated, in pairs of adjacent entries or of entries
-    rope_dim / 2 apart. With pool > 1, so many neighbouring tokens share a key and are selected together, and a token
+    rope_dim / 2 apart. With pool > 1, `pool` neighbouring tokens share a key and are selected together, and a token
     also attends to those of its own pool if that is incomplete. The second KV component then has key_width / pool
     entries per token, and the layer a state of 2 * key_width entries for each token of a pool but the last."""
 

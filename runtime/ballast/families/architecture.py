@@ -74,7 +74,7 @@ class ClampedSilu:
 
     @property
     def gate_limit(self) -> float:
-        """What the unit limits silu(g) to: silu ascends above 0, and is below 0 elsewhere."""
+        """The limit of silu(g): silu ascends above 0, and is below 0 elsewhere."""
         return self.limit / (1 + math.exp(-self.limit)) if self.limits_input else self.limit
 
 

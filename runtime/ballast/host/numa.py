@@ -26,7 +26,7 @@ class ThreadPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightMemory:
-    """Where a loaded model's weights are: address ranges in host memory, and GPUs."""
+    """The places of a loaded model's weights: address ranges in host memory, and GPUs."""
 
     experts: Mapping[int, Sequence[numa.Range]] = field(default_factory=dict)
     """Node → ranges that the node's threads read. UNKNOWN_NODE: any thread may read them."""

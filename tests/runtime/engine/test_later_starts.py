@@ -96,7 +96,7 @@ def test_a_start_under_other_conditions_measures(
 
 
 def test_measurements_are_kept_while_experts_follow_use() -> None:
-    """What a server learns about use changes which layers have most experts in GPU memory at the next start."""
+    """The uses that a server has counted change which layers have most experts in GPU memory at the next start."""
     few, moved, more = (
         replace(SETTINGS, gpu_experts=((*range(first),), (*range(second),)))
         for first, second in ((40, 60), (55, 44), (255, 256))

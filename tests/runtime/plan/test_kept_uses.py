@@ -1,4 +1,4 @@
-"""What a server learns about the use of experts is there for the next start of the same model."""
+"""The next start of the same model finds the uses of experts that a server has counted."""
 
 from __future__ import annotations
 

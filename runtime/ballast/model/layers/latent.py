@@ -57,7 +57,7 @@ class IndexSpec:
         )
 
     def _pool_tensors(self, hidden: int, module: str) -> tuple[Tensor, ...]:
-        """Of the weights with which the keys of a pool's tokens are averaged."""
+        """Tensors of the weights with which the keys of a pool's tokens are averaged."""
         own: dict[str, Any] = {"classes": ("{family}Indexer",), "is_exact": True, "must_be_finite": True}
         stem = "indexer_compressor"
         return (

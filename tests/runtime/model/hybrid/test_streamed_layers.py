@@ -205,7 +205,7 @@ def test_devices_that_do_not_reach_each_other_use_host_memory(
 
 
 class Queue:
-    """What the streams of simulated devices are asked for, in order."""
+    """The requests to the streams of simulated devices, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen = seen = []

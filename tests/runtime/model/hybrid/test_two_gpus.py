@@ -169,7 +169,7 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize("num_tokens", [64, MANY_TOKENS])
 @torch.inference_mode()
 def test_experts_streamed_by_two_agree_with_those_of_one(kind: T, num_tokens: int) -> None:
-    """Both copy their share, and every pass gives the same bits, whatever else both compute."""
+    """Both copy their share, and every pass gives the same bits while both compute other work."""
     streaming = Streaming(kind)
     given = streaming.given(num_tokens)
     one, two = streaming.on(GPUS[0]), streaming.on(*GPUS)

@@ -16,7 +16,7 @@ def relative_speeds(measured: Sequence[float]) -> list[float]:
 
 def device_of_each(chunks: Sequence[tuple[int, int]], speeds: Sequence[float]) -> list[int]:
     """The number of the device that copies each chunk: the one that would have copied it first. The chunks up to any
-    one are thereby divided in proportion to the speeds, as evenly as chunks allow. `chunks`: layer and bytes of each.
+    one are divided in proportion to the speeds, as evenly as chunks allow. `chunks`: layer and bytes of each.
     Among equal devices, each layer begins with another one: joint steps copy only the first chunks of a layer."""
     taken = [0] * len(speeds)
     found = []

@@ -23,12 +23,12 @@ import numpy as np
 from ballast import cli
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, engine_settings, scheduler_config
+from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.plan import device_settings, plan_for, planned
+from ballast.plan import plan_for, planned, planned_settings
 from ballast.weights.gguf import open_gguf
 from devkit.bench_record import bench_record
 
@@ -58,9 +58,7 @@ def measure(options: argparse.Namespace, serve: list[str]) -> None:
     plan = plan_for(config, gguf, spec)
     [only] = plan.devices
     uses = {use.name: use.num_bytes for use in only.uses}
-    settings = replace(
-        engine_settings(planned(config, plan)), gpu_experts=plan.gpu_experts, devices=device_settings(plan)
-    )
+    settings = planned_settings(planned(config, plan), plan)
     begin = time.perf_counter()
     runner = load_runner(gguf, spec, spec.vocab_size, settings)
     load_s = time.perf_counter() - begin

@@ -34,14 +34,14 @@ from ballast import cli
 from ballast._core import kernels
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, engine_settings, scheduler_config
+from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.load_progress import Pace
 from ballast.engine.startup.loading import load_runner
 from ballast.host.machine import read_memory
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
-from ballast.plan import MemoryPlan, device_settings, plan_for, planned
+from ballast.plan import MemoryPlan, plan_for, planned, planned_settings
 from ballast.weights.gguf import GgufModel, block_of, open_gguf
 from devkit.bench_record import bench_record
 from devkit.timing import decode_times, median_decode_s
@@ -71,13 +71,7 @@ def main() -> None:
     spec = read_spec(gguf, None)
     config = cli.serve_config(["--gguf_path", str(options.model), *serve])
     plan = plan_for(config, gguf, spec)
-    settings = replace(
-        engine_settings(planned(config, plan)),
-        gpu_experts=plan.gpu_experts,
-        updates_gpu_experts=plan.updates_gpu_experts,
-        expert_uses=plan.expert_uses,
-        devices=device_settings(plan),
-    )
+    settings = planned_settings(planned(config, plan), plan)
     pace = Pace()
     # messages about the progress of a start
     loaded_s, weights_share = 0.0, 1.0 if config.machine.device == "cpu" else 0.9

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from ballast import cli
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, engine_settings, scheduler_config
+from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.load_progress import Pace
 from ballast.engine.startup.loading import load_runner
 from ballast.model.hybrid.experts import expert_cache
@@ -44,7 +44,7 @@ from ballast.model.hybrid.experts.expert_cache import ExpertCache
 from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.metadata import read_spec
-from ballast.plan import device_settings, plan_for, planned
+from ballast.plan import plan_for, planned, planned_settings
 from ballast.weights.gguf import open_gguf
 from devkit.bench_record import bench_record
 from devkit.timing import decode_times
@@ -71,12 +71,7 @@ def main() -> None:
     spec = read_spec(gguf, None)
     config = cli.serve_config(["--gguf_path", str(options.model), *serve])
     plan = plan_for(config, gguf, spec)
-    settings = replace(
-        engine_settings(planned(config, plan)),
-        gpu_experts=plan.gpu_experts,
-        updates_gpu_experts=plan.updates_gpu_experts,
-        devices=device_settings(plan),
-    )
+    settings = replace(planned_settings(planned(config, plan), plan), expert_uses=None)  # nothing is known yet
     begin, pace = time.perf_counter(), Pace()
 
     def report(share: float) -> None:

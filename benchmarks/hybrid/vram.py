@@ -20,7 +20,6 @@ import numpy as np
 
 from ballast import cli
 from ballast.config.options import Config
-from ballast.engine.startup.build import engine_settings
 from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import why_unusable
 from ballast.model.batch import Batch
@@ -28,7 +27,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import used_tensors
-from ballast.plan import MemoryPlan, device_settings, plan_for, planned
+from ballast.plan import MemoryPlan, plan_for, planned, planned_settings
 from ballast.plan.device import computes_on_gpu, hybrid_bytes
 from ballast.plan.hybrid import whole_modules
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -73,12 +72,7 @@ def measure(requested: Config, plan: MemoryPlan, gguf: GgufModel, spec: ModelSpe
 
     config, on_paper = planned(requested, plan), planned_layers(plan, gguf, spec)
     prefill_is_auto = requested.scheduling.prefill_chunk_size is None
-    settings = replace(
-        engine_settings(config),
-        prefill_is_auto=prefill_is_auto,
-        gpu_experts=plan.gpu_experts,
-        devices=device_settings(plan),
-    )
+    settings = replace(planned_settings(config, plan), prefill_is_auto=prefill_is_auto)
 
     used_before = nvidia_smi_mib()
     after: list[int] = []

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from ballast.config.options import Config
 from ballast.engine.engine import Loader
-from ballast.engine.startup.build import engine_settings
 from ballast.engine.startup.loading import load_runner
 from ballast.host.gpu import check_device
 from ballast.host.isa import chosen_isa
@@ -17,7 +16,7 @@ from ballast.host.numa import WeightMemory
 from ballast.model.facts import ModelFacts, facts_of
 from ballast.model.runner import Runner
 from ballast.model.tensors import expected_tensors
-from ballast.plan import MemoryPlan, check_memory, device_settings, load_checked_text, open_checked, rule_lines, settle
+from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, planned_settings, rule_lines, settle
 from ballast.plan.report import sums
 from ballast.text.loading import Text
 
@@ -76,15 +75,7 @@ def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None]
     )
 
     def load(report: Callable[[float], None]) -> Runner:
-        settings = replace(
-            engine_settings(config),
-            prefill_is_auto=prefill_is_auto,
-            gpu_experts=plan.gpu_experts,
-            updates_gpu_experts=plan.updates_gpu_experts,
-            expert_uses=plan.expert_uses,
-            devices=device_settings(plan),
-            finishes_later=True,
-        )
+        settings = replace(planned_settings(config, plan), prefill_is_auto=prefill_is_auto, finishes_later=True)
         return load_runner(gguf, spec, text.tokenizer.vocab_size, settings, report, on_placed)
 
     num_bytes = sum(gguf.tensors[name].num_bytes for name in expected_tensors(spec))

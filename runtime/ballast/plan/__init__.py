@@ -2,7 +2,7 @@
 
 from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked
-from ballast.plan.command import device_settings, plan_for, planned, run, settle
+from ballast.plan.command import device_settings, plan_for, planned, planned_settings, run, settle
 from ballast.plan.host import make_plan
 from ballast.plan.memory import MemoryPlan, Numbers
 from ballast.plan.report import render, rule_lines, to_json
@@ -17,6 +17,7 @@ __all__ = [
     "open_checked",
     "plan_for",
     "planned",
+    "planned_settings",
     "render",
     "rule_lines",
     "run",

@@ -12,7 +12,7 @@ from typing import TextIO
 from ballast._core import kernels, numa
 from ballast.config.options import Config, MachineConfig
 from ballast.config.resolve import on_cpu
-from ballast.engine.startup.build import DeviceSettings
+from ballast.engine.startup.build import DeviceSettings, EngineSettings, engine_settings
 from ballast.errors import ConfigError
 from ballast.host.filesystem import read_file_system
 from ballast.host.gpu import free_vram
@@ -248,6 +248,17 @@ def _host_memory(described: Described) -> Memory:
     if described.host_memory is None:
         return read_machine().memory
     return Memory(described.host_memory, described.host_memory, None)
+
+
+def planned_settings(config: Config, plan: MemoryPlan) -> EngineSettings:
+    """The engine's settings for a configuration with a plan's values."""
+    return replace(
+        engine_settings(config),
+        gpu_experts=plan.gpu_experts,
+        updates_gpu_experts=plan.updates_gpu_experts,
+        expert_uses=plan.expert_uses,
+        devices=device_settings(plan),
+    )
 
 
 def device_settings(plan: MemoryPlan) -> tuple[DeviceSettings, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ballast.model.hybrid.short_rows import LARGEST_CODE, SMALLEST_SCALE, ShortRows
+from ballast.model.layers.short_rows import LARGEST_CODE, SMALLEST_SCALE, ShortRows
 
 
 def rounded_rows(rows: torch.Tensor, layout: ShortRows) -> torch.Tensor:

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from ballast.families.architecture import Unit
 from ballast.model.hybrid.attention.device_kv_pool import largest_number
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
-from ballast.model.hybrid.short_rows import ShortRows
 from ballast.model.hybrid.step import Step
+from ballast.model.layers.short_rows import ShortRows
 from ballast.model.rope import RopeTable
 from devkit.kernels.short_rows import rounded_rows
 from devkit.kernels.torch_unit import unit_of

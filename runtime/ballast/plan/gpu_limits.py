@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.recurrent.sizes import why_not_supported
-from ballast.model.hybrid.short_rows import MIN_SHORT_RANK, SHORT_ALIGNMENT
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import AttentionMixer, RecurrentMixer
+from ballast.model.layers.short_rows import MIN_SHORT_RANK, SHORT_ALIGNMENT
 from ballast.model.spec import ModelSpec
 
 

@@ -26,7 +26,6 @@ from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.graphs.decode_graphs import MAX_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels import matmul
-from ballast.model.hybrid.short_rows import ShortRows
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.chunks import chunks_for
 from ballast.model.hybrid.streaming.host_memory import panels_of
@@ -36,6 +35,7 @@ from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.plane import row_bytes
+from ballast.model.layers.short_rows import ShortRows
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors

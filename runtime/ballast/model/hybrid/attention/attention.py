@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 
 from ballast.model.hybrid.attention.sizes import Sizes
-from ballast.model.hybrid.short_rows import ShortRows
 from ballast.model.hybrid.step import Step
+from ballast.model.layers.short_rows import ShortRows
 
 SCORE_BYTES = 64 << 20
 """Maximum memory for scores; a request's tokens are computed in chunks that fit."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from ballast.model.hybrid.short_rows import LARGEST
 from ballast.model.layers.plane import INDEX_KEYS, Plane, row_bytes
+from ballast.model.layers.short_rows import LARGEST
 
 
 class LayerCache(NamedTuple):

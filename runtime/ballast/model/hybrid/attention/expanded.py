@@ -17,8 +17,8 @@ import torch
 
 from ballast.model.hybrid.attention.attention import floats
 from ballast.model.hybrid.linear import Linear
-from ballast.model.hybrid.short_rows import ShortRows
 from ballast.model.hybrid.step import Step
+from ballast.model.layers.short_rows import ShortRows
 
 _ROWS = 256
 """Number of matrix columns that are read at a time, as the products with that many unit vectors, padded with zeros.

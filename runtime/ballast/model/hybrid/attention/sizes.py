@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ballast.model.hybrid.short_rows import ShortRows
+from ballast.model.layers.short_rows import ShortRows
 
 
 @dataclass(frozen=True, slots=True)

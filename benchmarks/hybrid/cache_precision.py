@@ -34,7 +34,7 @@ from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.tiny import BUILT_IN, write_built_in, write_tiny_model

@@ -19,7 +19,7 @@ from gguf import GGMLQuantizationType
 
 from ballast._core import kernels
 from ballast.host.gpu import why_unusable
-from ballast.model.hybrid.backends import backend_of
+from ballast.model.hybrid.backends.selection import backend_of
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.spec import ModelSpec
 from devkit.bench_record import bench_record

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ballast.model.hybrid.attention.sizes import Sizes
-from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.steps.step import RequestTable, Step
 from devkit.kernels.short_rows import rounded_rows
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from ballast.families.architecture import Unit
 from ballast.model.hybrid.attention.device_kv_pool import largest_number
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.short_rows import ShortRows
 from ballast.model.rope import RopeTable
 from devkit.kernels.short_rows import rounded_rows

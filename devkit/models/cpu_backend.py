@@ -9,11 +9,11 @@ import torch
 
 from ballast._core import kernels
 from ballast.host.startup.measurements import Measurements
-from ballast.model.hybrid import backends
 from ballast.model.hybrid.attention.attention import Attention, PlainAttention
 from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
-from ballast.model.hybrid.backend import EarlyKernels, LateAttention
+from ballast.model.hybrid.backends import selection
+from ballast.model.hybrid.backends.backend import EarlyKernels, LateAttention
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.experts.division import Divide
@@ -140,4 +140,4 @@ class CpuBackend:
         """See `Backend`."""
 
 
-backends.MAKERS["cpu"] = CpuBackend
+selection.MAKERS["cpu"] = CpuBackend

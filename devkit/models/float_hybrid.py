@@ -13,7 +13,7 @@ import torch
 
 from ballast._core import kernels
 from ballast.engine.startup.build import EngineSettings
-from ballast.model.hybrid.backends import MAKERS
+from ballast.model.hybrid.backends.selection import MAKERS
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.load import load_hybrid_model
 from ballast.model.hybrid.load_options import DeviceOptions, HybridOptions

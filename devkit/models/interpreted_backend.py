@@ -11,7 +11,7 @@ from ballast.model.hybrid.attention.attention import largest_query
 from ballast.model.hybrid.attention.gpu import GpuAttention
 from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
-from ballast.model.hybrid.backends import MAKERS
+from ballast.model.hybrid.backends.selection import MAKERS
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import carried
 from ballast.model.hybrid.experts import (

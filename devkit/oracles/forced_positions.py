@@ -12,7 +12,7 @@ import torch
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoice, highest
 from ballast.model.hybrid.sparse.sparse import SparseAttention
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 
 MAX_MOVED = 0.02
 """Largest score difference that counts as a near tie, as a fraction of the row's largest score."""

@@ -19,7 +19,7 @@ import torch
 from ballast import cli, prepared_model
 from ballast.engine.startup import loading
 from ballast.engine.startup.build import DeviceSettings, EngineSettings
-from ballast.model.hybrid import backends
+from ballast.model.hybrid.backends import selection
 from ballast.model.hybrid.handoff import host_experts
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.runner import Runner
@@ -50,11 +50,11 @@ def main(argv: Sequence[str]) -> int:
     ) -> Runner:
         if not settings.devices:
             torch.set_num_threads(1)
-            backends.MAKERS["cpu"] = cpu_backend.CpuBackend
+            selection.MAKERS["cpu"] = cpu_backend.CpuBackend
             on_cpu = DeviceSettings("cpu:0", range(spec.num_layers))  # torch's name for it
             settings = replace(settings, devices=(on_cpu,))
         if faults.fault == "load":
-            backends.MAKERS["cpu"] = FullDevice
+            selection.MAKERS["cpu"] = FullDevice
         runner = loading.load_runner(gguf_model, spec, num_sampled_ids, settings, *hooks)
         assert isinstance(runner, HybridModel)
         if faults.fault is not None:

@@ -17,8 +17,8 @@ import torch
 
 from ballast import cli
 from ballast.host import gpu
-from ballast.model.hybrid import backends
-from ballast.model.hybrid import device as device_module
+from ballast.model.hybrid.backends import selection
+from ballast.model.hybrid.devices import device as device_module
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.platforms.platform_of import PLATFORMS
 from devkit.models.cpu_backend import CpuBackend
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         for name, function in functions.items():
             assert hasattr(module, name)
             setattr(module, name, function)
-    backends.MAKERS["cuda"] = SimulatedBackend
+    selection.MAKERS["cuda"] = SimulatedBackend
     PLATFORMS["cuda"] = lambda device: CpuPlatform(in_place_of(device))
     return cli.main(["serve", *argv])
 

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MAY_ASK = {
-    "runtime/ballast/model/hybrid/backends.py backend_of",
+    "runtime/ballast/model/hybrid/backends/selection.py backend_of",
     "runtime/ballast/model/hybrid/platforms/platform_of.py platform_of",
 }
 """The functions that choose a backend and a platform."""

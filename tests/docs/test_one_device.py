@@ -14,9 +14,9 @@ OF_ONE_DEVICE = (
     *(
         f"{HYBRID}{name}"
         for name in (
-            *("attention/", "compiling/", "graphs/", "layers/", "panels/", "platforms/", "pointwise/", "sparse/"),
-            *("backend.py", "backends.py", "cuda_backend.py", "device.py", "device_errors.py", "device_tensors.py"),
-            *("linear.py", "step.py", "startup/"),
+            *("attention/", "backends/", "compiling/", "graphs/", "layers/", "panels/", "platforms/", "pointwise/"),
+            *("device_tensors.py", "devices/device.py", "faults/device_errors.py"),
+            *("linear.py", "sparse/", "startup/", "steps/step.py"),
             *(
                 "copies/device_blocks.py",
                 "experts/device_layers.py",

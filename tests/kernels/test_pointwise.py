@@ -20,7 +20,7 @@ from ballast.model.hybrid.attention.attention import floats
 from ballast.model.hybrid.pointwise import pointwise_kernels, triton_pointwise
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.short_rows import LARGEST, SMALLEST_SCALE, ShortRows
 from ballast.model.rope import RopeTable, unrotated
 from devkit.kernels.interpreted import interpreted

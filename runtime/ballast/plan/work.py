@@ -4,8 +4,8 @@ the slices in which it is computed. Pure arithmetic."""
 from __future__ import annotations
 
 from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS
-from ballast.model.hybrid.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
+from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec

@@ -23,8 +23,8 @@ from ballast.model.hybrid.attention.flashinfer import FlashinferAttention
 from ballast.model.hybrid.attention.flashinfer_grouped import is_long
 from ballast.model.hybrid.attention.gpu import GpuAttention, compiled_flashinfer, paged_attention
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
-from ballast.model.hybrid.slices import SliceSizes
-from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.steps.slices import SliceSizes
+from ballast.model.hybrid.steps.step import RequestTable, Step
 from ballast.model.switched_off import SwitchedOff
 from devkit.kernels.attention_cases import attention_case
 

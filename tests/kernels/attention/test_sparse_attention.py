@@ -26,7 +26,7 @@ from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN, IndexSizes, group_coun
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.sparse.triton_choice import Spans, TritonPositionChoice, keep_constants, score_constants
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention, attend_constants
-from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.steps.step import RequestTable, Step
 from devkit.kernels.attention_cases import attention_case
 from devkit.kernels.compiled import compiled_for
 from devkit.kernels.interpreted import interpreted

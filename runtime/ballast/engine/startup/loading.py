@@ -158,7 +158,7 @@ def _explain_out_of_memory(settings: EngineSettings) -> Iterator[None]:
     if settings.devices:
         import torch  # not installed for a server that uses the CPU alone
 
-        from ballast.model.hybrid.device_errors import DeviceFullError
+        from ballast.model.hybrid.faults.device_errors import DeviceFullError
 
         device_is_full, says_which = (torch.OutOfMemoryError,), (DeviceFullError,)
     try:

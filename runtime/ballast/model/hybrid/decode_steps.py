@@ -10,10 +10,10 @@ import torch
 
 from ballast._core import kernels
 from ballast.model.batch import Batch
-from ballast.model.hybrid.devices import Devices
+from ballast.model.hybrid.devices.all_devices import Devices
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.forward_pass import ForwardPass
-from ballast.model.hybrid.pieces import drained
+from ballast.model.hybrid.steps.pieces import drained
 
 
 class DecodeSteps:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ballast.model.hybrid.device import Device
+from ballast.model.hybrid.devices.device import Device
 from ballast.model.hybrid.experts.divided_experts import DividedExperts
-from ballast.model.hybrid.pieces import Pieces, within
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
-from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.pieces import Pieces, within
+from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.hybrid.weights import HybridWeights, LayerWeights, MlpWeights
 from ballast.model.layer_ranges import check_ranges
 from ballast.model.spec import ModelSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ballast.model.hybrid.backends import backend_of
+from ballast.model.hybrid.backends.selection import backend_of
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.load_stages import attention, experts, model, weights

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ballast.host.startup.start import Start
 from ballast.host.vram import VramLimit
-from ballast.model.hybrid.slices import SliceSizes
+from ballast.model.hybrid.steps.slices import SliceSizes
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.moe.gpu_experts import GpuExperts
 

@@ -19,17 +19,17 @@ from ballast._core import kernels
 from ballast.model.batch import Batch, padding
 from ballast.model.device_counts import DeviceCounts, DeviceNumbers
 from ballast.model.hybrid.decode_steps import DecodeSteps
-from ballast.model.hybrid.device import Device
-from ballast.model.hybrid.device_wait import wait_for
-from ballast.model.hybrid.devices import Devices
+from ballast.model.hybrid.devices.all_devices import Devices
+from ballast.model.hybrid.devices.device import Device
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.experts.joint_experts import JointExperts
+from ballast.model.hybrid.faults.device_wait import wait_for
 from ballast.model.hybrid.forward_pass import ForwardPass
 from ballast.model.hybrid.layers.embedded_rows import EmbeddedRows
 from ballast.model.hybrid.layers.embedding import Embedding
-from ballast.model.hybrid.pieces import Pieces, drained, within
 from ballast.model.hybrid.prefill_pass import PrefillPass
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.pieces import Pieces, drained, within
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.hybrid.weights import HybridWeights

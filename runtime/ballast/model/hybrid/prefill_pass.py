@@ -9,9 +9,9 @@ import torch
 
 from ballast.awake_clock import AwakeClock
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid import device_wait
-from ballast.model.hybrid.device_wait import Event
-from ballast.model.hybrid.pieces import Pieces
+from ballast.model.hybrid.faults import device_wait
+from ballast.model.hybrid.faults.device_wait import Event
+from ballast.model.hybrid.steps.pieces import Pieces
 
 MAX_AHEAD = 8
 """Maximum number of pieces that are queued and not yet computed. It is large enough that the device never waits for the

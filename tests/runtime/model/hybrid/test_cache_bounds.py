@@ -13,7 +13,7 @@ from ballast.engine.startup.build import EngineSettings
 from ballast.model.hybrid.attention.cache_bounds import largest_normed, largest_product, largest_rotated
 from ballast.model.hybrid.layers import largest_kept
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.rope import RopeTable
 from devkit.kernels.torch_pointwise import TorchPointwise
 from devkit.models.float_hybrid import load_hybrid

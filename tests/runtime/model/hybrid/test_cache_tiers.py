@@ -20,10 +20,10 @@ from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import _tiers
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import COPIED_AT_ONCE, DeviceBlocks
+from ballast.model.hybrid.faults import device_wait
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.layers.plane import row_bytes

@@ -21,8 +21,8 @@ from ballast.engine.sampling.logprobs import TokenLogprobs
 from ballast.engine.startup.build import DeviceSettings, EngineSettings, scheduler_config
 from ballast.engine.startup.loading import _tiers, copied_cache, load_runner
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.copies.device_states import DeviceStates
+from ballast.model.hybrid.faults import device_wait
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.interface import Bytes
 from ballast.model.hybrid.platforms.platform_of import platform_of

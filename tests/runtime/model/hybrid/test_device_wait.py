@@ -9,8 +9,8 @@ import torch
 
 from ballast.errors import EngineDeadError
 from ballast.host.stream_signals import StreamSignals
-from ballast.model.hybrid import device_wait
-from ballast.model.hybrid.device_wait import wait_for
+from ballast.model.hybrid.faults import device_wait
+from ballast.model.hybrid.faults.device_wait import wait_for
 
 LIMIT_S = 0.05
 

@@ -15,12 +15,12 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid import device_wait
 from ballast.model.hybrid.experts import expert_cache
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import MAX_COUNTED_TOKENS, DeviceExperts, DividedExperts
 from ballast.model.hybrid.experts.expert_cache import BYTES_AT_ONCE, OBSERVED_STEPS, ExpertCache
 from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
+from ballast.model.hybrid.faults import device_wait
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.load_stages.experts import _cache
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, PinnedMemory

@@ -46,7 +46,7 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import ExpertUnit
 from ballast.model.hybrid.startup.pcie_share import SHARES, kept_share
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.metadata import read_spec

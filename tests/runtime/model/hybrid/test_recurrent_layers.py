@@ -20,8 +20,8 @@ from ballast.engine.runner import with_changes
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.errors import ModelError
 from ballast.model.batch import Batch
-from ballast.model.hybrid import backends
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
+from ballast.model.hybrid.backends import selection
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.recurrent import (
@@ -32,7 +32,7 @@ from ballast.model.hybrid.recurrent import (
     triton_recurrence,
 )
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
-from ballast.model.hybrid.slices import SliceSizes
+from ballast.model.hybrid.steps.slices import SliceSizes
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import LayerTensors, Packing
@@ -164,7 +164,7 @@ def test_the_gpus_kernels_give_the_logits_of_the_cpu(file: Path, monkeypatch: py
         batch_of(Row(1, 4, 5, 4, 6), Row(0, 7, 12, 2, 7)),
     ]
     expected = logits_of(on_cpu(file), steps)
-    monkeypatch.setitem(backends.MAKERS, "cpu", Interpreting)
+    monkeypatch.setitem(selection.MAKERS, "cpu", Interpreting)
     model = load_hybrid(file, CPU, SETTINGS, kv_dtype=torch.float32, stream_from_tokens=0)
     compare(logits_of(model, steps), expected)
 
@@ -359,6 +359,6 @@ def test_a_device_that_cannot_compute_the_heads_is_named(written: MakeTiny, monk
             return TritonRecurrence(replace(mixer, key_dim=24), rms_eps)
 
     file = written(arch="qwen3next", quant="f32").gguf
-    monkeypatch.setitem(backends.MAKERS, "cpu", Refusing)
+    monkeypatch.setitem(selection.MAKERS, "cpu", Refusing)
     with pytest.raises(ModelError, match="recurrent layers have keys of 24 and values of"):
         load_hybrid(file, CPU, SETTINGS)

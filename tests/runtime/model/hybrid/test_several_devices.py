@@ -23,10 +23,10 @@ from ballast.engine.runner import with_changes
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.errors import EngineDeadError
 from ballast.model.batch import Batch, padding
-from ballast.model.hybrid import device as device_module
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
 from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
+from ballast.model.hybrid.devices import device as device_module
 from ballast.model.hybrid.load_stages import experts as experts_stage
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of

@@ -18,8 +18,8 @@ from ballast.model.hybrid import forward_pass
 from ballast.model.hybrid.layers import latent_attention
 from ballast.model.hybrid.layers.latent_attention import LatentAttention
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.slices import SliceSizes, cut, even_bounds
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.slices import SliceSizes, cut, even_bounds
+from ballast.model.hybrid.steps.step import Step
 from devkit.long import if_long
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.written import MakeTiny

@@ -20,9 +20,9 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.model.batch import Batch
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.pieces import Pieces
 from ballast.model.hybrid.prefill_pass import MAX_AHEAD, PrefillPass
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.pieces import Pieces
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
 from devkit.long import if_long, times

@@ -19,8 +19,8 @@ from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.platform_of import platform_of
-from ballast.model.hybrid.slices import SliceSizes
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.slices import SliceSizes
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.tiers.block_file import BlockFile
 from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.host_tier import HostTier

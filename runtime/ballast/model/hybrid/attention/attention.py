@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from ballast.model.hybrid.attention.sizes import Sizes
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.short_rows import ShortRows
 
 SCORE_BYTES = 64 << 20

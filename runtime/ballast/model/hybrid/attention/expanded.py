@@ -17,7 +17,7 @@ import torch
 
 from ballast.model.hybrid.attention.attention import floats
 from ballast.model.hybrid.linear import Linear
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.short_rows import ShortRows
 
 _ROWS = 256

@@ -13,7 +13,7 @@ from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import carried
 from ballast.model.hybrid.platforms.platform_of import platform_of
-from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.steps.step import RequestTable, Step
 
 RANK, ROPE_DIM = 512, 64
 """The sizes of latents that flashinfer's kernels support."""

@@ -19,7 +19,7 @@ from ballast.model.hybrid.attention.sizes import GroupedSizes
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import carried
 from ballast.model.hybrid.platforms.platform_of import platform_of
-from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.steps.step import RequestTable, Step
 
 HEAD_DIMS = (64, 128, 256)
 """Widths that flashinfer's kernels support, if keys and values have the same width."""

@@ -12,8 +12,8 @@ from ballast.model.hybrid.attention.flashinfer_grouped import HEAD_DIMS, Flashin
 from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.switched_off import SwitchedOff
 
 log = logging.getLogger(__name__)

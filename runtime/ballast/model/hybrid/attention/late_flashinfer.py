@@ -24,7 +24,7 @@ from ballast.model.hybrid.attention.gpu import GpuAttention, compiled_flashinfer
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
 from ballast.model.switched_off import SwitchedOff
 
 log = logging.getLogger(__name__)

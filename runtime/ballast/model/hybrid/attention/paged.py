@@ -12,7 +12,7 @@ import torch
 from ballast.model.hybrid.attention import paged_fp8_kernels, paged_kernels
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.power_of_two import padded
-from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.steps.step import RequestTable, Step
 
 MAX_SPLITS = 64
 """Maximum number of programs that share the keys of a tile of rows."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ballast.errors import first_line
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS, is_full
+from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS, is_full
 
 log = logging.getLogger(__name__)
 

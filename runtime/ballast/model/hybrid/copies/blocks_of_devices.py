@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
-from ballast.model.hybrid.device_wait import Event, Events
+from ballast.model.hybrid.faults.device_wait import Event, Events
 from ballast.model.hybrid.platforms.interface import Bytes, Take
 
 

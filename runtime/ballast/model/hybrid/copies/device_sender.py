@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ballast.model.hybrid.copies.small_copies import SmallCopy
-from ballast.model.hybrid.device_wait import wait_for
+from ballast.model.hybrid.faults.device_wait import wait_for
 from ballast.model.hybrid.platforms.interface import Platform
 from ballast.model.hybrid.platforms.platform_of import platform_of
 

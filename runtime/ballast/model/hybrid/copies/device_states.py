@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ballast.model.hybrid.copies.going_out import GoingOut
-from ballast.model.hybrid.device_wait import Event, Events
+from ballast.model.hybrid.faults.device_wait import Event, Events
 from ballast.model.hybrid.platforms.interface import Bytes, Platform, Stream, Take
 from ballast.model.hybrid.platforms.platform_of import platform_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from ballast.model.hybrid.device_wait import Event, wait_for
+from ballast.model.hybrid.faults.device_wait import Event, wait_for
 
 
 class GoingOut:

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from ballast.model.hybrid.copies.small_copies import SmallCopy
-from ballast.model.hybrid.device_wait import wait_for
 from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
+from ballast.model.hybrid.faults.device_wait import wait_for
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.moe.expert_heat import ExpertHeat
 from ballast.moe.expert_moves import Move, choose_moves

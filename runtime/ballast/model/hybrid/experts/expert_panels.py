@@ -22,7 +22,7 @@ from ballast.model.hybrid.panels.matmul import (
 from ballast.model.hybrid.panels.stack import PanelStack as PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
-from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
+from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds
 
 _COMBINE_BLOCK = 1024
 

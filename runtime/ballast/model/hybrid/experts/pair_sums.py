@@ -11,7 +11,7 @@ from ballast.model.hybrid.panels.matmul import split_bf16
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
-from ballast.model.hybrid.slices import even_bounds
+from ballast.model.hybrid.steps.slices import even_bounds
 
 MIN_PAIRS = 256
 """Minimum average number of tokens per expert for which decoding it to memory pays."""

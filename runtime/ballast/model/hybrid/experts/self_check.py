@@ -16,9 +16,9 @@ from ballast._core import kernels
 from ballast.errors import first_line
 from ballast.families.architecture import Unit
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS
 from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
+from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec

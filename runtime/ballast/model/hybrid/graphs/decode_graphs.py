@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ballast.errors import EngineDeadError, first_line
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS, is_full
+from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS, is_full
 from ballast.model.hybrid.graphs.capture import captured
 
 if TYPE_CHECKING:

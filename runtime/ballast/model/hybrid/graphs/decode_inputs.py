@@ -17,7 +17,7 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.recurrent.state_rows import StateRows
-from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.steps.step import RequestTable, Step
 
 _ALIGNED = 4
 """Columns begin at multiples of this: for addresses of lower alignment, Triton would compile another kernel."""

@@ -14,9 +14,9 @@ import torch
 
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.attention import Attention
-from ballast.model.hybrid.pieces import Pieces
-from ballast.model.hybrid.slices import SliceSizes
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.pieces import Pieces
+from ballast.model.hybrid.steps.slices import SliceSizes
+from ballast.model.hybrid.steps.step import Step
 
 Weights = TypeVar("Weights", contravariant=True)
 Cache = TypeVar("Cache", contravariant=True)

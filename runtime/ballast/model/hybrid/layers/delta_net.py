@@ -10,7 +10,7 @@ from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.linear import Linear, Linears
 from ballast.model.hybrid.recurrent.recurrence import Gates, Recurrence
 from ballast.model.hybrid.recurrent.state_pool import LayerStates
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.delta_net import DeltaNetSpec
 
 

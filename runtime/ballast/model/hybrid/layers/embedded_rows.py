@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from ballast.model.hybrid.layers.embedding import Embedding
-from ballast.model.hybrid.pieces import Pieces
 from ballast.model.hybrid.platforms.interface import Platform
+from ballast.model.hybrid.steps.pieces import Pieces
 
 EMBEDDED_AT_ONCE = 2048
 """Tokens of a prompt that are embedded at a time: this takes a few threads a few milliseconds."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.model.hybrid.slices import even_bounds
+from ballast.model.hybrid.steps.slices import even_bounds
 
 ROWS_A_THREAD = 512
 """Approximate minimum number of rows for which another thread pays."""

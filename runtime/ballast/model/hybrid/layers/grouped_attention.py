@@ -12,7 +12,7 @@ from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.linear import Linear, Linears
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights, Pointwise
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.grouped import GroupedSpec
 
 

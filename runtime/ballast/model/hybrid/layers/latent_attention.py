@@ -16,9 +16,9 @@ from ballast.model.hybrid.attention.expanded import ExpandedAttention
 from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.linear import Linear, Linears
 from ballast.model.hybrid.pointwise.pointwise import IndexNorm, Pointwise
-from ballast.model.hybrid.slices import PRODUCT_TOKENS, even_bounds
 from ballast.model.hybrid.sparse.sparse import SparseAttention
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 
 

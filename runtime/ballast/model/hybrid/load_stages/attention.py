@@ -12,7 +12,7 @@ from ballast.errors import ModelError
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
-from ballast.model.hybrid.backend import Backend
+from ballast.model.hybrid.backends.backend import Backend
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers, LayerKind
 from ballast.model.hybrid.layers.delta_net import DeltaNetLayer
@@ -23,9 +23,9 @@ from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.recurrent.recurrence import Recurrence
-from ballast.model.hybrid.slices import slice_sizes_of
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
+from ballast.model.hybrid.steps.slices import slice_sizes_of
 from ballast.model.layers.grouped import SINKS
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec

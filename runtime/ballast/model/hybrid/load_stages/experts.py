@@ -10,13 +10,13 @@ import numpy as np
 
 from ballast._core.kernels import Experts, ThreadPool
 from ballast.host.startup.start_times import StartTimes
-from ballast.model.hybrid.backend import Backend
-from ballast.model.hybrid.device_errors import computing_on
+from ballast.model.hybrid.backends.backend import Backend
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts
 from ballast.model.hybrid.experts.expert_cache import ExpertCache
 from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.experts.self_check import checked
+from ballast.model.hybrid.faults.device_errors import computing_on
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
-from ballast.model.hybrid.device import Device
+from ballast.model.hybrid.devices.device import Device
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.load_stages.stage import Report

@@ -9,15 +9,15 @@ from typing import Any
 from ballast._core import kernels
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
-from ballast.model.hybrid.backend import Backend, LateAttention
+from ballast.model.hybrid.backends.backend import Backend, LateAttention
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
-from ballast.model.hybrid.device import Device
-from ballast.model.hybrid.device_errors import computing_on
 from ballast.model.hybrid.device_mixers import device_mixers
+from ballast.model.hybrid.devices.device import Device
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.experts.divided_experts import DeviceExperts, DividedExperts
 from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
+from ballast.model.hybrid.faults.device_errors import computing_on
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers

@@ -20,7 +20,7 @@ import torch
 from ballast.errors import EngineDeadError, first_line
 from ballast.host.startup.measurements import Measurements
 from ballast.model.hybrid.agreement import difference
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.graphs.capture import captured
 from ballast.model.hybrid.panels.panel_linear import TUNED_TOKENS, PanelLinear, Shape
 from ballast.model.switched_off import SwitchedOff

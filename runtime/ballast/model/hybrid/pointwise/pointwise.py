@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from ballast.families.architecture import Unit
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)

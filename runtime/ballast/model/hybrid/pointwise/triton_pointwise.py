@@ -11,7 +11,7 @@ from ballast.model.hybrid.panels.unit import kernel_unit
 from ballast.model.hybrid.pointwise import pointwise_kernels
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
 from ballast.model.hybrid.power_of_two import padded
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.short_rows import LARGEST, ShortRows
 from ballast.model.rope import RopeTable
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from ballast.model.hybrid.sparse.sizes import IndexSizes, tokens_at_once
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 
 _PRODUCT_BYTES = 64 << 20
 """Maximum memory for the products of heads."""

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from ballast.model.hybrid.attention.sizes import LatentSizes
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 
 _GATHERED_BYTES = 64 << 20
 """Maximum memory for rows of the cache as float32."""

@@ -14,13 +14,13 @@ from ballast.errors import first_line
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.attention.paged import choose_tilings
 from ballast.model.hybrid.attention.sizes import LatentSizes
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
-from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.steps.step import RequestTable, Step
 
 _MORE = 40
 """Number of positions that the longer test request sees, in addition to full groups and top_k."""

@@ -7,7 +7,7 @@ import torch
 
 from ballast.model.hybrid.sparse.choice import PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention
-from ballast.model.hybrid.step import RequestTable, Step
+from ballast.model.hybrid.steps.step import RequestTable, Step
 
 
 class SparseAttention:

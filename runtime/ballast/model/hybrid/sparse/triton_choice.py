@@ -9,7 +9,7 @@ import torch
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.sparse import choice_kernels
 from ballast.model.hybrid.sparse.sizes import GROUP, IndexSizes, group_counts, kept_width, tokens_at_once
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 
 PROGRAMS_PER_PROCESSOR = 2
 """Target number of programs per processor if a step has few tokens."""

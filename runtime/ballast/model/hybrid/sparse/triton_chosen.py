@@ -9,7 +9,7 @@ import torch
 from ballast.model.hybrid.attention.paged import Tiling, Tilings, kernel_constants, rounded_query
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse import chosen_kernels
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 
 MAX_SPLITS = 32
 """Maximum number of programs that share the selected positions of a token."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from ballast._core import kernels
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.experts.device_layers import place_experts
 from ballast.model.hybrid.experts.self_check import Kind, kind_of, launch_experts
+from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.panels.autotune import launch_products
 from ballast.model.hybrid.panels.panel_linear import PanelLinear, Shape

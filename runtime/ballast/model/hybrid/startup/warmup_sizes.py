@@ -17,7 +17,7 @@ from ballast.model.hybrid.panels.matmul import (
     grouped_gemm_block,
 )
 from ballast.model.hybrid.power_of_two import padded
-from ballast.model.hybrid.slices import SLICE_SIZES
+from ballast.model.hybrid.steps.slices import SLICE_SIZES
 
 
 def sizes_for_experts(most: int, num_used: int, num_experts: int) -> list[int]:

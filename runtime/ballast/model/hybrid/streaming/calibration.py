@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ballast._core import kernels
 from ballast.errors import EngineDeadError, first_line
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
-from ballast.model.hybrid.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.streaming.break_even import Timing
 from ballast.model.hybrid.streaming.joint_split import JointTiming, balanced_fraction, expert_counts
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers

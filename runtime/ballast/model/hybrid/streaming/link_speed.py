@@ -12,7 +12,7 @@ import torch
 
 from ballast.awake_clock import AwakeClock
 from ballast.errors import EngineDeadError
-from ballast.model.hybrid.device_wait import LIMIT_S, wait_for
+from ballast.model.hybrid.faults.device_wait import LIMIT_S, wait_for
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels
 from ballast.model.hybrid.streaming.streamed_experts import copy_pieces

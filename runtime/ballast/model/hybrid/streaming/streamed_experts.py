@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ballast.model.hybrid.device_wait import wait_for
+from ballast.model.hybrid.faults.device_wait import wait_for
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of

@@ -8,10 +8,10 @@ from typing import overload
 
 from ballast.errors import EngineDeadError, OutOfMemoryError
 from ballast.model.batch import Batch
-from ballast.model.hybrid.device import Device
-from ballast.model.hybrid.device_errors import DeviceFullError
-from ballast.model.hybrid.device_wait import Event, Events
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.devices.device import Device
+from ballast.model.hybrid.faults.device_errors import DeviceFullError
+from ballast.model.hybrid.faults.device_wait import Event, Events
+from ballast.model.hybrid.steps.step import Step
 
 
 class Devices(Sequence[Device]):

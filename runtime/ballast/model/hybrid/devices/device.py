@@ -13,16 +13,16 @@ from ballast.host.vram import VramLimit
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool, LayerCache
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
-from ballast.model.hybrid.device_errors import computing_on
-from ballast.model.hybrid.device_wait import Event
 from ballast.model.hybrid.experts.divided_experts import DeviceExperts
+from ballast.model.hybrid.faults.device_errors import computing_on
+from ballast.model.hybrid.faults.device_wait import Event
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.platforms.interface import Platform, Stream
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool, LayerStates
-from ballast.model.hybrid.step import Step
+from ballast.model.hybrid.steps.step import Step
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from ballast.model.hybrid.backend import Backend
+from ballast.model.hybrid.backends.backend import Backend
 
 
 def _cuda(device: torch.device) -> Backend:
-    from ballast.model.hybrid.cuda_backend import CudaBackend  # imports Triton
+    from ballast.model.hybrid.backends.cuda_backend import CudaBackend  # imports Triton
 
     return CudaBackend(device)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ballast.model.batch import Batch
 from ballast.model.hybrid.recurrent.state_rows import StateRows, planned_rows
-from ballast.model.hybrid.slices import Slice, SliceSizes, cut
+from ballast.model.hybrid.steps.slices import Slice, SliceSizes, cut
 
 
 @dataclass(frozen=True, slots=True)

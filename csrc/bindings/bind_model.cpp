@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/arrays.h"
+#include "bindings/gating.h"
 #include "bindings/state_rows.h"
 #include "bindings/views.h"
 #include "cpu/dispatch.h"
@@ -85,16 +86,20 @@ LayerView make_layer(const MixerShape& mixer, const py::dict& tensors, size_t ro
 // Cosines, sines and, if the rotation has them, factors of queries by position.
 using RopeArrays = std::tuple<py::array, py::array, std::optional<py::array>>;
 
+// Products, base and scale of the weights by which the rows of the residual stream become one.
+using StreamEndArrays = std::tuple<py::array, py::array, py::array>;
+
 // The model with everything that it borrows.
 class ModelView {
  public:
   ModelView(ThreadPool& pool, const std::string& isa, const ModelShape& shape, const MatrixView& embedding,
             const std::vector<LayerView>& layers, const py::array& output_norm, const MatrixView& output,
             const std::vector<RopeArrays>& ropes, std::vector<std::vector<py::array>> kv_layers,
-            int64_t block_tokens, std::vector<std::vector<py::array>> state_layers)
+            int64_t block_tokens, std::vector<std::vector<py::array>> state_layers,
+            const std::optional<StreamEndArrays>& stream_end)
       : block_tokens_(block_tokens),
-        model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output), ropes, kv_layers,
-                    state_layers)) {
+        model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output, stream_end), ropes,
+                    kv_layers, state_layers)) {
     if (block_tokens < 1) {
       throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
     }
@@ -167,8 +172,15 @@ class ModelView {
   };
 
   ModelInput gather(const MatrixView& embedding, const std::vector<LayerView>& layers,
-                    const py::array& output_norm, const MatrixView& output) {
+                    const py::array& output_norm, const MatrixView& output,
+                    const std::optional<StreamEndArrays>& stream_end) {
     ModelInput input{embedding.matrix, {}, copy_vector("output_norm", output_norm), output.matrix};
+    if (stream_end) {
+      const auto& [products, base, scales] = *stream_end;
+      input.stream_end = HyperConnection{copy_vector("stream_end products", products),
+                                         copy_vector("stream_end base", base),
+                                         copy_vector("stream_end scales", scales)};
+    }
     owners_.add(embedding);
     owners_.add(output);
     for (const LayerView& layer : layers) {
@@ -272,17 +284,17 @@ void bind_model(py::module_ m) {
   using py::arg;
   py::class_<ModelShape>(m, "Shape")
       .def(py::init([](int64_t hidden, float rms_eps, int64_t num_experts, int64_t num_experts_used,
-                       int64_t num_groups, int64_t num_groups_used, bool sigmoid, bool group_score_top2,
+                       int64_t num_groups, int64_t num_groups_used, const std::string& gating, bool group_score_top2,
                        bool normalize_weights, float weights_scale, int64_t num_stream_rows,
                        int64_t stream_rounds, float stream_eps) {
              return ModelShape{hidden,
                                rms_eps,
-                               {num_experts, num_experts_used, num_groups, num_groups_used, sigmoid,
+                               {num_experts, num_experts_used, num_groups, num_groups_used, gating_of(gating),
                                 group_score_top2, normalize_weights, weights_scale},
                                {num_stream_rows, stream_rounds, stream_eps}};
            }),
            py::kw_only(), arg("hidden"), arg("rms_eps"), arg("num_experts"), arg("num_experts_used"),
-           arg("num_groups"), arg("num_groups_used"), arg("sigmoid"), arg("group_score_top2"),
+           arg("num_groups"), arg("num_groups_used"), arg("gating"), arg("group_score_top2"),
            arg("normalize_weights"), arg("weights_scale"), arg("num_stream_rows") = 1,
            arg("stream_rounds") = 0, arg("stream_eps") = 0.0f);
   py::class_<IndexerShape>(m, "IndexerShape")
@@ -323,6 +335,18 @@ void bind_model(py::module_ m) {
              return KimiDeltaShape{num_heads, head_dim, conv_taps, lower_bound};
            }),
            py::kw_only(), arg("num_heads"), arg("head_dim"), arg("conv_taps"), arg("lower_bound") = 0.0f);
+  py::class_<EntryIndexShape>(m, "EntryIndexShape")
+      .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k) {
+             return EntryIndexShape{num_heads, key_width, top_k};
+           }),
+           py::kw_only(), arg("num_heads"), arg("key_width"), arg("top_k"));
+  py::class_<CompressedShape>(m, "CompressedShape")
+      .def(py::init([](int64_t num_heads, int64_t head_dim, int64_t rope_dim, int64_t window, int64_t ratio,
+                       int64_t output_groups, const std::optional<EntryIndexShape>& index) {
+             return CompressedShape{num_heads, head_dim, rope_dim, window, ratio, output_groups, index};
+           }),
+           py::kw_only(), arg("num_heads"), arg("head_dim"), arg("rope_dim"), arg("window"), arg("ratio"),
+           arg("output_groups"), arg("index").none(true));
   py::class_<HeadMatrixView>(m, "HeadMatrix")
       .def(py::init([](const MatrixView& matrix, int64_t head_stride, int64_t row_offset, bool transposed) {
              return HeadMatrixView{matrix, head_stride, row_offset, transposed};
@@ -334,10 +358,11 @@ void bind_model(py::module_ m) {
       .def(py::init<ThreadPool&, const std::string&, const ModelShape&, const MatrixView&,
                     const std::vector<LayerView>&, const py::array&, const MatrixView&,
                     const std::vector<RopeArrays>&, std::vector<std::vector<py::array>>, int64_t,
-                    std::vector<std::vector<py::array>>>(),
+                    std::vector<std::vector<py::array>>, const std::optional<StreamEndArrays>&>(),
            py::keep_alive<1, 2>(), arg("pool"), py::kw_only(), arg("isa"), arg("shape"), arg("embedding"),
            arg("layers"), arg("output_norm"), arg("output"), arg("ropes"), arg("kv_layers"),
-           arg("block_tokens"), arg("state_layers") = std::vector<std::vector<py::array>>())
+           arg("block_tokens"), arg("state_layers") = std::vector<std::vector<py::array>>(),
+           arg("stream_end") = py::none())
       .def("forward", &ModelView::forward, py::kw_only(), arg("token_ids"), arg("positions"), arg("slots"),
            arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"),
            arg("window_slots") = py::none(), arg("window_indices") = py::none(), arg("states") = py::none(),

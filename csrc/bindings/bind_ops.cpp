@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bindings/arrays.h"
+#include "bindings/gating.h"
 #include "bindings/packing.h"
 #include "bindings/views.h"
 #include "cpu/dispatch.h"
@@ -227,7 +228,7 @@ void bind_silu_mul(const py::array& gate, const py::array& up, py::array out) {
   silu_mul(g, u, num, to);
 }
 
-void bind_route(const py::array& logits, const std::optional<py::array>& bias, bool sigmoid,
+void bind_route(const py::array& logits, const std::optional<py::array>& bias, const std::string& gating,
                 int64_t num_groups, int64_t num_groups_used, bool group_score_top2, bool normalize,
                 float scale, py::array ids, py::array weights) {
   const float* from = read<float>("logits", logits, {{"T"}, {"E"}});
@@ -237,8 +238,8 @@ void bind_route(const py::array& logits, const std::optional<py::array>& bias, b
   const int64_t num_chosen = ids.shape(1);
   float* to_weights = write<float>("weights", weights, {{"T", num_tokens}, {"k", num_chosen}});
   const float* biases = bias ? read<float>("bias", *bias, {{"E", num_experts}}) : nullptr;
-  const RoutingRule rule{num_experts, num_chosen,       num_groups, num_groups_used,
-                         sigmoid,     group_score_top2, normalize,  scale};
+  const RoutingRule rule{num_experts,       num_chosen,       num_groups, num_groups_used,
+                         gating_of(gating), group_score_top2, normalize,  scale};
   const py::gil_scoped_release unlocked;
   rule.check();
   route(from, num_tokens, biases, rule, to_ids, to_weights);
@@ -271,7 +272,7 @@ void bind_ops(py::module_ m) {
   m.def("attention_states_nbytes", &attention_states_bytes, py::kw_only(), arg("num_heads"),
         arg("num_kv_heads"), arg("value_dim"), arg("num_tokens"), arg("num_positions"), arg("num_threads"));
   m.def("silu_mul", &bind_silu_mul, arg("gate"), arg("up"), arg("out"));
-  m.def("route", &bind_route, arg("logits"), arg("bias").none(true), py::kw_only(), arg("sigmoid"),
+  m.def("route", &bind_route, arg("logits"), arg("bias").none(true), py::kw_only(), arg("gating"),
         arg("num_groups"), arg("num_groups_used"), arg("group_score_top2"), arg("normalize"), arg("scale"),
         arg("ids"), arg("weights"));
 }

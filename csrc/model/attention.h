@@ -89,7 +89,27 @@ struct KimiDeltaShape {
   int64_t width() const { return num_heads * head_dim; }  // of all heads
 };
 
-using MixerShape = std::variant<LatentShape, GroupedShape, DeltaNetShape, KimiDeltaShape>;
+struct EntryIndexShape {
+  int64_t num_heads;
+  int64_t key_width;
+  int64_t top_k;  // entries that a token attends to, at most
+};
+
+// Attention to the last positions and to compressed entries, each of `ratio` tokens (DeepSeek-V4). Keys have one head,
+// and are values as well.
+struct CompressedShape {
+  int64_t num_heads;
+  int64_t head_dim;
+  int64_t rope_dim;       // of a head, its last entries
+  int64_t window;         // positions that a token sees, its own the last
+  int64_t ratio;          // 0: there are no entries
+  int64_t output_groups;  // of heads, each with an output matrix of low rank
+  // With it a token attends to chosen entries, which overlap; else to all that are complete.
+  std::optional<EntryIndexShape> index;
+};
+
+using MixerShape =
+    std::variant<LatentShape, GroupedShape, DeltaNetShape, KimiDeltaShape, CompressedShape>;
 
 // Buffers between operations, sized for the largest step so far.
 struct AttentionMemory {
@@ -114,6 +134,9 @@ struct AttentionMemory {
   std::vector<float> pool_gates;      // [T, key_width]
   std::vector<int32_t> last_pools;    // [T] the last complete pool that a token sees; -1: none
   std::vector<int32_t> chosen_pools;  // [T, top_k / pool]
+  std::vector<float> entry_values;    // [T, columns of a compressor]
+  std::vector<float> entry_gates;     // [T, columns of a compressor]
+  std::vector<int32_t> num_listed;    // [T] rows that a token attends to
   // Positions selected by the nearest earlier layer with an indexer.
   std::vector<int32_t> chosen;      // [T, most_chosen]
   std::vector<int32_t> num_chosen;  // [T]
@@ -158,6 +181,8 @@ std::shared_ptr<const Attention> make_attention(const GroupedShape& shape, int64
 std::shared_ptr<const Attention> make_attention(const DeltaNetShape& shape, int64_t hidden,
                                                 LayerTensors& tensors);
 std::shared_ptr<const Attention> make_attention(const KimiDeltaShape& shape, int64_t hidden,
+                                                LayerTensors& tensors);
+std::shared_ptr<const Attention> make_attention(const CompressedShape& shape, int64_t hidden,
                                                 LayerTensors& tensors);
 
 }  // namespace ballast

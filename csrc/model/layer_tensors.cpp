@@ -24,6 +24,10 @@ Matrix LayerTensors::matrix_of_width(const std::string& role, int64_t cols) {
   return matrix(role, find<Matrix>(role, "a matrix").rows(), cols);
 }
 
+Matrix LayerTensors::matrix_of_rows(const std::string& role, int64_t rows) {
+  return matrix(role, rows, find<Matrix>(role, "a matrix").cols());
+}
+
 HeadMatrix LayerTensors::heads(const std::string& role, int64_t num_heads, int64_t rows, int64_t cols) {
   const HeadMatrix& found = find<HeadMatrix>(role, "one matrix per head");
   require(!found.transposed, name(role) + " is transposed; expected it as it is applied");

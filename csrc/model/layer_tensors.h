@@ -42,6 +42,8 @@ class LayerTensors {
   Matrix matrix(const std::string& role, int64_t rows, int64_t cols);
   // The tensor defines the number of rows, such as a rank.
   Matrix matrix_of_width(const std::string& role, int64_t cols);
+  // The same for the number of columns.
+  Matrix matrix_of_rows(const std::string& role, int64_t rows);
   HeadMatrix heads(const std::string& role, int64_t num_heads, int64_t rows, int64_t cols);
   // Like `heads`, but each matrix may also be [cols, rows] and applied transposed.
   HeadMatrix heads_either_way(const std::string& role, int64_t num_heads, int64_t rows, int64_t cols);

@@ -104,24 +104,32 @@ void PooledKeys::write(const AttentionCall& call, const float* normed, const flo
   call.pool.parallel_for(step.batch.num_requests, [&](int64_t row) { leave_states(own, row); });
 }
 
+void choose_complete_pools(const AttentionCall& call, const IndexShape& shape, int64_t pool,
+                           const float* keys) {
+  const Step& step = call.step;
+  const int64_t num_tokens = step.num_tokens();
+  AttentionMemory& s = call.memory;
+  grow(s.last_pools, num_tokens, 1);
+  grow(s.num_chosen, num_tokens, 1);
+  grow(s.chosen_pools, num_tokens, shape.top_k);
+  for (int64_t token = 0; token < num_tokens; ++token) {
+    s.last_pools[static_cast<size_t>(token)] =
+        (step.batch.positions[token] + 1) / static_cast<int32_t>(pool) - 1;
+  }
+  // A pool is a position of a cache with fewer tokens in a block.
+  PagedBatch pools = step.batch;
+  pools.num_slots /= pool;
+  pools.block_tokens /= pool;
+  pools.positions = s.last_pools.data();
+  choose_positions(call.pool, call.kernels, s.index_query.data(), s.head_weights.data(),
+                   {keys, shape.key_width, 0}, pools, shape, s.chosen_pools.data(), s.num_chosen.data());
+}
+
 void choose_pools(const AttentionCall& call, const IndexerShape& shape, const float* keys) {
   const Step& step = call.step;
   const int64_t num_tokens = step.num_tokens(), top_pools = shape.top_k / shape.pool;
   AttentionMemory& s = call.memory;
-  grow(s.last_pools, num_tokens, 1);
-  grow(s.chosen_pools, num_tokens, top_pools);
-  for (int64_t token = 0; token < num_tokens; ++token) {
-    s.last_pools[static_cast<size_t>(token)] =
-        (step.batch.positions[token] + 1) / static_cast<int32_t>(shape.pool) - 1;
-  }
-  // A pool is a position of a cache with fewer tokens in a block.
-  PagedBatch pools = step.batch;
-  pools.num_slots /= shape.pool;
-  pools.block_tokens /= shape.pool;
-  pools.positions = s.last_pools.data();
-  choose_positions(call.pool, call.kernels, s.index_query.data(), s.head_weights.data(),
-                   {keys, shape.key_width, 0}, pools, {shape.num_heads, shape.key_width, top_pools},
-                   s.chosen_pools.data(), s.num_chosen.data());
+  choose_complete_pools(call, {shape.num_heads, shape.key_width, top_pools}, shape.pool, keys);
   for_tokens(call.pool, num_tokens, [&](int64_t token) {
     int32_t* chosen = s.chosen.data() + token * shape.most_chosen();
     int32_t* next = chosen;

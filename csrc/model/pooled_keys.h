@@ -7,6 +7,7 @@
 
 #include "model/attention.h"
 #include "model/layer_tensors.h"
+#include "ops/position_choice.h"
 
 namespace ballast {
 
@@ -34,6 +35,11 @@ class PooledKeys {
   const Matrix gate_;                // [key_width, D]
   const std::vector<float> offset_;  // [pool, key_width], is added to the gates
 };
+
+// Writes the pools of the highest scores, among the complete ones that a token sees, into the memory: chosen_pools
+// [T, top_k], num_chosen and last_pools. A key [key_width] lies in the rows of its pool's tokens.
+void choose_complete_pools(const AttentionCall& call, const IndexShape& shape, int64_t pool,
+                           const float* keys);
 
 // Writes the positions that each token attends to into the memory: those of the top_k / pool pools of the
 // highest scores, among the complete pools that it sees, and all positions after the last of these.

@@ -163,7 +163,8 @@ void ResidualStream::next_block(const std::vector<const float*>& added, const Hy
   });
 }
 
-void ResidualStream::finish(const std::vector<const float*>& added, int64_t token, float* out) const {
+void ResidualStream::finish(const std::vector<const float*>& added, int64_t token, const HyperConnection* end,
+                            float* out) const {
   const float* old = rows_.data() + token * token_floats();
   if (shape_.num_rows == 1) {
     std::copy_n(old, hidden_, out);
@@ -175,10 +176,20 @@ void ResidualStream::finish(const std::vector<const float*>& added, int64_t toke
   const Scratch<float> scratch(token_floats());
   float* rows = scratch.get();
   add(added, token, 0, hidden_, rows, old);
+  const int64_t width = token_floats();
+  const float norm =
+      end == nullptr ? 0.0f
+                     : 1.0f / std::sqrt(dot(rows, rows, width) / static_cast<float>(width) + rms_eps_);
   std::fill_n(out, hidden_, 0.0f);
   for (int64_t row = 0; row < shape_.num_rows; ++row) {
-    for (int64_t i = 0; i < hidden_; ++i) out[i] += rows[row * hidden_ + i];
+    float share = 1.0f;
+    if (end != nullptr) {
+      const float product = dot(end->products.data() + row * width, rows, width) * norm;
+      share = sigmoid(product * end->scales[0] + end->base[static_cast<size_t>(row)]) + shape_.eps;
+    }
+    for (int64_t i = 0; i < hidden_; ++i) out[i] += share * rows[row * hidden_ + i];
   }
+  if (end != nullptr) return;
   for (int64_t i = 0; i < hidden_; ++i) out[i] /= static_cast<float>(shape_.num_rows);
 }
 

@@ -23,7 +23,7 @@ struct StreamShape {
 struct HyperConnection {
   std::vector<float> products;  // [weights, rows * D], applied to all rows of a token
   std::vector<float> base;      // [weights]
-  std::vector<float> scales;    // [3], of the three kinds of weights
+  std::vector<float> scales;    // [3], of the three kinds of weights, or [1]
 };
 
 class ResidualStream {
@@ -41,8 +41,10 @@ class ResidualStream {
   // block, which has this hyper-connection and norm; null in a plain stream. normed [T, D].
   void next_block(const std::vector<const float*>& added, const HyperConnection* connection,
                   const std::vector<float>& norm, float* normed);
-  // One token's row after the last block, whose results are `added`: the mean of its rows; out [D].
-  void finish(const std::vector<const float*>& added, int64_t token, float* out) const;
+  // One token's row after the last block, whose results are `added`: the mean of its rows, or their sum by the weights
+  // of `end`, which has no others than those to read; out [D].
+  void finish(const std::vector<const float*>& added, int64_t token, const HyperConnection* end,
+              float* out) const;
 
  private:
   int64_t token_floats() const { return shape_.num_rows * hidden_; }

@@ -91,7 +91,7 @@ void Transformer::forward(const Step& step, float* logits, const std::function<v
                             memory_.normed.data(), cache_.layers[i], memory_.block_out.data());
     stream_.next_block({memory_.block_out.data()}, connection(layer.ffn_connection), layer.ffn_norm,
                        memory_.normed.data());
-    pending = feed_forward(layer, step.num_tokens());
+    pending = feed_forward(layer, step);
     layer_done();
   }
   output(pending, step, logits);
@@ -106,10 +106,11 @@ void Transformer::embed(const Step& step) {
 }
 
 // normed → what the layer adds to the residual stream.
-Transformer::Outputs Transformer::feed_forward(const LayerWeights& weights, int64_t num_tokens) {
+Transformer::Outputs Transformer::feed_forward(const LayerWeights& weights, const Step& step) {
   StepMemory& s = memory_;
+  const int64_t num_tokens = step.num_tokens();
   std::vector<Experts::Call> calls;
-  if (weights.routed) calls.push_back(choose(*weights.routed, num_tokens));
+  if (weights.routed) calls.push_back(choose(*weights.routed, step));
   if (weights.mlp) calls.push_back(every_token(weights, num_tokens));
   const std::vector<int64_t> num_read = Experts::forward_all(pool_, s.normed.data(), num_tokens, calls);
   if (weights.routed) routed_.count_read(weights.routed->experts, num_read[0]);
@@ -130,14 +131,19 @@ Experts::Call Transformer::every_token(const LayerWeights& weights, int64_t num_
   return {&*weights.mlp, s.zeros.data(), s.shares.data(), 1, s.block_out.data()};
 }
 
-Experts::Call Transformer::choose(const RoutedWeights& weights, int64_t num_tokens) {
+Experts::Call Transformer::choose(const RoutedWeights& weights, const Step& step) {
   StepMemory& s = memory_;
+  const int64_t num_tokens = step.num_tokens();
   linear(pool_, s.normed.data(), num_tokens, weights.router, s.router_logits.data());
   if (!weights.logit_bias.empty()) {
     for_tokens(pool_, num_tokens, [&](int64_t token) {
       float* row = s.router_logits.data() + token * shape_.routing.num_experts;
       for (size_t e = 0; e < weights.logit_bias.size(); ++e) row[e] += weights.logit_bias[e];
     });
+  }
+  if (!weights.table.empty()) {
+    return routed_.look_up(weights.experts, weights.table.data(), step.token_ids, s.router_logits.data(),
+                           num_tokens, s.routed_out.data());
   }
   return routed_.choose(weights.experts, weights.bias.empty() ? nullptr : weights.bias.data(),
                         s.router_logits.data(), num_tokens, s.routed_out.data());
@@ -147,7 +153,7 @@ void Transformer::output(const Outputs& pending, const Step& step, float* logits
   const int64_t hidden = shape_.hidden;
   for_tokens(pool_, step.num_sampled, [&](int64_t i) {
     float* normed = memory_.normed.data() + i * hidden;
-    stream_.finish(pending, step.sampled[i], normed);
+    stream_.finish(pending, step.sampled[i], connection(weights_.stream_end), normed);
     rms_norm(normed, 1, hidden, weights_.output_norm.data(), shape_.rms_eps, normed);
   });
   linear(pool_, memory_.normed.data(), step.num_sampled, weights_.output, logits);

@@ -57,9 +57,9 @@ class Transformer {
   void embed(const Step& step);
   void check_cache() const;
   void check_ropes() const;
-  Outputs feed_forward(const LayerWeights& weights, int64_t num_tokens);
+  Outputs feed_forward(const LayerWeights& weights, const Step& step);
   Experts::Call every_token(const LayerWeights& weights, int64_t num_tokens);
-  Experts::Call choose(const RoutedWeights& weights, int64_t num_tokens);
+  Experts::Call choose(const RoutedWeights& weights, const Step& step);
   void output(const Outputs& pending, const Step& step, float* logits);
 
   ThreadPool& pool_;

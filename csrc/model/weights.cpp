@@ -17,7 +17,21 @@ std::optional<HyperConnection> make_connection(const std::string& block, const M
       tensors.vector(block + "_stream_base", num_weights), tensors.vector(block + "_stream_scales", 3)};
 }
 
-LayerWeights make_layer(const std::string& name, const LayerInput& input, const ModelShape& shape) {
+// The experts of each token's id, which come as floats; none if the router chooses.
+std::vector<int32_t> make_table(const RoutingRule& rule, int64_t vocabulary, LayerTensors& tensors) {
+  if (!tensors.has("expert_table")) return {};
+  std::vector<int32_t> table;
+  for (const float expert : tensors.vector("expert_table", vocabulary * rule.num_chosen)) {
+    require(expert >= 0.0f && expert < static_cast<float>(rule.num_experts),
+            tensors.layer() + ".expert_table has " + std::to_string(expert) + "; expected 0 to " +
+                std::to_string(rule.num_experts - 1));
+    table.push_back(static_cast<int32_t>(expert));
+  }
+  return table;
+}
+
+LayerWeights make_layer(const std::string& name, const LayerInput& input, const ModelShape& shape,
+                        int64_t vocabulary) {
   LayerTensors tensors(name, input.tensors);
   LayerWeights layer{
       tensors.vector("attention_norm", shape.hidden),
@@ -36,7 +50,8 @@ LayerWeights make_layer(const std::string& name, const LayerInput& input, const 
     layer.routed = RoutedWeights{tensors.matrix("router", num_experts, shape.hidden),
                                  tensors.optional_vector("router_bias", num_experts),
                                  tensors.optional_vector("router_logit_bias", num_experts),
-                                 tensors.experts("experts", num_experts, shape.hidden)};
+                                 tensors.experts("experts", num_experts, shape.hidden),
+                                 make_table(shape.routing, vocabulary, tensors)};
   }
   tensors.check_all_used();
   return layer;
@@ -63,13 +78,23 @@ void check_choices(const std::vector<LayerWeights>& layers) {
 }  // namespace
 
 ModelWeights::ModelWeights(const ModelInput& input, const ModelShape& shape)
-    : embedding(input.embedding), output_norm(input.output_norm), output(input.output) {
+    : embedding(input.embedding),
+      output_norm(input.output_norm),
+      output(input.output),
+      stream_end(input.stream_end) {
   require(embedding.panels() == nullptr, "embedding is packed; expected the blocks of the file");
   require(embedding.cols() == shape.hidden, "embedding is " + pair(embedding.rows(), embedding.cols()) +
                                                 "; expected hidden = " + std::to_string(shape.hidden) +
                                                 " columns");
   for (size_t i = 0; i < input.layers.size(); ++i) {
-    layers.push_back(make_layer("layers[" + std::to_string(i) + "]", input.layers[i], shape));
+    const std::string name = "layers[" + std::to_string(i) + "]";
+    layers.push_back(make_layer(name, input.layers[i], shape, embedding.rows()));
+  }
+  if (stream_end) {
+    const int64_t num_rows = shape.stream.num_rows;
+    check_vector("stream_end products", stream_end->products, num_rows * num_rows * shape.hidden);
+    check_vector("stream_end base", stream_end->base, num_rows);
+    check_vector("stream_end scales", stream_end->scales, 1);
   }
   check_choices(layers);
   check_vector("output_norm", output_norm, shape.hidden);

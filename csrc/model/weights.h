@@ -35,6 +35,8 @@ struct ModelInput {
   std::vector<LayerInput> layers;
   std::vector<float> output_norm;  // [D]
   Matrix output;                   // [sampled vocabulary, D]
+  // How the rows of the residual stream become one at the end; none: their mean.
+  std::optional<HyperConnection> stream_end = std::nullopt;
 };
 
 struct RoutedWeights {
@@ -42,6 +44,7 @@ struct RoutedWeights {
   std::vector<float> bias;        // [E], for the choice only; empty for none
   std::vector<float> logit_bias;  // [E], for choice and weights; empty for none
   Experts experts;
+  std::vector<int32_t> table = {};  // [vocabulary, chosen] of a token's id; empty: the router chooses
 };
 
 struct LayerWeights {
@@ -65,6 +68,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   std::vector<float> output_norm;
   Matrix output;
+  std::optional<HyperConnection> stream_end;
 };
 
 }  // namespace ballast

@@ -25,6 +25,32 @@ void sigmoid(const float* logits, int64_t num, float* scores) {
   for (int64_t i = 0; i < num; ++i) scores[i] = 1.0f / (1.0f + std::exp(-logits[i]));
 }
 
+void sqrt_softplus(const float* logits, int64_t num, float* scores) {
+  for (int64_t i = 0; i < num; ++i) {
+    scores[i] = std::sqrt(std::max(logits[i], 0.0f) + std::log1p(std::exp(-std::abs(logits[i]))));
+  }
+}
+
+void score(Gating gating, const float* logits, int64_t num, float* scores) {
+  switch (gating) {
+    case Gating::kSoftmax: return softmax(logits, num, scores);
+    case Gating::kSigmoid: return sigmoid(logits, num, scores);
+    case Gating::kSqrtSoftplus: return sqrt_softplus(logits, num, scores);
+  }
+}
+
+// One token's weights, from all scores.
+void weigh_chosen(const float* scores, const RoutingRule& rule, const int32_t* ids, float* weights) {
+  float sum = 0.0f;
+  for (int64_t k = 0; k < rule.num_chosen; ++k) {
+    weights[k] = scores[ids[k]];
+    sum += weights[k];
+  }
+  // The tiny addend keeps a row of vanishing scores finite.
+  const float divisor = rule.normalize ? sum + 1e-20f : 1.0f;
+  for (int64_t k = 0; k < rule.num_chosen; ++k) weights[k] = weights[k] / divisor * rule.scale;
+}
+
 // Index of the largest value that is still free; the lowest such index. Takes it. With NaN among the values
 // the choice is arbitrary but still free.
 int64_t take_largest(const float* values, std::vector<uint8_t>& is_free) {
@@ -86,25 +112,26 @@ void route(const float* logits, int64_t num_tokens, const float* bias, const Rou
   std::vector<float> scores(static_cast<size_t>(rule.num_experts));
   std::vector<float> biased(static_cast<size_t>(rule.num_experts));
   for (int64_t token = 0; token < num_tokens; ++token) {
-    (rule.sigmoid ? sigmoid : softmax)(logits + token * rule.num_experts, rule.num_experts, scores.data());
+    score(rule.gating, logits + token * rule.num_experts, rule.num_experts, scores.data());
     biased = scores;
     if (bias != nullptr) {
       for (size_t e = 0; e < biased.size(); ++e) biased[e] += bias[e];
     }
     std::vector<uint8_t> is_free = allowed_experts(biased.data(), rule);
-    float sum = 0.0f;
+    int32_t* chosen = ids + token * rule.num_chosen;
     for (int64_t k = 0; k < rule.num_chosen; ++k) {
-      const int64_t expert = take_largest(biased.data(), is_free);
-      ids[token * rule.num_chosen + k] = static_cast<int32_t>(expert);
-      weights[token * rule.num_chosen + k] = scores[static_cast<size_t>(expert)];
-      sum += scores[static_cast<size_t>(expert)];
+      chosen[k] = static_cast<int32_t>(take_largest(biased.data(), is_free));
     }
-    // The tiny addend keeps a row of vanishing scores finite.
-    const float divisor = rule.normalize ? sum + 1e-20f : 1.0f;
-    for (int64_t k = 0; k < rule.num_chosen; ++k) {
-      float& weight = weights[token * rule.num_chosen + k];
-      weight = weight / divisor * rule.scale;
-    }
+    weigh_chosen(scores.data(), rule, chosen, weights + token * rule.num_chosen);
+  }
+}
+
+void weigh(const float* logits, int64_t num_tokens, const RoutingRule& rule, const int32_t* ids,
+           float* weights) {
+  std::vector<float> scores(static_cast<size_t>(rule.num_experts));
+  for (int64_t token = 0; token < num_tokens; ++token) {
+    score(rule.gating, logits + token * rule.num_experts, rule.num_experts, scores.data());
+    weigh_chosen(scores.data(), rule, ids + token * rule.num_chosen, weights + token * rule.num_chosen);
   }
 }
 

@@ -63,9 +63,9 @@ int64_t first_seen(int64_t position, int64_t window) {
   return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
 }
 
-// Groups of one token each: what is chosen for one is not for another.
+// Groups of one token each: what is chosen for one is not for another. counts [T] of each token's rows.
 std::vector<RowGroup> group_by_token(const PagedBatch& batch, const AttentionShape& shape,
-                                     const ChosenPositions& chosen) {
+                                     const int32_t* counts) {
   const int64_t num_heads = shape.group_heads();
   const Chunks chunks(num_heads, kGroupRows);
   std::vector<RowGroup> groups;
@@ -77,7 +77,7 @@ std::vector<RowGroup> group_by_token(const PagedBatch& batch, const AttentionSha
       for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) {
         const IndexRange rows{first_row + chunks[chunk].begin, first_row + chunks[chunk].end};
         for (int64_t kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
-          groups.push_back({request, kv_head, first_token, rows, chosen.counts[token], 0, num_stretches});
+          groups.push_back({request, kv_head, first_token, rows, counts[token], 0, num_stretches});
           num_stretches += groups.back().num_stretches();
         }
       }
@@ -131,7 +131,7 @@ class GroupAttention {
  public:
   GroupAttention(const AttentionKernels& kernels, const AttentionQuery& query, const CacheRows& keys,
                  const CacheRows& values, const PagedBatch& batch, const AttentionShape& shape, float* out,
-                 const ChosenPositions* chosen)
+                 const ChosenPositions* chosen, const ListedRows* listed = nullptr)
       : kernels_(kernels),
         query_(query),
         keys_(keys),
@@ -139,7 +139,8 @@ class GroupAttention {
         batch_(batch),
         shape_(shape),
         out_(out),
-        chosen_(chosen) {}
+        chosen_(chosen),
+        listed_(listed) {}
 
   AttentionState state_at(float* memory, const RowGroup& group) const {
     return {memory, memory + group.num_padded(), memory + 2 * group.num_padded()};
@@ -228,7 +229,7 @@ class GroupAttention {
   // sees.
   float count_seen(const RowGroup& group, int64_t begin, float* num_seen) const {
     for (int64_t row = group.rows.begin; row < group.rows.end; ++row) {
-      const int64_t all = chosen_ != nullptr
+      const int64_t all = chosen_ != nullptr || listed_ != nullptr
                               ? group.num_positions
                               : batch_.positions[group.first_token + row / shape_.group_heads()] + int64_t{1};
       num_seen[row - group.rows.begin] = static_cast<float>(all - begin);
@@ -247,6 +248,12 @@ class GroupAttention {
   }
 
   void locate(const RowGroup& group, IndexRange positions, const float** keys, const float** values) const {
+    if (listed_ != nullptr) {
+      listed_->locate(group.request, group.first_token + group.rows.begin / shape_.group_heads(), positions,
+                      keys);
+      std::copy_n(keys, positions.size(), values);
+      return;
+    }
     const int32_t* blocks = batch_.kv_indices + batch_.kv_indptr[group.request];
     const float* first_key = keys_.rows + group.kv_head * keys_.head_stride;
     const float* first_value = values_.rows + group.kv_head * values_.head_stride;
@@ -269,6 +276,7 @@ class GroupAttention {
   const AttentionShape& shape_;
   float* out_;
   const ChosenPositions* chosen_;
+  const ListedRows* listed_;
 };
 
 // A task is one stretch of one group; the thread that finishes a group's last stretch merges them all.
@@ -299,6 +307,45 @@ void attend_by_stretch(ThreadPool& pool, const GroupAttention& attention, const 
     }
     attention.write(group, state_of(0));
   });
+}
+
+// All groups of a call: several to a thread, or divided into stretches if they are few.
+void attend_groups(ThreadPool& pool, const GroupAttention& attention, const std::vector<RowGroup>& groups,
+                   int64_t value_width) {
+  const int64_t num_groups = static_cast<int64_t>(groups.size());
+  const int64_t num_floats = state_floats(value_width);
+  if (num_groups >= kGroupsPerThread * pool.num_threads()) {
+    pool.parallel_for(num_groups, [&](int64_t index) {
+      thread_local GrowOnlyBuffer buffer;
+      float* memory = buffer.at_least(2 * num_floats);
+      const RowGroup& group = groups[static_cast<size_t>(index)];
+      const AttentionState state = attention.state_at(memory, group);
+      const AttentionState next = attention.state_at(memory + num_floats, group);
+      const float* queries = attention.gather(group);
+      attention.attend(group, queries, 0, state);
+      for (int64_t stretch = 1; stretch < group.num_stretches(); ++stretch) {
+        attention.attend(group, queries, stretch, next);
+        attention.merge(group, next, state);
+      }
+      attention.write(group, state);
+    });
+    return;
+  }
+
+  const auto end_of = [&](size_t begin) {
+    const int64_t most = kMostStateBytes / state_bytes(value_width);
+    int64_t num_stretches = groups[begin].num_stretches();
+    for (++begin; begin < groups.size(); ++begin) {
+      num_stretches += groups[begin].num_stretches();
+      if (num_stretches > most) break;
+    }
+    return begin;
+  };
+  for (size_t begin = 0; begin < groups.size();) {
+    const size_t end = end_of(begin);
+    attend_by_stretch(pool, attention, &groups[begin], end - begin, num_floats);
+    begin = end;
+  }
 }
 
 void check_indptr(const char* name, const int32_t* indptr, int64_t num_requests, int64_t total) {
@@ -351,41 +398,18 @@ void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQu
   const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query, keys,
                                  values, batch, shape, out, chosen);
   const std::vector<RowGroup> groups =
-      chosen == nullptr ? group_rows(batch, shape) : group_by_token(batch, shape, *chosen);
-  const int64_t num_groups = static_cast<int64_t>(groups.size());
-  const int64_t num_floats = state_floats(shape.value_width);
-  if (num_groups >= kGroupsPerThread * pool.num_threads()) {
-    pool.parallel_for(num_groups, [&](int64_t index) {
-      thread_local GrowOnlyBuffer buffer;
-      float* memory = buffer.at_least(2 * num_floats);
-      const RowGroup& group = groups[static_cast<size_t>(index)];
-      const AttentionState state = attention.state_at(memory, group);
-      const AttentionState next = attention.state_at(memory + num_floats, group);
-      const float* queries = attention.gather(group);
-      attention.attend(group, queries, 0, state);
-      for (int64_t stretch = 1; stretch < group.num_stretches(); ++stretch) {
-        attention.attend(group, queries, stretch, next);
-        attention.merge(group, next, state);
-      }
-      attention.write(group, state);
-    });
-    return;
-  }
+      chosen == nullptr ? group_rows(batch, shape) : group_by_token(batch, shape, chosen->counts);
+  attend_groups(pool, attention, groups, shape.value_width);
+}
 
-  const auto end_of = [&](size_t begin) {
-    const int64_t most = kMostStateBytes / state_bytes(shape.value_width);
-    int64_t num_stretches = groups[begin].num_stretches();
-    for (++begin; begin < groups.size(); ++begin) {
-      num_stretches += groups[begin].num_stretches();
-      if (num_stretches > most) break;
-    }
-    return begin;
-  };
-  for (size_t begin = 0; begin < groups.size();) {
-    const size_t end = end_of(begin);
-    attend_by_stretch(pool, attention, &groups[begin], end - begin, num_floats);
-    begin = end;
-  }
+void listed_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
+                      const ListedRows& listed, const PagedBatch& batch, const AttentionShape& shape,
+                      float* out) {
+  BALLAST_CHECK(shape.window == 0 && shape.num_kv_heads == 1);
+  const CacheRows none{};
+  const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query, none,
+                                 none, batch, shape, out, nullptr, &listed);
+  attend_groups(pool, attention, group_by_token(batch, shape, listed.counts), shape.value_width);
 }
 
 int64_t attention_states_bytes(int64_t num_heads, int64_t num_kv_heads, int64_t value_width,

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
+#include "base/index_range.h"
 #include "cpu/kernels.h"
 #include "threads/thread_pool.h"
 
@@ -69,11 +71,24 @@ struct ChosenPositions {
   int64_t stride;
 };
 
+// The rows that each token attends to, where these are not those of cache slots alone.
+struct ListedRows {
+  const int32_t* counts;  // [T], at least 1
+  // Writes where rows `range` of a token's list are; a row's first value_width floats are its value. Called by several
+  // threads.
+  std::function<void(int64_t request, int64_t token, IndexRange range, const float** rows)> locate;
+};
+
 // out [T, H, value_width]. `batch` has passed its check. A null `kernels` stands for the reference, a null
 // `chosen` for all positions that a token sees. Windows and chosen positions exclude each other.
 void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
                      const AttentionShape& shape, float* out, const ChosenPositions* chosen = nullptr);
+
+// The same to listed rows, which all heads share: num_kv_heads is 1, and there is no window.
+void listed_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
+                      const ListedRows& listed, const PagedBatch& batch, const AttentionShape& shape,
+                      float* out);
 
 // Maximum bytes of paged_attention's partial results, for steps of up to `num_tokens` and sequences of up to
 // `num_positions` positions that share the cache.

@@ -90,6 +90,8 @@ def set_scattered(blocks: NDArray[np.uint8], halves: NDArray[np.float16]) -> Non
 
 def dequantized(data: NDArray[Any], ggml_type: int) -> NDArray[np.float32]:
     """Bytes [..., row bytes] as the gguf package dequantises them, [..., cols]; the oracle."""
+    if ggml_type == GGMLQuantizationType.I32:
+        return data.astype(np.float32)
     rows = data.reshape(-1, data.shape[-1])
     # The package takes 16 rows at a time, which are short in tests: with longer ones it is four times as fast.
     joined = rows.reshape(len(rows) // gcd(len(rows), 16), -1)

@@ -113,6 +113,28 @@ _KIMI_NAMES = {
 """Tensor names in a Kimi Delta Attention layer: after `ssm_` in a GGUF → after `self_attn.` in transformers."""
 
 
+_V4_NAMES = {
+    "attn_q_a_norm.weight": "q_a_norm.weight",
+    "attn_kv.weight": "kv_proj.weight",
+    "attn_kv_a_norm.weight": "kv_norm.weight",
+    "attn_output_a.weight": "o_a_proj.weight",
+    "attn_output_b.weight": "o_b_proj.weight",
+    "indexer.proj.weight": "compressor.indexer.scorer.weights_proj.weight",
+    "indexer.attn_q_b.weight": "compressor.indexer.q_b_proj.weight",
+    **{
+        f"{stem}_compressor_{name}.weight": f"{module}.{own}"
+        for stem, module in (("attn", "compressor"), ("indexer", "compressor.indexer"))
+        for name, own in (
+            ("kv", "kv_proj.weight"),
+            ("gate", "gate_proj.weight"),
+            ("ape", "position_bias"),
+            ("norm", "kv_norm.weight"),
+        )
+    },
+}
+"""Tensor names in a block of DeepSeek V4 → after `self_attn.` in transformers."""
+
+
 class TextForCausalLM(torch.nn.Module):
     """A text model with a head, where transformers has a head only for the multimodal model."""
 
@@ -166,6 +188,8 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
         tensors = _with_neighbours(tensors, config_values)
     if config.model_type in ("kimi_linear", "glm5_next_text"):
         tensors = _with_kimi_names(tensors)
+    if config.model_type == "deepseek_v4":
+        tensors = _with_v4_names(tensors)
     weights = hf_weights(_separated(tensors, config_values))
     if config.model_type == "glm5_next_text":
         weights = {name: values.reshape(-1) if name.endswith(".A_log") else values for name, values in weights.items()}
@@ -359,6 +383,23 @@ def _with_kimi_names(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
             values = np.concatenate(parts)[:, None]
         if rest not in ("conv1d_k.weight", "conv1d_v.weight"):
             found[f"{block}.self_attn.{_KIMI_NAMES[rest]}" if rest else name] = values
+    return found
+
+
+def _with_v4_names(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
+    """`tensors` with transformers' names where other families have others, and with whole numbers of tables."""
+    found = {}
+    for name, values in tensors.items():
+        block, _, rest = name.partition(".ffn_gate_tid2eid")
+        end = name.removeprefix("output_hc_").removesuffix(".weight")
+        if rest:
+            found[f"{block}.mlp.gate.tid2eid"] = values.astype(np.int64)
+        elif name.startswith("output_hc_"):
+            found[f"model.hc_head.hc_{end}"] = values
+        else:
+            parts = name.split(".", 2)
+            own = _V4_NAMES.get(parts[-1])
+            found[name if own is None else f"blk.{parts[1]}.self_attn.{own}"] = values
     return found
 
 

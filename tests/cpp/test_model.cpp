@@ -23,7 +23,7 @@ constexpr int64_t kNumBlocks = 6;
 constexpr int64_t kNumTokens = 9;
 
 constexpr int64_t kRopeDim = 6;
-const ModelShape kShape{32, 1e-6f, {5, 2, 1, 1, true, false, true, 1.5f}};
+const ModelShape kShape{32, 1e-6f, {5, 2, 1, 1, Gating::kSigmoid, false, true, 1.5f}};
 const LatentShape kLatent{3, 20, 8, 6, 7, 0.3f, std::nullopt};
 const GroupedShape kGrouped{6, 2, 10, 9, 6, 0.3f, false};
 

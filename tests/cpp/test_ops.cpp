@@ -250,7 +250,7 @@ TEST(norm_rope_and_silu_follow_their_formulas) {
 }
 
 TEST(routing_keeps_to_the_best_groups_and_breaks_ties_downwards) {
-  RoutingRule rule{6, 3, 3, 2, true, true, true, 2.0f};
+  RoutingRule rule{6, 3, 3, 2, Gating::kSigmoid, true, true, 2.0f};
   rule.check();
   const Floats logits{0,  0, 2,
                       -5, 1, 1};  // the best expert is in the worst group; sums of two: 1.0, 0.89, 1.46

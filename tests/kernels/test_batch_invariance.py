@@ -167,8 +167,8 @@ def test_norm_rope_and_activation(rng):
     assert_rows_are_independent(run)
 
 
-@pytest.mark.parametrize("sigmoid", [True, False])
-def test_route(rng, sigmoid):
+@pytest.mark.parametrize("gating", ["softmax", "sigmoid", "sqrtsoftplus"])
+def test_route(rng, gating):
     logits, bias = normal(rng, NUM_TOKENS, 24), normal(rng, 24)
 
     def run(pool, tokens):
@@ -176,7 +176,7 @@ def test_route(rng, sigmoid):
         kernels.route(
             logits[tokens],
             bias,
-            sigmoid=sigmoid,
+            gating=gating,
             num_groups=4,
             num_groups_used=2,
             group_score_top2=True,

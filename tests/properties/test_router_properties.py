@@ -49,7 +49,7 @@ def test_the_device_chooses_the_same_experts_as_the_cpu(
     kernels.route(
         logits,
         bias,
-        sigmoid=rule.gating == "sigmoid",
+        gating=rule.gating,
         num_groups=rule.num_groups,
         num_groups_used=rule.num_groups_used,
         group_score_top2=rule.group_score == "top2_sum",

@@ -414,7 +414,7 @@ def route(
     logits: F32,
     bias: F32 | None,
     *,
-    sigmoid: bool,
+    gating: str,
     num_groups: int,
     num_groups_used: int,
     group_score_top2: bool,
@@ -425,7 +425,7 @@ def route(
 ) -> None:
     """Choose experts. logits [T, E]; ids, weights [T, k].
 
-    Scores are sigmoid or softmax of the logits; selection uses score + bias; groups are ranked by the sum of
+    `gating` is softmax, sigmoid or sqrtsoftplus: what scores are of the logits; selection uses score + bias; groups are ranked by the sum of
     their two best selection scores (group_score_top2, DeepSeek-V3) or their maximum (V2). Weights are unbiased
     scores, divided by their sum when `normalize`, times `scale`. Experts come in descending order of selection
     score; ties go to the lower index.

@@ -29,7 +29,7 @@ class Shape(PybindObject):
         num_experts_used: int,
         num_groups: int,
         num_groups_used: int,
-        sigmoid: bool,
+        gating: str,
         group_score_top2: bool,
         normalize_weights: bool,
         weights_scale: float,
@@ -114,6 +114,31 @@ class KimiDeltaShape(PybindObject):
 
     def __init__(self, *, num_heads: int, head_dim: int, conv_taps: int, lower_bound: float = ...) -> None: ...
 
+class EntryIndexShape(PybindObject):
+    """The sizes of the selection of top_k compressed entries, by num_heads queries and one key of key_width entries per
+    compressed entry."""
+
+    def __init__(self, *, num_heads: int, key_width: int, top_k: int) -> None: ...
+
+class CompressedShape(PybindObject):
+    """The sizes of attention to the last `window` positions, and to entries of `ratio` tokens each. The position
+    rotates the last rope_dim entries of a head. With `index`, entries overlap and a token attends to selected ones. A
+    sequence keeps a ring [window, head_dim] and, per column of entries and index keys, the maximum, the sum and the
+    total of their softmax. The cache keeps each entry, and its index key, in the rows of its last 16 tokens or fewer,
+    if it has fewer."""
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        head_dim: int,
+        rope_dim: int,
+        window: int,
+        ratio: int,
+        output_groups: int,
+        index: EntryIndexShape | None,
+    ) -> None: ...
+
 class HeadMatrix(PybindObject):
     """One matrix per head inside a larger one: head h owns rows from h * head_stride + row_offset."""
 
@@ -126,7 +151,7 @@ class Layer(PybindObject):
     def __init__(
         self,
         *,
-        mixer: LatentShape | GroupedShape | DeltaNetShape | KimiDeltaShape,
+        mixer: LatentShape | GroupedShape | DeltaNetShape | KimiDeltaShape | CompressedShape,
         tensors: Mapping[str, F32 | Matrix | HeadMatrix | Experts],
         rope: int,
     ) -> None: ...
@@ -146,12 +171,14 @@ class Transformer(PybindObject):
         kv_layers: Sequence[Sequence[F32]],
         block_tokens: int,
         state_layers: Sequence[Sequence[F32]] = ...,
+        stream_end: tuple[F32, F32, F32] | None = None,
     ) -> None:
         """`isa`: the instruction set of the attention kernels; matrices have their own. ropes: tables of cosines and
         sines [positions, rope_dim / 2], and factors of queries [positions] or None, which latent attention applies;
         kv_layers: for each layer the KV components that its attention keeps, [slots, width]. Layers with a window may
         have fewer slots than the others. state_layers: the recurrent states of each layer, [state slots, floats]; slot
-        0 is not used."""
+        0 is not used. stream_end: products [rows of the stream, rows * D], base and scale of the weights by which the
+        rows of the residual stream are added up; None: their mean is taken."""
 
     def forward(
         self,

@@ -10,7 +10,8 @@ from typing import Literal
 
 from ballast.families.family import Value
 
-Gating = Literal["softmax", "sigmoid"]
+Gating = Literal["softmax", "sigmoid", "sqrtsoftplus"]
+"""What a router makes of its logits; the last is the square root of a softplus."""
 
 
 PLAIN_YARN: Mapping[str, Value] = MappingProxyType(
@@ -86,7 +87,7 @@ class Architecture:
     """The arithmetic of the files with one `general.architecture`."""
 
     name: str
-    attention: Literal["latent", "grouped"]
+    attention: Literal["latent", "grouped", "compressed"]
     routers: Mapping[Gating, RouterRule]
     """By how logits become scores; a file with another function is refused."""
     modules: Mapping[Gating, str]
@@ -152,6 +153,10 @@ class Architecture:
     """Whether neighbouring tokens share an index key and are chosen together."""
     hyper_connections: bool = False
     """Whether the residual stream of a token has several rows, which hyper-connections mix."""
+    weighs_stream_end: bool = False
+    """Whether these rows are added up by weights at the end, else their mean is taken."""
+    hashes_experts: bool = False
+    """Whether the first layers look up experts by the id of a token: hash_layer_count."""
     shared_index_context: int | None = None
     """Files with at least this context that do not specify which layers have an indexer have one in layers 0, 1 and
     then every fourth from 2; in all other files, every layer has one."""

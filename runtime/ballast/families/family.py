@@ -188,6 +188,6 @@ def routing_values(gating: int, groups: tuple[int, int], scale: float, *, norm: 
     }
 
 
-SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3
+SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN, SQRT_SOFTPLUS = 1, 2, 3, 4
 EPSILON = "attention.layer_norm_rms_epsilon"
 THETA = "rope.freq_base"

@@ -23,6 +23,7 @@ from ballast.families import (
 )
 from ballast.families.architecture import Architecture
 from ballast.families.deepseek.architecture import ARCHITECTURE as DEEPSEEK2
+from ballast.families.deepseek4.architecture import ARCHITECTURE as DEEPSEEK4
 from ballast.families.deepseek32.architecture import ARCHITECTURE as DEEPSEEK32
 from ballast.families.dots.architecture import ARCHITECTURE as DOTS1
 from ballast.families.family import Family, KnownModel, Release, ReplyForm
@@ -65,7 +66,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     each.name: each
     for each in (
         *(DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA, MINIMAX_M2, HY_V3, DOTS1, GPT_OSS),
-        *(STEP35, MIMO2, LAGUNA, MISTRAL4, QWEN3NEXT, QWEN35MOE, KIMI_LINEAR, GLM5_NEXT, GLM5NEXT),
+        *(STEP35, MIMO2, LAGUNA, MISTRAL4, QWEN3NEXT, QWEN35MOE, KIMI_LINEAR, GLM5_NEXT, GLM5NEXT, DEEPSEEK4),
     )
 }
 """By `general.architecture`."""

@@ -36,7 +36,8 @@ def _classes(spec: ModelSpec) -> Mapping[str, tuple[str, ...]]:
         # A layer's own norms come last, as in the publishers' code.
         tensors = sorted(layer_tensors(spec, layer), key=lambda tensor: tensor.module.count(".") == 3)
         found |= {tensor.module: tensor.classes for tensor in tensors}
-    last = [name for name in (ROPE_FACTORS, OUTPUT_NORM, OUTPUT) if name in used]
+    ends = [tensor.name for tensor in spec.stream_end]
+    last = [name for name in (ROPE_FACTORS, *ends, OUTPUT_NORM, OUTPUT) if name in used]
     return found | {used[name].module: used[name].classes for name in last}
 
 

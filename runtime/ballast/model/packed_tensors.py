@@ -156,6 +156,8 @@ class Tensors:
 
     def vector(self, name: str) -> F32:
         info = self._gguf.tensors[name]
+        if info.ggml_type == gguf.GGMLQuantizationType.I32:
+            return self._gguf.data(name).reshape(-1).view(np.int32).astype(np.float32)
         values = gguf.quants.dequantize(self._gguf.data(name), info.ggml_type)
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
 
@@ -172,6 +174,14 @@ class Tensors:
                 "download or convert it again",
                 tensor=name,
             )
+
+    def check_below(self, name: str, limit: int) -> None:
+        """Raises ModelError if a tensor of whole numbers has one below 0, or one that is not below the limit."""
+        values = self.vector(name)
+        is_wrong = (values < 0) | (values >= limit)
+        if is_wrong.any():
+            problem = f"has {int(values[is_wrong][0])}; expected whole numbers from 0 to {limit - 1}"
+            raise ModelError(self._gguf.tensors[name].file, problem, tensor=name)
 
     def experts(
         self,
@@ -224,6 +234,8 @@ class LayerTensors:
         for each in declared:
             if each.must_be_finite:
                 tensors.check_finite(each.name)
+            if each.below:
+                tensors.check_below(each.name, each.below)
 
     def __contains__(self, role: str) -> bool:
         return role in self._by_role

@@ -12,6 +12,7 @@ from ballast.model.layers.layer import AttentionMixer, LayerSpec, Mixer, Recurre
 from ballast.model.layers.plane import Plane, State
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.layers.stream import StreamSpec
+from ballast.model.layers.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ class ModelSpec:
     def stream(self) -> StreamSpec | None:
         """The hyper-connections, which all layers have or none."""
         return self.layers[0].stream
+
+    @property
+    def stream_end(self) -> tuple[Tensor, ...]:
+        """The tensors of the weights by which the rows of the residual stream are added up after the last layer."""
+        return () if self.stream is None else self.stream.end_tensors(self.hidden)
 
     @property
     def num_layers(self) -> int:

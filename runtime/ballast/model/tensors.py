@@ -50,7 +50,7 @@ def used_tensors(spec: ModelSpec) -> Mapping[str, Tensor]:
             ),
             OUTPUT_NORM: norm("output_norm", "output_norm", spec.hidden, "model.norm"),
             OUTPUT: matrix("output", "output", (spec.vocab_size, spec.hidden), "lm_head", group="output"),
-            **{tensor.name: tensor for tensor in _rope_factors(spec)},
+            **{tensor.name: tensor for tensor in (*_rope_factors(spec), *spec.stream_end)},
             **{tensor.name: tensor for layer in range(spec.num_layers) for tensor in layer_tensors(spec, layer)},
         }
     )
@@ -181,6 +181,8 @@ def _check_bias(info: TensorInfo, expected: Mapping[str, Tensor]) -> None:
 
 def _check_type(info: TensorInfo, tensor: Tensor) -> None:
     allowed = {GgmlType.F32} if len(tensor.shape) == 1 or tensor.is_added else TYPES
+    if tensor.below:
+        allowed = {GgmlType.I32}
     if tensor.may_be_short:
         allowed = {GgmlType.F32, GgmlType.F16, GgmlType.BF16}
     if info.ggml_type not in allowed:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ballast._core import kernels, model
 from ballast.model.batch import Batch
 from ballast.model.kv_pool import KvPool, StatePool
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.grouped import GroupedSpec
@@ -26,6 +27,10 @@ from ballast.model.weights import ModelWeights
 
 ALIVE_EVERY_S = 0.1
 """Far below what makes a step count as dead, far above the milliseconds that waiting for the GIL may take."""
+
+MixerShape = (
+    model.LatentShape | model.GroupedShape | model.DeltaNetShape | model.KimiDeltaShape | model.CompressedShape
+)
 
 
 class Transformer(Runner):
@@ -61,6 +66,7 @@ class Transformer(Runner):
             kv_layers=kv.layers,
             block_tokens=kv.block_tokens,
             state_layers=[] if states is None else states.layers,
+            stream_end=weights.stream_end,
         )
 
     @property
@@ -100,7 +106,7 @@ def _shape(spec: ModelSpec) -> model.Shape:
         num_experts_used=routing.num_experts_used,
         num_groups=routing.num_groups,
         num_groups_used=routing.num_groups_used,
-        sigmoid=routing.gating == "sigmoid",
+        gating=routing.gating,
         group_score_top2=routing.group_score == "top2_sum",
         normalize_weights=routing.normalize_weights,
         weights_scale=routing.weights_scale,
@@ -129,11 +135,13 @@ def _rope_index(spec: ModelSpec, mixer: Mixer) -> int:
     return spec.ropes.index(mixer.rope)
 
 
-def _mixer(mixer: Mixer) -> model.LatentShape | model.GroupedShape | model.DeltaNetShape | model.KimiDeltaShape:
+def _mixer(mixer: Mixer) -> MixerShape:
     if isinstance(mixer, DeltaNetSpec):
         return _delta_net(mixer)
     if isinstance(mixer, KimiDeltaSpec):
         return _kimi_delta(mixer)
+    if isinstance(mixer, CompressedSpec):
+        return _compressed(mixer)
     return _latent(mixer) if isinstance(mixer, LatentSpec) else _grouped(mixer)
 
 
@@ -177,6 +185,21 @@ def _index(index: IndexSpec) -> model.IndexerShape:
         top_k=index.top_k,
         pairs_apart=index.pairs_apart,
         pool=index.pool,
+    )
+
+
+def _compressed(mixer: CompressedSpec) -> model.CompressedShape:
+    index = mixer.index
+    return model.CompressedShape(
+        num_heads=mixer.num_heads,
+        head_dim=mixer.head_dim,
+        rope_dim=mixer.rope.dim,
+        window=mixer.window,
+        ratio=mixer.ratio,
+        output_groups=mixer.output_groups,
+        index=None
+        if index is None
+        else model.EntryIndexShape(num_heads=index.num_heads, key_width=index.key_dim, top_k=index.top_k),
     )
 
 

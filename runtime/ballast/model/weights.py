@@ -28,6 +28,9 @@ class ModelWeights:
     output: kernels.Matrix  # [sampled vocabulary, D]
     rope_factors: F32 | None = None
     """The divisors of the frequencies of rotations with factors, per pair."""
+    stream_end: tuple[F32, F32, F32] | None = None
+    """Products, base and scale of the weights by which the rows of the residual stream are added up; None: their mean
+    is taken."""
 
 
 def load_weights(
@@ -57,7 +60,15 @@ def load_weights(
                 EMBEDDING if spec.tied_output else OUTPUT, num_rows=min(num_sampled_ids, spec.vocab_size)
             ),
             rope_factors=read_rope_factors(gguf_model, spec, tensors),
+            stream_end=_read_stream_end(spec, tensors),
         )
+
+
+def _read_stream_end(spec: ModelSpec, tensors: Tensors) -> tuple[F32, F32, F32] | None:
+    if not spec.stream_end:
+        return None
+    products, base, scales = (tensors.vector(tensor.name) for tensor in spec.stream_end)
+    return products, base, scales
 
 
 def read_rope_factors(gguf_model: GgufModel, spec: ModelSpec, tensors: Tensors) -> F32 | None:

@@ -16,6 +16,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
     makers = {
         "deepseek2": _deepseek_config,
         "deepseek32": _deepseek_config,
+        "deepseek4": _deepseek4_config,
         "glm-dsa": _deepseek_config,
         "kimi-linear": _kimi_linear_config,
         "glm5-next": _glm_next_config,
@@ -183,6 +184,42 @@ def _glm_next_config(shape: TinyShape) -> dict[str, Any]:
         "swiglu_limit": shape.limits.experts[-1],
         "topk_group": shape.num_groups_used,
         "v_head_dim": shape.v_dim,
+    }
+
+
+def _deepseek4_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.compressed is not None
+    assert shape.index is not None
+    assert shape.limits is not None
+    assert shape.stream is not None
+    compressed = shape.compressed
+    return {
+        "architectures": ["DeepseekV4ForCausalLM"],
+        "attention_bias": False,
+        "compress_ratios": list(compressed.ratios),
+        "compress_rope_theta": compressed.theta,
+        "hc_eps": shape.stream.eps,
+        "hc_mult": shape.stream.num_rows,
+        "hc_sinkhorn_iters": shape.stream.rounds,
+        "head_dim": compressed.head_dim,
+        "index_head_dim": shape.index.key_dim,
+        "index_n_heads": shape.index.num_heads,
+        "index_topk": shape.index.top_k,
+        "intermediate_size": shape.expert_dim,
+        "model_type": "deepseek_v4",
+        "n_routed_experts": shape.num_experts,
+        "n_shared_experts": shape.num_shared_experts,
+        "num_hash_layers": compressed.num_hashed,
+        "num_key_value_heads": 1,
+        "o_groups": compressed.output_groups,
+        "o_lora_rank": compressed.output_rank,
+        "q_lora_rank": shape.q_lora_rank,
+        "qk_rope_head_dim": shape.rope_dim,
+        "rope_parameters": {"rope_type": "yarn", **_rope_scaling(shape)},
+        "routed_scaling_factor": shape.weights_scale,
+        "scoring_func": shape.gating,
+        "sliding_window": compressed.window,
+        "swiglu_limit": shape.limits.experts[-1],
     }
 
 

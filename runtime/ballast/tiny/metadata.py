@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gguf import ExpertGatingFuncType, GGUFWriter, LlamaFileType
+from gguf import GGUFWriter, LlamaFileType
 
+from ballast.families.family import SIGMOID, SOFTMAX, SQRT_SOFTPLUS
 from ballast.families.registry import ARCHITECTURES
 from ballast.text.gguf_vocab import TokenType
-from ballast.tiny.shape import TinyHeads, TinyShape
+from ballast.tiny.shape import TinyCompressed, TinyHeads, TinyShape
 from ballast.tiny.tokenizer import TinyTokenizer
 
 
@@ -31,7 +32,9 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
         **_delta_net(shape),
         **_kimi_delta(shape),
     }
-    if not shape.old_keys and shape.heads is None:
+    if shape.compressed is not None:
+        numbers["hash_layer_count"] = shape.compressed.num_hashed
+    elif not shape.old_keys and shape.heads is None:
         numbers |= {"expert_group_count": shape.num_groups, "expert_group_used_count": shape.num_groups_used}
     for name, value in numbers.items():
         writer.add_uint32(f"{shape.architecture}.{name}", value)
@@ -82,6 +85,8 @@ def _kimi_delta(shape: TinyShape) -> dict[str, int]:
 def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
     if shape.heads is not None:
         return _head_numbers(shape, shape.heads)
+    if shape.compressed is not None:
+        return _compressed_numbers(shape, shape.compressed)
     latent = shape.kv_lora_rank
     head_lengths = {"key_length": shape.nope_dim + shape.rope_dim, "value_length": shape.v_dim}
     attention = {"head_count": shape.num_heads, "kv_lora_rank": latent}
@@ -94,6 +99,21 @@ def _attention(shape: TinyShape, mla: str) -> dict[str, int]:
         return attention | head_lengths
     attention |= {"key_length": latent + shape.rope_dim, "value_length": latent}
     return attention | {f"{name}_mla": length for name, length in head_lengths.items()}
+
+
+def _compressed_numbers(shape: TinyShape, compressed: TinyCompressed) -> dict[str, int]:
+    """The keys that apply to all layers; `_add_by_layer` adds the others."""
+    assert shape.q_lora_rank is not None
+    return {
+        "head_count": shape.num_heads,
+        "head_count_kv": 1,
+        "key_length": compressed.head_dim,
+        "value_length": compressed.head_dim,
+        "q_lora_rank": shape.q_lora_rank,
+        "sliding_window": compressed.window,
+        "output_group_count": compressed.output_groups,
+        "output_lora_rank": compressed.output_rank,
+    }
 
 
 def _head_numbers(shape: TinyShape, heads: TinyHeads) -> dict[str, int]:
@@ -125,6 +145,9 @@ def _add_by_layer(writer: GGUFWriter, shape: TinyShape) -> None:
     if shape.limits is not None:
         writer.add_array(f"{prefix}.swiglu_clamp_exp", list(shape.limits.experts))
         writer.add_array(f"{prefix}.swiglu_clamp_shexp", list(shape.limits.shared))
+    if shape.compressed is not None:
+        writer.add_array(f"{prefix}.attention.compress_ratios", list(shape.compressed.ratios))
+        writer.add_float32(f"{prefix}.attention.compress_rope_freq_base", shape.compressed.theta)
     if heads is None:
         return
     if heads.windowed_layers is not None:
@@ -180,12 +203,12 @@ def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
     if shape.architecture in ("qwen3moe", "qwen3next", "qwen35moe", "gpt-oss", "mimo2"):
         return  # their files do not contain it
     if shape.architecture == "minimax-m2":  # its files contain only this
-        writer.add_uint32(f"{shape.architecture}.expert_gating_func", ExpertGatingFuncType.SIGMOID)
+        writer.add_uint32(f"{shape.architecture}.expert_gating_func", SIGMOID)
         return
     writer.add_float32(f"{shape.architecture}.expert_weights_scale", shape.weights_scale)
     if shape.gating == "softmax" and shape.old_keys:
         return
-    gating = ExpertGatingFuncType.SIGMOID if shape.gating == "sigmoid" else ExpertGatingFuncType.SOFTMAX
+    gating = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "sqrtsoftplus": SQRT_SOFTPLUS}[shape.gating]
     if shape.architecture != "mistral4":  # its files do not contain it
         writer.add_uint32(f"{shape.architecture}.expert_gating_func", gating)
     writer.add_bool(f"{shape.architecture}.expert_weights_norm", shape.normalize_weights)

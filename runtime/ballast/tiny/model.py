@@ -101,7 +101,10 @@ def write_model(
         metadata.add_metadata(writer, shape, mla, num_rows, file_type(quant))
         metadata.add_tokenizer(writer, tokenizer, num_rows)
         for name, values, ggml_type in written:
-            writer.add_tensor(name, quantize(values, ggml_type), raw_dtype=ggml_type)
+            if ggml_type == GGMLQuantizationType.I32:
+                writer.add_tensor(name, values.astype(np.int32))
+            else:
+                writer.add_tensor(name, quantize(values, ggml_type), raw_dtype=ggml_type)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

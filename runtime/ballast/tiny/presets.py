@@ -7,6 +7,7 @@ from dataclasses import replace
 from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, QK_NORM, QKV_BIAS, SINKS
 from ballast.model.layers.stream import StreamSpec
 from ballast.tiny.shape import (
+    TinyCompressed,
     TinyDeltaNet,
     TinyFactors,
     TinyHeads,
@@ -124,6 +125,25 @@ GLM53_FLASH = TinyShape(
     index=TinyIndex(pool=4),
     kimi_delta=TinyKimiDelta(attention_layers=(2, 4), lower_bound=-5.0),
     stream=StreamSpec(num_rows=4, rounds=20, eps=1e-6),
+    limits=TinyLimits((0.5,) * 5, (0.5,) * 5),
+)
+
+V4 = TinyShape(
+    name="Tiny DeepSeek V4",
+    family="v4",
+    gating="sqrtsoftplus",
+    architecture="deepseek4",
+    num_layers=5,
+    num_dense_layers=0,
+    rope_dim=32,
+    num_experts=8,
+    num_experts_used=2,
+    normalize_weights=True,
+    weights_scale=1.5,
+    yarn=TinyYarn(factor=16.0, original_context=64, is_plain=True),
+    index=TinyIndex(key_dim=64, top_k=8),
+    compressed=TinyCompressed(ratios=(0, 0, 4, 128, 4), num_hashed=2),
+    stream=StreamSpec(num_rows=4, rounds=20, eps=1e-6, weighs_end=True),
     limits=TinyLimits((0.5,) * 5, (0.5,) * 5),
 )
 
@@ -391,6 +411,7 @@ PRESETS = {
     "glm47flash": GLM47_FLASH,
     "glm5": GLM5,
     "glm53flash": GLM53_FLASH,
+    "v4": V4,
     "qwen3": QWEN3,
     "qwen3next": QWEN3_NEXT,
     "qwen35": QWEN35,

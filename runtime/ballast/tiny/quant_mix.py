@@ -68,6 +68,8 @@ def type_for(tensor: Tensor, quant: str) -> GGMLQuantizationType:
     Vectors, biases, the router and the weights of an indexer's heads are always F32. In the mix, down-projections and
     the output are Q6_K and the rest is Q4_K; tensors whose rows do not fit these are Q8_0.
     """
+    if tensor.below:
+        return _T.I32
     if len(tensor.shape) == 1 or tensor.is_exact or tensor.is_added:
         return _T.F32
     if quant == _MIX:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ballast.families.architecture import WindowRule
+from ballast.families.architecture import Gating, WindowRule
 from ballast.model.layers.feed_forward import ROUTER_BIAS
 from ballast.model.layers.grouped import QK_NORM
 from ballast.model.layers.stream import StreamSpec
@@ -119,6 +119,22 @@ class TinyKimiDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class TinyCompressed:
+    """Attention to windows and compressed entries, instead of latent attention."""
+
+    ratios: tuple[int, ...]
+    """As in `CompressedSpec`, by layer."""
+    head_dim: int = 128
+    window: int = 16
+    output_groups: int = 2
+    output_rank: int = 32
+    theta: float = 160000.0
+    """The base of the frequencies in layers with entries, which alone have YaRN."""
+    num_hashed: int = 0
+    """Layers that look up experts by the id of a token, the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class TinyFactors:
     """The divisors of the frequencies in layers without a window, by Llama 3's rule."""
 
@@ -149,7 +165,7 @@ class TinyShape:
     name: str
     family: Family
     """Determines tokenizer, chat template and, for `deepseek2`, the transformers class."""
-    gating: Literal["softmax", "sigmoid"]
+    gating: Gating
     num_layers: int = 4
     num_dense_layers: int = 1
     hidden: int = 256
@@ -185,6 +201,8 @@ class TinyShape:
     """None: no layer is one of Gated DeltaNet."""
     kimi_delta: TinyKimiDelta | None = None
     """None: no layer is one of Kimi Delta Attention."""
+    compressed: TinyCompressed | None = None
+    """None: no layer has compressed entries."""
     stream: StreamSpec | None = None
     """The hyper-connections; None: none."""
     factors: TinyFactors | None = None

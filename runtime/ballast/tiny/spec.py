@@ -7,6 +7,7 @@ from typing import Literal
 
 from ballast.families.architecture import ClampedSilu
 from ballast.families.registry import ARCHITECTURES
+from ballast.model.layers.compressed import CompressedSpec, EntryIndexSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import DenseSpec, ExpertsSpec, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
@@ -15,7 +16,7 @@ from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import LayerSpec, Mixer
 from ballast.model.layers.positions import NO_ROPE, RopeSpec
 from ballast.model.spec import ModelSpec
-from ballast.tiny.shape import TinyDeltaNet, TinyHeads, TinyLimits, TinyShape
+from ballast.tiny.shape import TinyCompressed, TinyDeltaNet, TinyHeads, TinyLimits, TinyShape
 
 Layout = Literal["split", "joint"]
 
@@ -58,7 +59,12 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
                 _mixer(shape, layer, mla),
                 DenseSpec(shape.ffn_dim, shared_units[layer])
                 if layer < shape.num_dense_layers
-                else replace(experts, unit=units[layer] or experts.unit, shared_unit=shared_units[layer]),
+                else replace(
+                    experts,
+                    unit=units[layer] or experts.unit,
+                    shared_unit=shared_units[layer],
+                    table_rows=num_rows if shape.compressed and layer < shape.compressed.num_hashed else 0,
+                ),
                 shape.stream,
             )
             for layer in range(shape.num_layers)
@@ -84,6 +90,8 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
         return _delta_net(shape, shape.delta_net)
     if shape.heads is not None:
         return _grouped(shape, shape.heads, layer)
+    if shape.compressed is not None:
+        return _compressed(shape, shape.compressed, layer)
     kimi_delta, index, rotates = shape.kimi_delta, shape.index, ARCHITECTURES[shape.architecture].rotates
     if kimi_delta is not None and layer not in kimi_delta.attention_layers:
         return KimiDeltaSpec(shape.num_heads, kimi_delta.head_dim, kimi_delta.conv_taps, kimi_delta.lower_bound)
@@ -107,6 +115,22 @@ def _mixer(shape: TinyShape, layer: int, mla: Layout) -> Mixer:
             has_indexer=layer not in index.shared_layers,
             pool=index.pool,
         ),
+    )
+
+
+def _compressed(shape: TinyShape, compressed: TinyCompressed, layer: int) -> CompressedSpec:
+    ratio, index = compressed.ratios[layer], shape.index
+    assert shape.q_lora_rank is not None
+    return CompressedSpec(
+        shape.num_heads,
+        compressed.head_dim,
+        shape.q_lora_rank,
+        RopeSpec(shape.rope_dim, compressed.theta if ratio else shape.rope_theta, None),
+        compressed.window,
+        ratio,
+        compressed.output_groups,
+        compressed.output_rank,
+        EntryIndexSpec(index.num_heads, index.key_dim, index.top_k) if index is not None and ratio == 4 else None,
     )
 
 

@@ -95,6 +95,7 @@ Family = Literal[
     "v2",
     "v3",
     "v32",
+    "v4",
     "kimi",
     "qwen3",
     "qwen35",
@@ -243,7 +244,7 @@ def make_tokenizer(family: Family) -> TinyTokenizer:
     texts = Path(__file__).with_name("corpus.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     if family == "v2" or family == "v3":
         return train_tokenizer(family, texts, _NUM_LEARNT)
-    if family == "v32":
+    if family in ("v32", "v4"):
         talking = train_tokenizer("v3", texts, _NUM_LEARNT)
         talking.backend.add_tokens([AddedToken("｜DSML｜", special=False, normalized=True)])
         return replace(talking, chat_template=source_of(RELEASES["deepseek-v3.2"][1]))

@@ -40,13 +40,15 @@ def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iter
             values[num_tokens:] *= _PADDING_GAIN
         elif tensor.group == "embedding":
             values = _matrix(seed, tensor, math.sqrt(shape.hidden))
+        elif tensor.below:
+            values = _table(seed, tensor)
         elif tensor.role == "rope_factors":
             values = _rope_factors(shape, tensor)
         elif len(tensor.shape) > 1 and not tensor.is_added:
             values = _matrix(seed, tensor, _gain(shape, tensor))
         else:
             values = _vector(seed, tensor)
-        if tensor.group == "router" and len(tensor.shape) > 1:
+        if tensor.role == "router":
             # Rows of different norms: some experts are chosen often and clearly, others rarely.
             values = values * np.exp(_normal(seed, f"{name}.spread", (shape.num_experts, 1)) * np.float32(0.4))
         yield name, values
@@ -56,6 +58,9 @@ def _gain(shape: TinyShape, tensor: Tensor) -> float:
     """Gain of a layer's matrix: the size of its results for inputs of size 1."""
     gains = {
         "output": 2 * _BRANCH_GAIN,  # attention averages over tokens, which shrinks its output
+        "output_up": 2 * _BRANCH_GAIN,
+        "entry_offset": math.sqrt(tensor.cols),
+        "index_entry_offset": math.sqrt(tensor.cols),
         "router": 1.5,
         "down": _BRANCH_GAIN / _SILU_RMS,
         "index_pool_offset": math.sqrt(tensor.cols),
@@ -71,13 +76,19 @@ def _vector(seed: int, tensor: Tensor) -> Floats:
     if tensor.role == "rate":
         rates: Floats = np.exp(_normal(seed, tensor.name, tensor.shape) * np.float32(0.7) - np.float32(0.5))
         return -rates
-    if tensor.role.endswith("_stream_base"):  # weights that differ between rows
+    if tensor.role.endswith(("_stream_base", "stream_end_base")):  # weights that differ between rows
         return _normal(seed, tensor.name, tensor.shape)
     if tensor.role == "mlp_gate":
         return _normal(seed, tensor.name, tensor.shape) * np.float32(1.5 / math.sqrt(tensor.cols))
     if tensor.is_added or tensor.role == "sinks":
         return _normal(seed, tensor.name, tensor.shape) * np.float32(spread)
     return 1 + _normal(seed, tensor.name, tensor.shape) * np.float32(0.1)
+
+
+def _table(seed: int, tensor: Tensor) -> Floats:
+    """Different whole numbers in each row."""
+    scores = _normal(seed, tensor.name, (tensor.shape[0], tensor.below))
+    return np.argsort(scores, axis=1)[:, : tensor.cols].astype(np.float32)
 
 
 def _rope_factors(shape: TinyShape, tensor: Tensor) -> Floats:

@@ -49,6 +49,8 @@ MAX_RELATIVE_ERROR = 1e-3
 ROUNDING_NOISE = 1e-4
 PROMPT_TOKENS = 80
 NEW_TOKENS = 12
+COMPRESSED_TOKENS = 280
+"""Of prompts of a model with entries of 128 tokens: more than two."""
 LATENT = ("v2lite", "v2", "v3", "k2", "glm47flash", "mistral4", "mistrallarge3")  # Mistral scales queries by position
 VARIANTS = [(arch, mla) for arch in LATENT for mla in ("split", "joint")]
 SPARSE = ["v32", "glm5"]  # prompts are more than twice as long as the number of attended positions
@@ -157,21 +159,21 @@ def relative_errors(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     return np.abs(ours - theirs).max(axis=1) / np.abs(theirs).max()
 
 
-def make_prompt() -> tuple[int, ...]:
-    return tuple(np.random.default_rng(7).integers(0, 300, PROMPT_TOKENS).tolist())
+def make_prompt(num_tokens: int = PROMPT_TOKENS) -> tuple[int, ...]:
+    return tuple(np.random.default_rng(7).integers(0, 300, num_tokens).tolist())
 
 
-def compare(subject: Subject, chunk_size: int, isa: str) -> None:
-    prompt = make_prompt()
+def compare(subject: Subject, chunk_size: int, isa: str, num_tokens: int = PROMPT_TOKENS) -> None:
+    prompt = make_prompt(num_tokens)
     core, runner = make_core(subject.gguf, chunk_size, isa)
     request = Request("oracle", prompt, SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0))
     texts = []
     first_wrong: int | None = None
-    for seq, min_cached in ((1, 0), (2, PROMPT_TOKENS // 2)):
+    for seq, min_cached in ((1, 0), (2, num_tokens // 2)):
         runner.seen.clear()
         (result,) = generate(core, [request], first_seq=seq)
         assert result.cached_tokens >= min_cached
-        assert len(runner.seen) == PROMPT_TOKENS + NEW_TOKENS - 1 - result.cached_tokens
+        assert len(runner.seen) == num_tokens + NEW_TOKENS - 1 - result.cached_tokens
         theirs = subject.oracle_logits((*prompt, *result.token_ids[:-1]))
         positions = sorted(runner.seen)
         ours = np.stack([runner.seen[position] for position in positions])
@@ -253,6 +255,15 @@ def test_logits_agree_where_layers_have_recurrent_state(
     subjects: Callable[..., Subject], arch: str, quant: str, chunk_size: int, isa: str
 ):
     compare(subjects(arch, "split", quant), chunk_size, isa)
+
+
+@pytest.mark.parametrize(
+    ("quant", "chunk_size", "isa"), spread(("f32", "q8_0", "mxfp4"), [1, 7, 64, COMPRESSED_TOKENS], ISAS)
+)
+def test_logits_agree_where_entries_stand_for_several_tokens(
+    subjects: Callable[..., Subject], quant: str, chunk_size: int, isa: str
+):
+    compare(subjects("v4", "split", quant), chunk_size, isa, COMPRESSED_TOKENS)
 
 
 @pytest.mark.parametrize("isa", ISAS)

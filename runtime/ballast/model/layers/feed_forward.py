@@ -12,6 +12,8 @@ MLP = "mlp"
 """The role of a network for every token: a dense layer's, or the shared experts."""
 MLP_GATE = "mlp_gate"
 """The role of the gate of shared experts."""
+EXPERT_TABLE = "expert_table"
+"""The role of a table of the experts of each token's id."""
 EXPERTS = "experts"
 """The role of routed experts."""
 ROUTER_BIAS = "exp_probs_b.bias"
@@ -70,6 +72,8 @@ class ExpertsSpec:
     """Whether what the shared experts give is multiplied by the sigmoid of a product with the layer's input."""
     has_biases: bool = False
     """Whether the router's logits and the three products of each expert have biases."""
+    table_rows: int = 0
+    """Token ids whose experts a table gives, which the router then only weighs; 0: the router selects them."""
 
     @property
     def shared_width(self) -> int:
@@ -87,12 +91,26 @@ class ExpertsSpec:
         shared = _network("_shexp", self.shared_width, hidden, "mlp.shared_experts", "shared experts", self.shared_unit)
         return (
             matrix("router", "ffn_gate_inp", (count, hidden), "mlp.gate", is_exact=True, **router),
-            *((added,) if self.routing.router_bias else ()),
+            *((added,) if self.routing.router_bias and not self.table_rows else ()),
+            *((self._table(),) if self.table_rows else ()),
             *((bias("router_logit_bias", "ffn_gate_inp", count, "mlp.gate", **router),) if self.has_biases else ()),
             *self._experts(hidden),
             *(self._expert_biases(hidden) if self.has_biases else ()),
             *(shared if self.num_shared else ()),
             *((self._shared_gate(hidden),) if self.num_shared and self.gates_shared else ()),
+        )
+
+    def _table(self) -> Tensor:
+        shape, classes = (self.table_rows, self.routing.num_experts_used), ("{family}HashRouter",)
+        return matrix(
+            EXPERT_TABLE,
+            "ffn_gate_tid2eid",
+            shape,
+            "mlp.gate",
+            group="router",
+            classes=classes,
+            is_flat=True,
+            below=self.routing.num_experts,
         )
 
     def _shared_gate(self, hidden: int) -> Tensor:

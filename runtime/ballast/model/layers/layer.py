@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import ExpertsSpec, FeedForward
 from ballast.model.layers.grouped import GroupedSpec
@@ -12,7 +13,7 @@ from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.stream import StreamSpec
 from ballast.model.layers.tensor import Tensor, norm
 
-AttentionMixer = LatentSpec | GroupedSpec
+AttentionMixer = LatentSpec | GroupedSpec | CompressedSpec
 """Mixers that read all earlier tokens, or a window of them, most of them by their positions."""
 
 RecurrentMixer = DeltaNetSpec | KimiDeltaSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import DenseSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
@@ -25,7 +26,7 @@ def check_config(keys: Keys, spec: ModelSpec, config: HfConfig) -> None:
             raise keys.refuse(
                 f"{name} is {found} in this file and {configured} in config.json; expected files of the same model"
             )
-    if config.yarn is not None and spec.ropes and spec.rope.yarn is None:
+    if config.yarn is not None and spec.ropes and all(rope.yarn is None for rope in spec.ropes):
         raise keys.refuse("config.json has YaRN positions and this file has none; expected files of the same model")
     if config.has_factors and keys.architecture.halves_full_rope and not keys.has_tensor(ROPE_FACTORS):
         raise keys.refuse(
@@ -139,6 +140,19 @@ def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
         return [
             ("linear_attn_config.head_dim", mixer.head_dim, own and own.head_dim),
             ("linear_attn_config.short_conv_kernel_size", mixer.conv_taps, own and own.short_conv_kernel_size),
+        ]
+    if isinstance(mixer, CompressedSpec):
+        index = mixer.index
+        return [
+            ("head_dim", mixer.head_dim, config.head_dim),
+            ("qk_rope_head_dim", mixer.rope.dim, config.qk_rope_head_dim),
+            ("q_lora_rank", mixer.q_lora_rank, config.q_lora_rank),
+            ("sliding_window", mixer.window, config.sliding_window),
+            ("o_groups", mixer.output_groups, config.o_groups),
+            ("o_lora_rank", mixer.output_rank, config.o_lora_rank),
+            ("index_n_heads", index and index.num_heads, config.index_n_heads),
+            ("index_head_dim", index and index.key_dim, config.index_head_dim),
+            ("index_topk", index and index.top_k, config.index_topk),
         ]
     pairs: list[tuple[str, object, object]] = [
         ("kv_lora_rank", mixer.kv_lora_rank, config.kv_lora_rank),

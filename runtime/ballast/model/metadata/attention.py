@@ -11,6 +11,7 @@ from ballast.model.layers.grouped import QKV_BIAS, GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
 from ballast.model.layers.positions import RopeSpec
+from ballast.model.metadata.compressed import read_compressed
 from ballast.model.metadata.delta_net import read_delta_net, read_kimi_delta, recurrent_layers
 from ballast.model.metadata.keys import Keys, is_whole
 from ballast.model.metadata.layers import Layers, Widths
@@ -36,7 +37,7 @@ class LatentDims(NamedTuple):
 
 def dimensions_of(keys: Keys, layers: Layers, widths: Widths) -> Dimensions | None:
     """The dimensions that identify known models; None if none are known by them."""
-    if keys.architecture.attention == "grouped":
+    if keys.architecture.attention != "latent":
         return None
     first = recurrent_layers(keys, layers.num_layers).index(False)
     return Dimensions(**_latent_dims(keys, first)._asdict(), **widths._asdict())
@@ -46,6 +47,8 @@ def read_mixers(settings: Settings, layers: Layers, widths: Widths, rope: RopeSp
     """Each layer's, of the architecture's kind. `rope`: without its dimensions. Raises ModelError for a key that is
     missing or senseless."""
     keys = settings.keys
+    if keys.architecture.attention == "compressed":
+        return read_compressed(keys, layers.num_layers, widths, rope)
     is_recurrent = recurrent_layers(keys, layers.num_layers)
     if keys.architecture.attention == "latent":
         latent = _read_latent(keys, layers, widths, rope, is_recurrent.index(False))

@@ -94,6 +94,8 @@ class HfConfig(BaseModel):
     qk_nope_head_dim: Whole | None = None
     qk_rope_head_dim: Whole | None = None
     v_head_dim: Whole | None = None
+    o_groups: Whole | None = None
+    o_lora_rank: Whole | None = None
     index_n_heads: Whole | None = None
     index_head_dim: Whole | None = None
     index_topk: Whole | None = None
@@ -116,7 +118,7 @@ class HfConfig(BaseModel):
     mla_use_nope: bool | None = None
     """Whether latent attention rotates nothing."""
     moe_intermediate_size: Whole | None = None
-    scoring_func: Literal["softmax", "sigmoid"] | None = None
+    scoring_func: Literal["softmax", "sigmoid", "sqrtsoftplus"] | None = None
     moe_router_activation_func: Literal["softmax", "sigmoid"] | None = None
     topk_method: str | None = None
     n_group: Whole | None = None

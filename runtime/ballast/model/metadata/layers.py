@@ -65,7 +65,7 @@ def read_widths(keys: Keys, layers: Layers) -> Widths:
 
 def _num_heads(keys: Keys, num_layers: int) -> int:
     key = "attention.head_count"
-    if keys.architecture.attention == "latent":
+    if keys.architecture.attention != "grouped":
         return keys.uniform(key, range(num_layers))
     return keys.each(key, num_layers)[0]
 
@@ -83,6 +83,7 @@ def read_feed_forwards(keys: Keys, layers: Layers, widths: Widths, routing: Rout
         gates_shared=keys.architecture.gates_shared,
         has_biases=keys.architecture.expert_biases,
     )
+    num_hashed, vocab_size = _num_hashed(keys, layers), read_vocab_size(keys)
     units = _units(keys, "swiglu_clamp_exp", layers.num_layers)
     shared_key = "swiglu_clamp_shexp"
     if keys.architecture.limits_inputs:
@@ -91,9 +92,24 @@ def read_feed_forwards(keys: Keys, layers: Layers, widths: Widths, routing: Rout
     return tuple(
         DenseSpec(widths.ffn_dim, shared)
         if layer < layers.num_dense_layers
-        else replace(experts, unit=unit or experts.unit, shared_unit=shared)
+        else replace(
+            experts,
+            unit=unit or experts.unit,
+            shared_unit=shared,
+            table_rows=vocab_size if layer < num_hashed else 0,
+        )
         for layer, (unit, shared) in enumerate(zip(units, shared_units, strict=True))
     )
+
+
+def _num_hashed(keys: Keys, layers: Layers) -> int:
+    """The first layers, whose experts a table gives by the id of a token."""
+    if not keys.architecture.hashes_experts:
+        return 0
+    num_hashed = keys.whole("hash_layer_count", minimum=0)
+    if num_hashed > layers.num_layers:
+        raise keys.wrong("hash_layer_count", f"a whole number, at most {layers.num_layers} layers")
+    return num_hashed
 
 
 def _units(keys: Keys, key: str, num_layers: int) -> tuple[ClampedSilu | None, ...]:

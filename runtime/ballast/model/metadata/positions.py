@@ -133,7 +133,7 @@ def _mscale_all_dim(settings: Settings, config: HfRope | None) -> float:
     value = settings.value(key, "rope_scaling.mscale_all_dim", configured)
     if not is_number(value) or not 0 <= value <= 0.1 * _MAX_MSCALE:
         raise settings.keys.wrong(key, f"a number, at least 0 and at most {0.1 * _MAX_MSCALE:g}")
-    if value and settings.keys.architecture.attention == "grouped":
+    if value and settings.keys.architecture.attention != "latent":
         raise settings.keys.wrong(key, "0: only latent attention has a corrected softmax scale")
     return value * 10
 

@@ -38,7 +38,7 @@ _MAX_NAME_CHARS = 256
 _LOOK_ALIKES = {
     "deepseek": "DeepSeek MoE, the model before V2, without latent attention",
     "deepseek2-ocr": "DeepSeek OCR, not DeepSeek V2 or V3",
-    "deepseek4": "DeepSeek V4, another architecture than V3",
+    "deepseek41": "DeepSeek V4.1, another architecture than V4",
     "qwen35": "a dense Qwen3.5, not a mixture of experts",
     "qwen3vlmoe": "Qwen3-VL, which sees images",
     "kimi-k3": "Kimi K3, another architecture than K2",
@@ -129,8 +129,8 @@ def _check_keys(keys: Keys) -> None:
     architecture = keys.architecture
     is_read = {
         _QUERY_SCALE_KEY: architecture.scales_queries,
-        _WINDOW_KEY: architecture.windows is not None,
-        _INDEXER_KEY: architecture.index_pairs is not None,
+        _WINDOW_KEY: architecture.windows is not None or architecture.attention == "compressed",
+        _INDEXER_KEY: architecture.index_pairs is not None or architecture.attention == "compressed",
     }
     for key in is_read:
         if keys.get(key) and not is_read[key]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ballast.families.architecture import Gating
-from ballast.families.family import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
+from ballast.families.family import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, SQRT_SOFTPLUS
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.metadata.keys import Keys, is_number, is_whole
 from ballast.model.metadata.layers import ROUTER_BIASES, Layers, Widths
@@ -13,8 +13,10 @@ _GATING: dict[object, Gating] = {
     SOFTMAX: "softmax",
     SIGMOID: "sigmoid",
     SOFTMAX_OF_CHOSEN: "softmax",
+    SQRT_SOFTPLUS: "sqrtsoftplus",
     "softmax": "softmax",
     "sigmoid": "sigmoid",
+    "sqrtsoftplus": "sqrtsoftplus",
 }
 """As the file numbers them and as config.json spells them."""
 _MAX_SCALE = 1e4
@@ -55,7 +57,7 @@ def _gating(settings: Settings) -> Gating:
     gating = _GATING.get(value) if isinstance(value, str) or is_whole(value, 1) else None
     is_known = gating is not None and gating in routers
     if gating is None or not is_known or (value == SOFTMAX_OF_CHOSEN and not routers[gating].weighs_chosen):
-        allowed = [number for number in (SOFTMAX, SIGMOID) if _GATING[number] in routers]
+        allowed = [number for number in (SOFTMAX, SIGMOID, SQRT_SOFTPLUS) if _GATING[number] in routers]
         raise settings.keys.wrong(key, " or ".join(f"{number} ({_GATING[number]})" for number in allowed))
     return gating
 

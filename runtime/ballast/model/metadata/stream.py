@@ -19,4 +19,5 @@ def read_stream(keys: Keys) -> StreamSpec | None:
         raise keys.wrong("hyper_connection.count", f"a whole number, at least 2 and at most {_MAX_ROWS}")
     if rounds > _MAX_ROUNDS:
         raise keys.wrong("hyper_connection.sinkhorn_iterations", f"a whole number, at most {_MAX_ROUNDS}")
-    return StreamSpec(num_rows, rounds, keys.number("hyper_connection.epsilon", above=0.0, most=0.1))
+    eps = keys.number("hyper_connection.epsilon", above=0.0, most=0.1)
+    return StreamSpec(num_rows, rounds, eps, keys.architecture.weighs_stream_end)

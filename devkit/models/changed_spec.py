@@ -48,9 +48,16 @@ def changed(
         mixers = [replace(latent_of(each), index=index) for each in mixers]
     if indexed_layers is not None:
         mixers = [_indexed(each, layer in indexed_layers) for layer, each in enumerate(mixers)]
-    feed_forwards: list[FeedForward] = [dense] * num_dense + [experts] * (count - num_dense)
+    num_rows = of_model.get("vocab_size", spec.vocab_size)
+    routed = [replace(experts, table_rows=num_rows if _has_table(layer) else 0) for layer in layers[num_dense:]]
+    feed_forwards: list[FeedForward] = [*[dense] * num_dense, *routed]
     streams = [layer.stream for layer in layers]
     return replace(spec, layers=tuple(map(LayerSpec, mixers, feed_forwards, streams)), **of_model)
+
+
+def _has_table(layer: LayerSpec) -> bool:
+    """Whether a table gives the experts of a token's id."""
+    return layer.experts is not None and layer.experts.table_rows > 0
 
 
 def _mixer(mixer: Mixer, of_rope: Mapping[str, Any], changes: Mapping[str, Any]) -> Mixer:

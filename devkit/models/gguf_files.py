@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast.families.architecture import ClampedSilu
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
@@ -28,6 +29,8 @@ Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
 def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     """The keys that a current conversion writes for `spec`."""
     mixer, rope, routing, experts = spec.attentions[0], spec.rope, spec.routing, experts_of(spec)
+    # Layers without entries have no YaRN.
+    yarn = next((each.yarn for each in spec.ropes if each.yarn is not None), None)
     keys: dict[str, Any] = {
         "block_count": spec.num_layers,
         "context_length": spec.context_length,
@@ -43,6 +46,8 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     }
     if isinstance(mixer, GroupedSpec):
         keys |= _grouped_keys(spec) | _delta_net_keys(spec)
+    elif isinstance(mixer, CompressedSpec):
+        keys |= _compressed_keys(spec) | _stream_keys(spec)
     else:
         keys |= _latent_keys(mixer) | _index_keys(spec) | _kimi_delta_keys(spec) | _stream_keys(spec)
     if spec.architecture.has_limits:
@@ -54,7 +59,7 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "minimax-m2", "gpt-oss", "mimo2", "hy_v3"):
         keys["leading_dense_block_count"] = spec.routed_layers[0]
     if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "dots1", "gpt-oss", "mimo2"):
-        keys["expert_gating_func"] = 2 if routing.gating == "sigmoid" else 1
+        keys["expert_gating_func"] = {"softmax": 1, "sigmoid": 2, "sqrtsoftplus": 4}[routing.gating]
     if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "minimax-m2", "gpt-oss", "mimo2"):
         keys |= {
             "expert_weights_norm": routing.normalize_weights,
@@ -62,20 +67,20 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         }
     if spec.routing.num_groups > 1 or spec.architecture.name in ("deepseek2", "deepseek32", "glm4moe"):
         keys |= {"expert_group_count": routing.num_groups, "expert_group_used_count": routing.num_groups_used}
-    if rope.yarn is not None:
+    if yarn is not None:
         keys |= {
             "rope.scaling.type": "yarn",
-            "rope.scaling.factor": rope.yarn.factor,
-            "rope.scaling.original_context_length": rope.yarn.original_context,
+            "rope.scaling.factor": yarn.factor,
+            "rope.scaling.original_context_length": yarn.original_context,
         }
-    if rope.yarn is not None and spec.architecture.name == "laguna":
-        keys["rope.scaling.yarn_attn_factor"] = rope.yarn.attention_factor
-    elif rope.yarn is not None and spec.architecture.name != "gpt-oss":
-        keys["rope.scaling.yarn_log_multiplier"] = 0.1 * rope.yarn.mscale_all_dim
-    if rope.yarn is not None and spec.architecture.name != "gpt-oss":
+    if yarn is not None and spec.architecture.name == "laguna":
+        keys["rope.scaling.yarn_attn_factor"] = yarn.attention_factor
+    elif yarn is not None and spec.architecture.name != "gpt-oss":
+        keys["rope.scaling.yarn_log_multiplier"] = 0.1 * yarn.mscale_all_dim
+    if yarn is not None and spec.architecture.name != "gpt-oss":
         keys |= {
-            "rope.scaling.yarn_beta_fast": rope.yarn.beta_fast,
-            "rope.scaling.yarn_beta_slow": rope.yarn.beta_slow,
+            "rope.scaling.yarn_beta_fast": yarn.beta_fast,
+            "rope.scaling.yarn_beta_slow": yarn.beta_slow,
         }
     if rope.query_scale is not None:
         keys["attention.temperature_scale"] = rope.query_scale.beta
@@ -166,6 +171,28 @@ def _of_layers(values: list[int]) -> int | list[int]:
     return values if len(set(values)) > 1 else values[0]
 
 
+def _compressed_keys(spec: ModelSpec) -> dict[str, Any]:
+    mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, CompressedSpec)]
+    first, entries = mixers[0], next((mixer for mixer in mixers if mixer.ratio), None)
+    index = next((mixer.index for mixer in mixers if mixer.index is not None), None)
+    hashed = [layer.experts is not None and layer.experts.table_rows > 0 for layer in spec.layers]
+    return {
+        "attention.head_count_kv": 1,
+        "attention.key_length": first.head_dim,
+        "attention.value_length": first.head_dim,
+        "attention.q_lora_rank": first.q_lora_rank,
+        "attention.sliding_window": first.window,
+        "attention.output_group_count": first.output_groups,
+        "attention.output_lora_rank": first.output_rank,
+        "attention.compress_ratios": [mixer.ratio for mixer in mixers],
+        "attention.compress_rope_freq_base": entries and entries.rope.theta,
+        "attention.indexer.head_count": index and index.num_heads,
+        "attention.indexer.key_length": index and index.key_dim,
+        "attention.indexer.top_k": index and index.top_k,
+        "hash_layer_count": sum(hashed),
+    }
+
+
 def _latent_keys(latent: LatentSpec) -> dict[str, Any]:
     split = latent.mla_layout == "split"
     return {
@@ -213,7 +240,12 @@ def write_model(
     that are not F32."""
     all_shapes = shapes_of(spec) | dict(shapes or {})
     tensors = {name: shape for name, shape in all_shapes.items() if shape is not None}
-    return write_gguf(path, metadata_of(spec) | dict(metadata or {}), tensors, types or {})
+    return write_gguf(path, metadata_of(spec) | dict(metadata or {}), tensors, _tables(spec) | dict(types or {}))
+
+
+def _tables(spec: ModelSpec) -> dict[str, GgmlType]:
+    """The types of tensors of whole numbers."""
+    return {name: GgmlType.I32 for name, tensor in expected_tensors(spec).items() if tensor.below}
 
 
 def write_gguf(
@@ -253,7 +285,7 @@ def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType
     add_metadata(writer, metadata_of(spec))
     end = 0
     for name, shape in shapes_of(spec).items():
-        kind = types.get(name, GgmlType.F32)
+        kind = (_tables(spec) | dict(types)).get(name, GgmlType.F32)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
         num_bytes = int(np.prod(shape)) // block * block_bytes
         raw_shape = shape if kind == GgmlType.F32 else gguf.quant_shape_to_byte_shape(shape, kind)

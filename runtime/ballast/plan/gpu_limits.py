@@ -5,6 +5,7 @@ from __future__ import annotations
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.recurrent.sizes import why_not_supported
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import AttentionMixer, RecurrentMixer
@@ -22,6 +23,8 @@ def why_not_fp8(spec: ModelSpec) -> str | None:
 
 
 def _why_not_fp8(mixer: AttentionMixer) -> str | None:
+    if isinstance(mixer, CompressedSpec):
+        return "its attention reads compressed entries, and no kernels exist for them in 8 bits"
     if isinstance(mixer, LatentSpec):
         rank = mixer.kv_lora_rank
         if mixer.index is not None:
@@ -37,6 +40,8 @@ def _why_not_fp8(mixer: AttentionMixer) -> str | None:
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
+    if any(isinstance(mixer, CompressedSpec) for mixer in spec.mixers):
+        return "its attention reads compressed entries, which no GPU supports yet; the CPU serves it"
     if spec.stream is not None:
         return "its residual stream has several rows (hyper-connections), which no GPU supports yet; the CPU serves it"
     recurrent = [mixer for mixer in spec.mixers if isinstance(mixer, RecurrentMixer)]

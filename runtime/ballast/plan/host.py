@@ -14,11 +14,12 @@ from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
-from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import Mixer, RecurrentMixer
+from ballast.model.layers.latent import IndexSpec, LatentSpec
+from ballast.model.layers.layer import AttentionMixer, Mixer, RecurrentMixer
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
@@ -130,6 +131,8 @@ def _attention_of(mixer: Mixer) -> _Attention:
         gates += mixer.query_rows + values if mixer.gates_queries else 0
         floats = heads * mixer.head_dim + mixer.kv_width + values + gates
         return _Attention(floats, mixer.num_kv_heads, mixer.v_dim, values)
+    if isinstance(mixer, CompressedSpec):
+        return _compressed(mixer)
     a_head = 2 * mixer.nope_dim + mixer.rope.dim + 2 * mixer.kv_lora_rank + mixer.v_dim
     floats = (mixer.q_lora_rank or 0) + mixer.latent_dim + heads * a_head
     if mixer.index is not None:
@@ -139,6 +142,16 @@ def _attention_of(mixer: Mixer) -> _Attention:
             floats += index.key_dim + index.top_k // index.pool + 1
     widest = heads * max(mixer.kv_lora_rank, mixer.nope_dim, mixer.v_dim)
     return _Attention(floats, 1, mixer.kv_lora_rank, widest)
+
+
+def _compressed(mixer: CompressedSpec) -> _Attention:
+    """Queries, key and result of attention, what tokens add to entries, the groups' outputs, and the selection."""
+    heads, outputs, index = mixer.num_heads * mixer.head_dim, mixer.output_groups * mixer.output_rank, mixer.index
+    floats = mixer.q_lora_rank + 2 * heads + mixer.head_dim + 2 * max(mixer.entry_columns, mixer.index_columns)
+    floats += outputs + 1
+    if index is not None:
+        floats += index.num_heads * (index.key_dim + 1) + index.top_k + 2
+    return _Attention(floats, 1, mixer.head_dim, max(heads, outputs, mixer.q_lora_rank))
 
 
 def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
@@ -176,25 +189,34 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
         rows = mixer.key_dim if isinstance(mixer, DeltaNetSpec) else mixer.head_dim
         return sum(numbers.threads_per_node) * rows * _DELTA_COLUMNS * FLOAT_BYTES
     attention = _attention_of(mixer)
-    index = mixer.index if isinstance(mixer, LatentSpec) else None
     num_threads = sum(numbers.threads_per_node)
     states = kernels.attention_states_nbytes(
         num_heads=mixer.num_heads,
         num_kv_heads=attention.num_kv_heads,
         value_dim=attention.value_dim,
         num_tokens=numbers.step_tokens,
-        num_positions=num_positions if index is None else min(num_positions, index.most_chosen),
+        num_positions=_num_read(mixer, num_positions),
         num_threads=num_threads,
     )
+    index = None if isinstance(mixer, GroupedSpec) else mixer.index
     if index is None:
         return states
+    shared_by = index.pool if isinstance(index, IndexSpec) else mixer.ratio
     return states + kernels.position_choice_nbytes(
         num_heads=index.num_heads,
         key_width=index.key_dim,
         num_tokens=numbers.step_tokens,
-        num_positions=num_positions // index.pool,
+        num_positions=num_positions // shared_by,
         num_threads=num_threads,
     )
+
+
+def _num_read(mixer: AttentionMixer, num_positions: int) -> int:
+    """Rows of the cache that a token of a sequence of so many positions reads, at most."""
+    if isinstance(mixer, CompressedSpec):
+        return mixer.most_read(num_positions)
+    index = mixer.index if isinstance(mixer, LatentSpec) else None
+    return num_positions if index is None else min(num_positions, index.most_chosen)
 
 
 def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:

@@ -44,7 +44,7 @@ MIB = 1 << 20
 MakeCore = Callable[..., EngineCore]
 
 
-@pytest.fixture(scope="module", params=["kimilinear", "glm53flash", *if_long("qwen3next")])
+@pytest.fixture(scope="module", params=["kimilinear", "glm53flash", "v4", *if_long("qwen3next")])
 def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
     gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf, None)
@@ -221,7 +221,7 @@ def test_host_memory_takes_every_snapshot(make_core: MakeCore, plain: list[Gener
 def test_a_folder_that_is_too_small_for_a_state_is_not_used(
     make_core: MakeCore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    core = make_core(tmp_path, kv_disk_bytes=MIB // 4)
+    core = make_core(tmp_path, kv_disk_bytes=MIB // 16)
     assert not tiers_of(core)
     (record,) = (each for each in caplog.records if each.message == "kv_disk_dir is not used")
     assert "is too small for one recurrent state of" in vars(record)["why"]

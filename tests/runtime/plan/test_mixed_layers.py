@@ -13,11 +13,12 @@ from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.spec import ModelSpec
 from ballast.plan import Numbers, make_plan
-from ballast.plan.gpu_limits import why_not_on_gpu
+from ballast.plan.gpu_limits import why_not_fp8, why_not_on_gpu
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC
+from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
 from devkit.models.specs.glm import GLM52_SPEC, GLM53_FLASH_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
@@ -96,6 +97,12 @@ def test_a_gpu_supports_windows_gates_scaled_queries_and_recurrent_state(spec: M
 def test_a_gpu_refuses_kimi_delta_attention_which_was_not_tested_on_one() -> None:
     refusal = why_not_on_gpu(KIMI_LINEAR_48B_SPEC)
     assert refusal == "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
+
+
+def test_a_gpu_refuses_compressed_entries() -> None:
+    refusal = why_not_on_gpu(V4_FLASH_SPEC)
+    assert refusal == "its attention reads compressed entries, which no GPU supports yet; the CPU serves it"
+    assert why_not_fp8(V4_FLASH_SPEC) is not None
 
 
 def test_a_gpu_refuses_hyper_connections() -> None:

@@ -34,6 +34,7 @@ from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model, write_model
 from devkit.models.specs.deepseek import V3_SPEC, V32_671B_SPEC, V32_SPEC
+from devkit.models.specs.deepseek4 import V4_FLASH_SPEC, V4_PRO_SPEC
 from devkit.models.specs.glm import (
     GLM5_SPEC,
     GLM45_AIR_SPEC,
@@ -100,6 +101,7 @@ def use(plan: MemoryPlan, name: str) -> int:
         ("qwen35", "split", "q8_0"),
         ("kimilinear", "split", "q4_k_m"),
         ("glm53flash", "split", "q4_k_m"),
+        ("v4", "split", "mxfp4"),
     ],
 )
 def test_the_plan_matches_the_memory_of_the_loaded_model(
@@ -147,6 +149,8 @@ def test_the_plan_matches_the_memory_of_the_loaded_model(
         (MISTRAL_SMALL4_SPEC, 118.6e9, 2 * 23_040),
         (KIMI_LINEAR_48B_SPEC, 49.12e9, 2 * 8_064),
         (GLM53_FLASH_SPEC, 313.3e9, 2 * 11_968),
+        (V4_FLASH_SPEC, 284.3e9, 4 * 4_000),
+        (V4_PRO_SPEC, 1573.0e9, 4 * 5_792),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )

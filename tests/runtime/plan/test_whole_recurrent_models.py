@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from ballast.host.machine import Memory
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_state_slots
-from ballast.model.layers.feed_forward import EXPERTS
+from ballast.model.layers.feed_forward import EXPERT_TABLE, EXPERTS
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
@@ -33,7 +33,8 @@ from devkit.kernels.plain_routing import Router
 from devkit.long import if_long
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import write_hollow_model
-from devkit.models.quant_recipes import q4_k_m_types
+from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
+from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
 from devkit.models.specs.glm import GLM53_FLASH_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC, QWEN35_35B_SPEC, QWEN35_122B_SPEC, QWEN35_397B_SPEC
@@ -51,19 +52,22 @@ NUM_EXPERTS, VOCAB_SIZE = 16, 1024
 
 
 @pytest.mark.parametrize(
-    ("spec", "file_bytes"),
+    ("spec", "types_of", "file_bytes"),
     [
-        (QWEN35_35B_SPEC, 21.2e9),
-        (QWEN3_NEXT_80B_SPEC, 48.5e9),
-        (QWEN35_122B_SPEC, 74e9),
-        (QWEN35_397B_SPEC, 241e9),
-        (KIMI_LINEAR_48B_SPEC, 30e9),
-        (GLM53_FLASH_SPEC, 188.8e9),
+        (QWEN35_35B_SPEC, q4_k_m_types, 21.2e9),
+        (QWEN3_NEXT_80B_SPEC, q4_k_m_types, 48.5e9),
+        (QWEN35_122B_SPEC, q4_k_m_types, 74e9),
+        (QWEN35_397B_SPEC, q4_k_m_types, 241e9),
+        (KIMI_LINEAR_48B_SPEC, q4_k_m_types, 30e9),
+        (GLM53_FLASH_SPEC, q4_k_m_types, 188.8e9),
+        (V4_FLASH_SPEC, mxfp4_types, 155e9),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )
-def test_the_plan_is_the_sum_of_loaded_layers(tmp_path: Path, spec: ModelSpec, file_bytes: float) -> None:
-    types = q4_k_m_types(spec)
+def test_the_plan_is_the_sum_of_loaded_layers(
+    tmp_path: Path, spec: ModelSpec, types_of: Callable[[ModelSpec], dict[str, GgmlType]], file_bytes: float
+) -> None:
+    types = types_of(spec)
     whole = open_gguf(write_hollow_model(tmp_path / "whole.gguf", spec, types))
     assert sum(info.num_bytes for info in whole.tensors.values()) == pytest.approx(file_bytes, rel=0.02)
     plan = make_plan(whole, read_spec(whole), NUMBERS, Memory(1 << 40, 1 << 40, None))
@@ -148,6 +152,8 @@ def layer_bytes(spec: ModelSpec, layer: Mapping[str, object]) -> int:
         role: each.nbytes if isinstance(each, np.ndarray) else matrix_bytes(each) for role, each in layer.items()
     }
     factor = spec.routing.num_experts // NUM_EXPERTS
+    if EXPERT_TABLE in by_role:  # its vocabulary and choice are smaller as well
+        by_role[EXPERT_TABLE] = by_role[EXPERT_TABLE] * spec.vocab_size * spec.routing.num_experts_used // VOCAB_SIZE
     return sum(size * (factor if role in (EXPERTS, "router") else 1) for role, size in by_role.items())
 
 

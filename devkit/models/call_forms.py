@@ -17,6 +17,7 @@ from ballast.engine.sampling.constraint import ConstraintState
 from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
 from ballast.families.registry import FAMILIES
+from ballast.grammar.calls.dsml_calls import BLOCKS
 from ballast.grammar.calls.tools import tool_calls
 from ballast.grammar.compiler import GrammarCompiler
 from ballast.text.calls.forms import reader_of
@@ -115,11 +116,11 @@ class CallForm:
             case "invoke":
                 tags = [f'<parameter name="{k}">{v}</parameter>\n' for k, v in bare.items()]
                 return f'{C}\n<invoke name="{name}">\n{"".join(tags)}</invoke>\n{END_C}'
-            case "dsml":
+            case "dsml" | "dsml_tools":
                 kinds = {key: "true" if isinstance(each, str) else "false" for key, each in values.items()}
                 tags = [f'<{D}parameter name="{k}" string="{kinds[k]}">{v}</{D}parameter>\n' for k, v in bare.items()]
                 inner = f'<{D}invoke name="{name}">\n{"".join(tags)}</{D}invoke>'
-                return f"\n\n<{D}function_calls>\n{inner}\n</{D}function_calls>"
+                return f"\n\n<{D}{BLOCKS[self.style]}>\n{inner}\n</{D}{BLOCKS[self.style]}>"
             case "json":
                 return f'{C}\n{{"name": "{name}", "arguments": {arguments}}}\n{END_C}'
             case "named":
@@ -147,6 +148,7 @@ FORMS: Mapping[str, CallForm] = {
     "DeepSeek V3": CallForm("deepseek", "fenced"),
     "DeepSeek V3.1": CallForm("deepseek", "plain"),
     "DeepSeek V3.2": CallForm("deepseek32", "dsml"),
+    "DeepSeek V4": CallForm("deepseek4", "dsml_tools"),
 }
 
 

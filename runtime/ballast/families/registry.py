@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from ballast.families import (
     deepseek,
+    deepseek4,
     deepseek32,
     glm,
     gpt_oss,
@@ -48,6 +49,7 @@ FAMILIES: Mapping[str, Family] = {
     for family in (
         deepseek.FAMILY,
         deepseek32.FAMILY,
+        deepseek4.FAMILY,
         kimi.FAMILY,
         glm.FAMILY,
         qwen3.FAMILY,

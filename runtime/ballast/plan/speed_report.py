@@ -90,7 +90,8 @@ def usual_activation_bytes(gguf: GgufModel, spec: ModelSpec) -> int:
     """Bytes that activations are rounded to by default for most of the model's weights; floats count as two."""
     of_type = {each.ggml_type: each.activation_bytes or 2 for each in kernels.formats()}
     num_weights: Counter[int] = Counter()
-    for name, tensor in expected_tensors(spec).items():
+    weights = {name: tensor for name, tensor in expected_tensors(spec).items() if not tensor.below}
+    for name, tensor in weights.items():
         num_weights[of_type[gguf.tensors[name].ggml_type]] += math.prod(tensor.shape)
     return num_weights.most_common(1)[0][0]
 

@@ -247,7 +247,10 @@ def make_tokenizer(family: Family) -> TinyTokenizer:
     if family in ("v32", "v4"):
         talking = train_tokenizer("v3", texts, _NUM_LEARNT)
         talking.backend.add_tokens([AddedToken("｜DSML｜", special=False, normalized=True)])
-        return replace(talking, chat_template=source_of(RELEASES["deepseek-v3.2"][1]))
+        if family == "v32":
+            return replace(talking, chat_template=source_of(RELEASES["deepseek-v3.2"][1]))
+        talking.backend.add_tokens([AddedToken("<｜latest_reminder｜>", special=False, normalized=True)])
+        return replace(talking, chat_template=source_of(RELEASES["deepseek-v4"][1]))
     own = _OTHERS[family]
     form, release = RELEASES[own.release]
     backend = _train(SPLITS[own.pre], [], texts, _NUM_LEARNT)

@@ -27,7 +27,7 @@ GLM53 = """[gMASK]<sop>
 """
 
 SMALL4 = source_of(RELEASES["mistral-small-4"][1])
-V32 = source_of(RELEASES["deepseek-v3.2"][1])
+V32, V4 = (source_of(RELEASES[name][1]) for name in ("deepseek-v3.2", "deepseek-v4"))
 MINIMAX, HY3, STEP, MIMO = (
     source_of(RELEASES[name][1]) for name in ("minimax-m2", "hy3", "step-3.5-flash", "mimo-v2.5")
 )
@@ -42,7 +42,7 @@ def start(family: str, template: str, **options: Any) -> Start:
     text = load_text(None, metadata | {"tokenizer.chat_template": template}, "m.gguf")
     chosen = text.require_template()
     assert text.tokenizer.reply is form.reply
-    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, HY3, MIMO, QWEN35, K2_THINKING))
+    assert chosen.has_thinking_switch is (template in (K25, FLASH, V32, V4, HY3, MIMO, QWEN35, K2_THINKING))
     message = "a client's <think> and </think>"
     prompt = chosen.render([{"role": "user", "content": message}], options=options, protect=text.tokenizer.protect)
     thinks = chosen.release is not None and chosen.release.thinks
@@ -64,6 +64,9 @@ def start(family: str, template: str, **options: Any) -> Start:
         ("deepseek32", V32, {}, Start.CONTENT),
         ("deepseek32", V32, {"thinking": True}, Start.REASONING),
         ("deepseek32", V32, {"thinking": False}, Start.CONTENT),
+        ("deepseek4", V4, {}, Start.CONTENT),
+        ("deepseek4", V4, {"thinking": True}, Start.REASONING),
+        ("deepseek4", V4, {"reasoning_effort": "max"}, Start.CONTENT),
         ("minimax", MINIMAX, {}, Start.REASONING),
         ("step", STEP, {}, Start.REASONING),
         ("step", STEP, {"enable_thinking": False}, Start.REASONING),

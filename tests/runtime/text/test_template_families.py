@@ -67,6 +67,10 @@ V31_CHAT = f"{BOS}S1<｜User｜>U1<｜Assistant｜></think>\n\nA1{EOS}<｜User�
         ("deepseek-v3.1", {"thinking": True}, f"{V31_CHAT}<think>"),
         ("deepseek-v3.2", {}, f"{V31_CHAT}</think>"),
         ("deepseek-v3.2", {"thinking": True}, f"{V31_CHAT}<think>"),
+        ("deepseek-v4", {}, f"{V31_CHAT}</think>"),
+        ("deepseek-v4", {"thinking": True}, f"{V31_CHAT}<think>"),
+        ("deepseek-v4", {"thinking": True, "reasoning_effort": "high"}, f"{V31_CHAT}<think>"),
+        ("deepseek-v4-0731", {"reasoning_effort": "max"}, f"{V31_CHAT}</think>"),
     ],
 )
 def test_a_conversation(name: str, options: dict[str, Any], expected: str) -> None:
@@ -153,6 +157,68 @@ def test_v32_keeps_reasoning_until_the_next_user_turn() -> None:
     assert v32.render(later, options={"thinking": True}) == shown
 
 
+V4_TURNS = (
+    "<｜User｜>U<｜Assistant｜>{}\n\n"
+    '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n'
+    '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
+    '</｜DSML｜invoke>\n<｜DSML｜invoke name="g">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+    f"{EOS}<｜User｜><tool_result>R1</tool_result>\n\n<tool_result>R2</tool_result><｜Assistant｜>"
+    "{}once more\n\n"
+    f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="h">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>{EOS}'
+    "<｜User｜><tool_result>R3</tool_result>"
+)
+
+
+def test_v4_keeps_reasoning_where_tools_are_declared() -> None:
+    chat = [
+        {**message, "reasoning_content": "hm"} if message["role"] == "assistant" else message for message in TOOL_TURNS
+    ]
+    v4, hm = family("deepseek-v4"), "<think>hm</think>"
+    thinking = {"thinking": True}
+    shown = f"{V4_TURNS.format(hm, hm)}<｜Assistant｜><think>"
+    assert v4.render(chat, options=thinking, tools=TOOLS).endswith(f"invoke tool calls.\n{shown}")
+    assert v4.render(chat, options={**thinking, "drop_thinking": False}) == f"{BOS}{shown}"
+    hidden = V4_TURNS.format("</think>", "</think>")
+    assert v4.render(chat, options=thinking) == f"{BOS}{hidden}<｜Assistant｜><think>"
+    assert v4.render(chat) == f"{BOS}{hidden}<｜Assistant｜></think>"
+    # What the user says after results is a part of the same turn.
+    later = [*chat, {"role": "user", "content": "V"}]
+    assert v4.render(later) == f"{BOS}{hidden}\n\nV<｜Assistant｜></think>"
+    answered = [*chat, {"role": "assistant", "content": "A", "reasoning_content": "hm"}]
+    assert v4.render(answered, options=thinking, add_generation_prompt=False) == (
+        f"{BOS}{hidden}<｜Assistant｜>{hm}A{EOS}"
+    )
+
+
+def test_v4_asks_for_effort_before_all_else() -> None:
+    chat = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    absolute, beyond = ("Reasoning Effort: " + text for text in ("Absolute maximum with no", "Beyond maximum — "))
+    for name, effort, begin in (
+        ("deepseek-v4", "max", absolute),
+        ("deepseek-v4-0731", "high", absolute),
+        ("deepseek-v4-0731", "max", beyond),
+    ):
+        prompt = family(name).render(chat, options={"thinking": True, "reasoning_effort": effort})
+        assert prompt.startswith(BOS + begin)
+        assert prompt.endswith(".\n\nS<｜User｜>U<｜Assistant｜><think>")
+        assert family(name).render(chat, options={"reasoning_effort": effort}).startswith(f"{BOS}S<")
+
+
+def test_v4_lists_tools_after_the_system_message() -> None:
+    for system in ("S", ""):
+        chat = [{"role": "system", "content": system}, {"role": "user", "content": "U"}]
+        prompt = family("deepseek-v4").render(chat[0 if system else 1 :], tools=TOOLS)
+        assert prompt.startswith(f"{BOS}{system}\n\n## Tools\n\nYou have access to a set of tools to help answer")
+        assert (
+            '(numbers, booleans, arrays, objects), pass the value in JSON format and set `string="false"`.\n\n'
+            "If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside "
+            "<think>...</think> BEFORE any tool calls or final response.\n\nOtherwise, output directly after </think> "
+            "with tool calls or final response.\n\n### Available Tool Schemas\n\n"
+            f"{json.dumps(TOOLS[0]['function'])}\n\nYou MUST strictly follow the above defined tool name and "
+            "parameter schemas to invoke tool calls.\n<｜User｜>U<｜Assistant｜></think>"
+        ) in prompt
+
+
 def test_v32_marks_each_value_as_text_or_json() -> None:
     arguments = {"a": "5", "b": 5, "c": [True, None], "d": 'two\nlines "quoted"', "e": "世"}
     chat = [
@@ -180,7 +246,7 @@ def test_v32_lists_tools_after_two_line_breaks_with_or_without_a_system_message(
         assert prompt.endswith(f"<functions>\n{listed}\n</functions>\n<｜User｜>U<｜Assistant｜></think>")
 
 
-def test_a_file_without_a_template_gets_v32s_if_the_vocabulary_matches() -> None:
+def test_a_file_without_a_template_gets_v32s_or_v4s_if_the_vocabulary_matches() -> None:
     tokens = ("<think>", "</think>", "<｜User｜>", "<｜tool▁calls▁begin｜>", "｜DSML｜")
     text = load_text(None, byte_metadata(user_defined=tokens), "m.gguf")
     assert text.template_source == "deepseek-v3.2"
@@ -189,6 +255,8 @@ def test_a_file_without_a_template_gets_v32s_if_the_vocabulary_matches() -> None
     prompt = text.require_template().render(output, protect=text.tokenizer.protect)
     assert text.tokenizer.id_of("｜DSML｜") not in text.tokenizer.encode_prompt(prompt)
     assert load_text(None, byte_metadata(user_defined=tokens[:4]), "m.gguf").template is None
+    newer = byte_metadata(user_defined=(*tokens, "<｜latest_reminder｜>"))
+    assert load_text(None, newer, "m.gguf").template_source == "deepseek-v4"
 
 
 def test_v3_tools_are_laid_out_as_v25s_model_card_shows() -> None:
@@ -216,6 +284,8 @@ def test_v3_tools_are_laid_out_as_v25s_model_card_shows() -> None:
         ("deepseek-v3.1", {"content": "Once", "reasoning": "hm"}, {}, "<think>\nhm\n</think>\n\nOnce"),
         ("deepseek-v3.2", {"content": "Once"}, {}, "</think>Once"),
         ("deepseek-v3.2", {"content": "Once", "prefix": True}, {"thinking": True}, "<think>Once"),
+        ("deepseek-v4", {"content": "Once"}, {}, "</think>Once"),
+        ("deepseek-v4", {"content": "Once", "prefix": True}, {"thinking": True}, "<think>Once"),
     ],
 )
 def test_a_last_message_is_continued(name: str, message: Any, options: Any, tail: str) -> None:
@@ -228,6 +298,7 @@ def test_a_last_message_is_continued(name: str, message: Any, options: Any, tail
     ("name", "options", "tail"),
     [
         ("deepseek-v3.2", {"thinking": True}, "<｜Assistant｜><think>hm</think>Once"),
+        ("deepseek-v4", {"thinking": True}, "<｜Assistant｜><think>hm</think>Once"),
         ("glm-4.5", {}, "<|assistant|>\n<think>hm</think>\nOnce"),
         ("glm-4.7", {}, "<|assistant|><think>hm</think>Once"),
         ("qwen3", {}, "<|im_start|>assistant\n<think>\nhm\n</think>\n\nOnce"),

@@ -6,6 +6,7 @@ Kimi:          CALLS CALL functions.name:N SEPARATOR arguments END_CALL … END_
 Qwen3:         CALL newline {"name": name, "arguments": arguments} newline END_CALL …
 Qwen3-Coder:   CALL newline <function=name> newline <parameter=key> newline value newline </parameter> … END_CALL …
 V3.2:          newline newline <TAG function_calls> newline <TAG invoke name="…"> newline … </TAG function_calls>
+V4:            the same with tool_calls
 GLM:           CALL name KEY key END_KEY VALUE value END_VALUE … END_CALL …
 Hunyuan 3:     CALLS newline CALL name SEPARATOR newline KEY key END_KEY newline VALUE value END_VALUE … END_CALLS
 gpt-oss:       CHANNEL commentary to=functions.name CONSTRAIN json MESSAGE arguments
@@ -22,7 +23,7 @@ from typing import Any
 from ballast.errors import RequestError
 from ballast.families.family import FINAL_CHANNEL, CallStyle
 from ballast.families.marks import Mark
-from ballast.grammar.calls.dsml_calls import BEFORE_TAGS, dsml_calls
+from ballast.grammar.calls.dsml_calls import BEFORE_TAGS, BLOCKS, dsml_calls
 from ballast.grammar.calls.invoke_calls import invoke_calls
 from ballast.grammar.calls.keyed_calls import keyed_calls
 from ballast.grammar.calls.tagged_calls import tagged_calls
@@ -41,6 +42,7 @@ _BETWEEN: Mapping[CallStyle, str] = {
     "keyed": "(NEWLINE? call)*",
     "tagged": "(NEWLINE? call)*",
     "dsml": "(NEWLINE call)*",
+    "dsml_tools": "(NEWLINE call)*",
     "invoke": "(NEWLINE? call)*",
     "function": "(NEWLINE? call)*",
     "named": "call*",
@@ -82,7 +84,7 @@ def tool_calls(
         f"NEWLINE: {quoted(chr(10))}",
         *common_rules(param),
     ]
-    if form == "dsml":
+    if form in BLOCKS:
         return lark("\n".join([*lines, *dsml_calls(offered, rules, param, any_arguments=any_arguments)]), param)
     if form in ("invoke", "function"):
         spelling = INVOKE if form == "invoke" else FUNCTION
@@ -129,8 +131,9 @@ def _frame(rules: Mapping[Mark, str], names: Sequence[str], between: str, form: 
         between = f"{between} NEWLINE?"
         rules = {**rules, Mark.CALLS: f"{rules[Mark.CALLS]} NEWLINE?"}
     if (tag := rules.get(Mark.TAG)) is not None:
-        begin = f"{quoted(BEFORE_TAGS)} {tag} {quoted('function_calls>' + chr(10))}"
-        end = f"NEWLINE {quoted('</')} {tag} {quoted('function_calls>')}"
+        block = f"{BLOCKS[form]}>"
+        begin = f"{quoted(BEFORE_TAGS)} {tag} {quoted(block + chr(10))}"
+        end = f"NEWLINE {quoted('</')} {tag} {quoted(block)}"
         call = f"{quoted('<')} {tag} ({calls}) {quoted('</')} {tag} {quoted('invoke>')}"
         return [f"calls: {begin} call {between} {end}", f"call: {call}"]
     return [

@@ -1,4 +1,4 @@
-"""Reads calls in tags that contain a mark, as DeepSeek V3.2 writes them; | is the mark:
+"""Reads calls in tags that contain a mark, as DeepSeek V3.2 and, with tool_calls, V4 write them; | is the mark:
 
     <|function_calls> newline <|invoke name="f"> newline <|parameter name="k" string="true">v</|parameter> newline …
     </|invoke> newline … </|function_calls>
@@ -24,7 +24,7 @@ _ATTRIBUTE = re.compile(rf"(\w++)\s*+=\s*+({_DOUBLE}\"|{_SINGLE}')")
 _TAG = re.compile(rf"(</?)?{Mark.TAG}\s*+(\w++)((?:\s++\w++\s*+=\s*+(?:{_DOUBLE}\"|{_SINGLE}'))*+)\s*+>")
 _TAG_SO_FAR = re.compile(rf"(?:</?)?{Mark.TAG}(?:[\w\s=]++|{_DOUBLE}\"|{_SINGLE}')*+(?:{_DOUBLE}|{_SINGLE})?")
 _END_VALUE = f"</{Mark.TAG}"
-_ENDS_VALUE = frozenset({"parameter", "invoke", "function_calls"})
+_ENDS_VALUE = frozenset({"parameter", "invoke", "function_calls", "tool_calls"})
 _OPENING = re.compile(r"\n{0,2}<?\Z")
 _LONGEST_TAG = 4096
 """Characters of a tag, beyond which it is none."""
@@ -130,7 +130,7 @@ class DsmlCalls:
     def _read_between(self, found: re.Match[str]) -> list[Part] | None:
         """Read the tag that was found, before which there is but white space."""
         match found[1] == "</", found[2], _attributes(found):
-            case _, "function_calls", _:
+            case _, "function_calls" | "tool_calls", _:
                 self._take(found.end())
                 return []
             case False, "invoke", {"name": name} if NAME.fullmatch(name.strip()):
@@ -150,7 +150,7 @@ class DsmlCalls:
             case True, "invoke", _:
                 self._take(found.end())
                 return self._end_call()
-            case (_, "function_calls", _) | (False, "invoke", {"name": _}):
+            case (_, "function_calls" | "tool_calls", _) | (False, "invoke", {"name": _}):
                 return self._end_call()  # its own end is missing
             case _:
                 return self._read_foreign(found.end())

@@ -22,7 +22,7 @@ def reader_of(style: CallStyle, tools: Sequence[Mapping[str, Any]]) -> ReadCalls
     match style:
         case "json":
             return partial(JsonCalls, tools=tools)
-        case "dsml":
+        case "dsml" | "dsml_tools":
             return DsmlCalls
         case "keyed":
             return partial(KeyedCalls, tools=tools)

@@ -38,6 +38,7 @@ from devkit.models.gguf_files import add_metadata, common_types, metadata_of
 from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.random_blocks import QUANTIZED, random_blocks
 from devkit.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC, V32_671B_SPEC
+from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
 from devkit.models.specs.glm import GLM53_FLASH_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
@@ -90,6 +91,7 @@ SHAPES = {
     "qwen3.5-397b": Shape(QWEN35_397B_SPEC),
     "kimi-linear": Shape(KIMI_LINEAR_48B_SPEC),
     "glm-5.3-flash": Shape(GLM53_FLASH_SPEC),
+    "v4-flash": Shape(V4_FLASH_SPEC, mxfp4_types, LlamaFileType.MOSTLY_MXFP4_MOE),
     "minimax-m2": Shape(MINIMAX_M2_SPEC),
     "gpt-oss-20b": Shape(GPT_OSS_20B_SPEC, mxfp4_types, LlamaFileType.MOSTLY_MXFP4_MOE),
     "gpt-oss-120b": Shape(GPT_OSS_120B_SPEC, mxfp4_types, LlamaFileType.MOSTLY_MXFP4_MOE),

@@ -31,12 +31,19 @@ const IndexerShape kIndexer{5, 8, 3, true};
 const IndexerShape kPooledIndexer{5, 8, 4, true, 2};
 constexpr StreamShape kStream{3, 4, 1e-6f};
 
-// The last one has hyper-connections as well.
-enum class Kind { kOfLatent, kOfGroups, kSparse, kPooled };
+// Entries of 2 tokens in the first layer, which are chosen, and of 4 in the second one.
+const CompressedShape kIndexedEntries{4, 12, kRopeDim, 3, 2, 2, EntryIndexShape{5, 8, 2}};
+const CompressedShape kEntries{4, 12, kRopeDim, 3, 4, 2, std::nullopt};
+
+// The last two have hyper-connections as well, and the last one tables of experts.
+enum class Kind { kOfLatent, kOfGroups, kSparse, kPooled, kCompressed };
+
+bool has_states(Kind kind) { return kind == Kind::kPooled || kind == Kind::kCompressed; }
 
 ModelShape shape_of(Kind kind) {
   ModelShape shape = kShape;
-  if (kind == Kind::kPooled) shape.stream = kStream;
+  if (has_states(kind)) shape.stream = kStream;
+  if (kind == Kind::kCompressed) shape.routing.gating = Gating::kSqrtSoftplus;
   return shape;
 }
 
@@ -51,6 +58,10 @@ class SmallModel {
                      {layer(true), layer(false)},
                      floats(kShape.hidden),
                      matrix(kVocabulary, kShape.hidden)};
+    if (kind == Kind::kCompressed) {
+      const int64_t num_rows = kStream.num_rows;
+      input.stream_end = HyperConnection{floats(num_rows * num_rows * kShape.hidden), floats(num_rows), floats(1)};
+    }
     KvCache cache{{}, kPositions, kPositions, 1};
     const ModelShape shape = shape_of(kind);
     for (const LayerWeights& each : ModelWeights(input, shape).layers) {
@@ -95,7 +106,7 @@ class SmallModel {
     const int32_t state_in = begin == 0 ? kNullState : 1, state_out = 1;
     const int32_t save_indptr[] = {0, 0};
     StateRows states{1, query_indptr.data()};
-    if (kind_ == Kind::kPooled) {
+    if (has_states(kind_)) {
       states = {1, query_indptr.data(), &state_in, &state_out, save_indptr, nullptr, nullptr};
     }
     const Step step{ids.data(), slots.data(), batch,          slots.data(),
@@ -137,6 +148,9 @@ class SmallModel {
     if (kind_ == Kind::kOfGroups) {
       tensors.merge(grouped(dense, grouped_shape.num_kv_heads));
       if (!dense) tensors.emplace("router_logit_bias", floats(kShape.routing.num_experts));
+    } else if (kind_ == Kind::kCompressed) {
+      mixer = dense ? kIndexedEntries : kEntries;
+      tensors.merge(compressed(dense ? kIndexedEntries : kEntries));
     } else {
       LatentShape latent_shape = kLatent;
       if (kind_ == Kind::kSparse) latent_shape.index = kIndexer;
@@ -144,11 +158,15 @@ class SmallModel {
       mixer = latent_shape;
       tensors.merge(latent(dense));
     }
-    if (kind_ == Kind::kPooled) tensors.merge(connections());
+    if (has_states(kind_)) tensors.merge(connections());
     if (!dense) {
       const int64_t num_experts = kShape.routing.num_experts;
       tensors.emplace("router", matrix(num_experts, kShape.hidden));
-      tensors.emplace("router_bias", floats(num_experts));
+      if (kind_ == Kind::kCompressed) {
+        tensors.emplace("expert_table", table());
+      } else {
+        tensors.emplace("router_bias", floats(num_experts));
+      }
       tensors.emplace("experts", experts(5));
     }
     return {mixer, tensors};
@@ -185,6 +203,46 @@ class SmallModel {
       tensors.emplace("index_pool_offset", floats(kPooledIndexer.pool * kPooledIndexer.key_width));
     }
     return tensors;
+  }
+
+  TensorsByRole compressed(const CompressedShape& shape) {
+    const int64_t rank = 11, outputs = 14, width = shape.head_dim, hidden = kShape.hidden;
+    TensorsByRole tensors{
+        {"query_down", matrix(rank, hidden)},
+        {"query_norm", floats(rank)},
+        {"query_up", matrix(shape.num_heads * width, rank)},
+        {"key", matrix(width, hidden)},
+        {"key_norm", floats(width)},
+        {"sinks", floats(shape.num_heads)},
+        {"output_up", matrix(hidden, outputs)},
+        {"output_down", HeadMatrix{matrix(outputs, shape.num_heads / shape.output_groups * width),
+                                   outputs / shape.output_groups, 0, false}}};
+    tensors.merge(compressor("entry", shape.ratio, width, shape.index.has_value()));
+    if (shape.index) {
+      tensors.merge(compressor("index_entry", shape.ratio, shape.index->key_width, true));
+      tensors.emplace("index_query_up", matrix(shape.index->num_heads * shape.index->key_width, rank));
+      tensors.emplace("index_head_weights", matrix(shape.index->num_heads, hidden));
+    }
+    return tensors;
+  }
+
+  TensorsByRole compressor(const std::string& role, int64_t ratio, int64_t width, bool overlaps) {
+    const int64_t columns = overlaps ? 2 * width : width;
+    return {{role + "_value", matrix(columns, kShape.hidden)},
+            {role + "_gate", matrix(columns, kShape.hidden)},
+            {role + "_offset", floats(ratio * columns)},
+            {role + "_norm", floats(width)}};
+  }
+
+  // Different experts of each token.
+  std::vector<float> table() {
+    std::vector<float> experts;
+    for (int64_t id = 0; id < kVocabulary; ++id) {
+      for (const int64_t expert : {id, id * 2 + 1}) {
+        experts.push_back(static_cast<float>(expert % kShape.routing.num_experts));
+      }
+    }
+    return experts;
   }
 
   TensorsByRole connections() {
@@ -253,6 +311,10 @@ IndexerShape& index_of(ModelInput& input, size_t layer) {
   return *std::get<LatentShape>(input.layers[layer].mixer).index;
 }
 
+CompressedShape& shape_of_layer(ModelInput& input, size_t layer) {
+  return std::get<CompressedShape>(input.layers[layer].mixer);
+}
+
 std::string refusal(void (*break_input)(ModelInput&, SmallModel&), Kind kind = Kind::kOfLatent) {
   SmallModel::break_input = break_input;
   std::string message = "none";
@@ -272,7 +334,7 @@ bool begins_with(const std::string& text, const std::string& beginning) {
 }  // namespace
 
 TEST(logits_do_not_depend_on_steps_or_threads) {
-  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled}) {
+  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled, Kind::kCompressed}) {
     for (const std::string& isa : usable_isas()) {
       const Kernels* kernels = find_isa(isa);
       const std::vector<float> whole = SmallModel(kernels, 1, kind).run(0, kNumTokens);
@@ -384,4 +446,24 @@ TEST(pools_and_hyper_connections_that_do_not_fit_are_rejected_by_name) {
   EXPECT(
       begins_with(refused([](ModelInput& w, SmallModel&) { vector_of(w, 1, "ffn_stream_base").pop_back(); }),
                   "layers[1].ffn_stream_base has 14 entries; expected 15"));
+}
+
+TEST(compressed_entries_and_tables_that_do_not_fit_are_rejected_by_name) {
+  const auto refused = [](void (*break_input)(ModelInput&, SmallModel&)) {
+    return refusal(break_input, Kind::kCompressed);
+  };
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { vector_of(w, 0, "entry_offset").pop_back(); }),
+                     "layers[0].entry_offset has 47 entries; expected 48"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { shape_of_layer(w, 1).output_groups = 3; }),
+                     "layers[1] has 4 heads in 3 groups; expected equal groups"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { shape_of_layer(w, 0).index->top_k = 0; }),
+                     "layers[0] chooses 0 entries by 5 heads; expected at least 1 of each"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { shape_of_layer(w, 0).ratio = 0; }),
+                     "layers[0] has an indexer, but no entries"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { shape_of_layer(w, 1).window = 0; }),
+                     "layers[1] has a window of 0 tokens"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { vector_of(w, 1, "expert_table")[3] = 5.0f; }),
+                     "layers[1].expert_table has 5.000000; expected 0 to 4"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.stream_end->base.pop_back(); }),
+                     "stream_end base has 2 entries; expected 3"));
 }

@@ -18,6 +18,7 @@ from ballast.model.tensors import ROPE_FACTORS
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import write_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC, V3_SPEC, V32_SPEC
+from devkit.models.specs.deepseek4 import V4_SPEC
 from devkit.models.specs.glm import GLM_DSA_SPEC, GLM_NEXT_SPEC, GLM_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_SPEC
@@ -88,6 +89,7 @@ def seed_specs() -> tuple[ModelSpec, ...]:
     recurrent = [
         replace(spec, hidden=32, vocab_size=288) for spec in (QWEN3_NEXT_SPEC, KIMI_LINEAR_SPEC, GLM_NEXT_SPEC)
     ]
+    recurrent.append(changed(V4_SPEC, hidden=32, vocab_size=288))
     return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse, *windowed, *recurrent
 
 

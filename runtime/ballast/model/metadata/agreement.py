@@ -78,6 +78,7 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
         ("rope_theta", rope.theta, config.theta if spec.ropes else None),
         *_kimi_layers(spec, config),
     ]
+    rope = next((each for each in spec.ropes if each.yarn is not None), rope)
     if rope.yarn is not None and config.yarn is not None:
         original = config.yarn.original_max_position_embeddings
         pairs += [

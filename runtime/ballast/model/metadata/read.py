@@ -38,7 +38,6 @@ _MAX_NAME_CHARS = 256
 _LOOK_ALIKES = {
     "deepseek": "DeepSeek MoE, the model before V2, without latent attention",
     "deepseek2-ocr": "DeepSeek OCR, not DeepSeek V2 or V3",
-    "deepseek41": "DeepSeek V4.1, another architecture than V4",
     "qwen35": "a dense Qwen3.5, not a mixture of experts",
     "qwen3vlmoe": "Qwen3-VL, which sees images",
     "kimi-k3": "Kimi K3, another architecture than K2",

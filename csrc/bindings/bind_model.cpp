@@ -177,9 +177,9 @@ class ModelView {
     ModelInput input{embedding.matrix, {}, copy_vector("output_norm", output_norm), output.matrix};
     if (stream_end) {
       const auto& [products, base, scales] = *stream_end;
-      input.stream_end = HyperConnection{copy_vector("stream_end products", products),
-                                         copy_vector("stream_end base", base),
-                                         copy_vector("stream_end scales", scales)};
+      input.stream_end =
+          HyperConnection{copy_vector("stream_end products", products), copy_vector("stream_end base", base),
+                          copy_vector("stream_end scales", scales)};
     }
     owners_.add(embedding);
     owners_.add(output);
@@ -284,9 +284,9 @@ void bind_model(py::module_ m) {
   using py::arg;
   py::class_<ModelShape>(m, "Shape")
       .def(py::init([](int64_t hidden, float rms_eps, int64_t num_experts, int64_t num_experts_used,
-                       int64_t num_groups, int64_t num_groups_used, const std::string& gating, bool group_score_top2,
-                       bool normalize_weights, float weights_scale, int64_t num_stream_rows,
-                       int64_t stream_rounds, float stream_eps) {
+                       int64_t num_groups, int64_t num_groups_used, const std::string& gating,
+                       bool group_score_top2, bool normalize_weights, float weights_scale,
+                       int64_t num_stream_rows, int64_t stream_rounds, float stream_eps) {
              return ModelShape{hidden,
                                rms_eps,
                                {num_experts, num_experts_used, num_groups, num_groups_used, gating_of(gating),

@@ -95,8 +95,8 @@ struct EntryIndexShape {
   int64_t top_k;  // entries that a token attends to, at most
 };
 
-// Attention to the last positions and to compressed entries, each of `ratio` tokens (DeepSeek-V4). Keys have one head,
-// and are values as well.
+// Attention to the last positions and to compressed entries, each of `ratio` tokens (DeepSeek-V4). Keys have
+// one head, and are values as well.
 struct CompressedShape {
   int64_t num_heads;
   int64_t head_dim;
@@ -108,8 +108,7 @@ struct CompressedShape {
   std::optional<EntryIndexShape> index;
 };
 
-using MixerShape =
-    std::variant<LatentShape, GroupedShape, DeltaNetShape, KimiDeltaShape, CompressedShape>;
+using MixerShape = std::variant<LatentShape, GroupedShape, DeltaNetShape, KimiDeltaShape, CompressedShape>;
 
 // Buffers between operations, sized for the largest step so far.
 struct AttentionMemory {

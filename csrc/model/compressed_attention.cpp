@@ -14,7 +14,8 @@
 namespace ballast {
 namespace {
 
-// Rotates the last rope_dim entries of each head, pairs of neighbours. sin [rope_dim / 2] decides the direction.
+// Rotates the last rope_dim entries of each head, pairs of neighbours. sin [rope_dim / 2] decides the
+// direction.
 void rotate_ends(float* heads, int64_t num_heads, int64_t width, int64_t rope_dim, const float* cos,
                  const float* sin) {
   for (int64_t head = 0; head < num_heads; ++head) {
@@ -22,8 +23,8 @@ void rotate_ends(float* heads, int64_t num_heads, int64_t width, int64_t rope_di
   }
 }
 
-// Chooses the entries that a token attends to: by several small queries and a key per entry, which has a compressor of
-// its own.
+// Chooses the entries that a token attends to: by several small queries and a key per entry, which has a
+// compressor of its own.
 class EntryIndexer {
  public:
   EntryIndexer(const CompressedShape& shape, int64_t hidden, int64_t q_lora_rank, LayerTensors& tensors)
@@ -72,7 +73,8 @@ class EntryIndexer {
 CompressedShape checked(const CompressedShape& shape, const std::string& layer) {
   require(shape.window > 0 && shape.rope_dim <= shape.head_dim,
           layer + " has a window of " + std::to_string(shape.window) + " tokens and rotates " +
-              std::to_string(shape.rope_dim) + " of " + std::to_string(shape.head_dim) + " entries of a head");
+              std::to_string(shape.rope_dim) + " of " + std::to_string(shape.head_dim) +
+              " entries of a head");
   require(shape.output_groups > 0 && shape.num_heads % shape.output_groups == 0,
           layer + " has " + std::to_string(shape.num_heads) + " heads in " +
               std::to_string(shape.output_groups) + " groups; expected equal groups");
@@ -80,8 +82,8 @@ CompressedShape checked(const CompressedShape& shape, const std::string& layer) 
   return shape;
 }
 
-// The last positions of a sequence are a state: a ring, position p in row p % window. Keys are values as well, so what a
-// token has attended to is rotated backwards by its position.
+// The last positions of a sequence are a state: a ring, position p in row p % window. Keys are values as
+// well, so what a token has attended to is rotated backwards by its position.
 class CompressedAttention final : public Attention {
  public:
   CompressedAttention(const CompressedShape& shape, int64_t hidden, LayerTensors& tensors)
@@ -97,9 +99,8 @@ class CompressedAttention final : public Attention {
                                    shape.num_heads / shape.output_groups * shape.head_dim)),
         ones_(static_cast<size_t>(shape.head_dim), 1.0f) {
     if (shape.ratio == 0) return;
-    entries_.emplace(
-        CompressorShape{shape.head_dim, shape.ratio, shape.rope_dim, shape.index.has_value()}, "entry",
-        hidden, tensors);
+    entries_.emplace(CompressorShape{shape.head_dim, shape.ratio, shape.rope_dim, shape.index.has_value()},
+                     "entry", hidden, tensors);
     if (shape.index) indexer_.emplace(shape, hidden, query_down_.rows(), tensors);
   }
 
@@ -133,15 +134,15 @@ class CompressedAttention final : public Attention {
   void leave_ring(const AttentionCall& call, int64_t row, float* states) const;
 
   const CompressedShape shape_;
-  const Matrix query_down_;               // [q_lora_rank, D]
-  const std::vector<float> query_norm_;   // [q_lora_rank]
-  const Matrix query_up_;                 // [H * head_dim, q_lora_rank]
-  const Matrix key_;                      // [head_dim, D]
-  const std::vector<float> key_norm_;     // [head_dim]
-  const std::vector<float> sinks_;        // [H]
-  const Matrix output_up_;                // [D, groups * rank]
-  const HeadMatrix output_down_;          // a group of heads: [rank, H / groups * head_dim]
-  const std::vector<float> ones_;         // [head_dim], the weights of the norm of queries
+  const Matrix query_down_;              // [q_lora_rank, D]
+  const std::vector<float> query_norm_;  // [q_lora_rank]
+  const Matrix query_up_;                // [H * head_dim, q_lora_rank]
+  const Matrix key_;                     // [head_dim, D]
+  const std::vector<float> key_norm_;    // [head_dim]
+  const std::vector<float> sinks_;       // [H]
+  const Matrix output_up_;               // [D, groups * rank]
+  const HeadMatrix output_down_;         // a group of heads: [rank, H / groups * head_dim]
+  const std::vector<float> ones_;        // [head_dim], the weights of the norm of queries
   std::optional<Compressor> entries_;
   std::optional<EntryIndexer> indexer_;
 };

@@ -1,5 +1,5 @@
-// Entries that stand for several tokens each (DeepSeek-V4): the cache keeps one per `ratio` tokens, and the state of a
-// sequence what its open entries consist of.
+// Entries that stand for several tokens each (DeepSeek-V4): the cache keeps one per `ratio` tokens, and the
+// state of a sequence what its open entries consist of.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ struct CompressorShape {
   int64_t row_floats() const { return width / row_tokens(); }
 };
 
-// Entry w is complete after token (w + 1) * ratio - 1. It is the mean of what its tokens give, each column weighted by
-// the softmax of the tokens' gates for it, then normed and rotated.
+// Entry w is complete after token (w + 1) * ratio - 1. It is the mean of what its tokens give, each column
+// weighted by the softmax of the tokens' gates for it, then normed and rotated.
 class Compressor {
  public:
   // Takes the tensors `role`_value, _gate, _offset and _norm.

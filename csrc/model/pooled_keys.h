@@ -36,8 +36,9 @@ class PooledKeys {
   const std::vector<float> offset_;  // [pool, key_width], is added to the gates
 };
 
-// Writes the pools of the highest scores, among the complete ones that a token sees, into the memory: chosen_pools
-// [T, top_k], num_chosen and last_pools. A key [key_width] lies in the rows of its pool's tokens.
+// Writes the pools of the highest scores, among the complete ones that a token sees, into the memory:
+// chosen_pools [T, top_k], num_chosen and last_pools. A key [key_width] lies in the rows of its pool's
+// tokens.
 void choose_complete_pools(const AttentionCall& call, const IndexShape& shape, int64_t pool,
                            const float* keys);
 

@@ -178,8 +178,7 @@ void ResidualStream::finish(const std::vector<const float*>& added, int64_t toke
   add(added, token, 0, hidden_, rows, old);
   const int64_t width = token_floats();
   const float norm =
-      end == nullptr ? 0.0f
-                     : 1.0f / std::sqrt(dot(rows, rows, width) / static_cast<float>(width) + rms_eps_);
+      end == nullptr ? 0.0f : 1.0f / std::sqrt(dot(rows, rows, width) / static_cast<float>(width) + rms_eps_);
   std::fill_n(out, hidden_, 0.0f);
   for (int64_t row = 0; row < shape_.num_rows; ++row) {
     float share = 1.0f;

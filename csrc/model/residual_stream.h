@@ -41,8 +41,8 @@ class ResidualStream {
   // block, which has this hyper-connection and norm; null in a plain stream. normed [T, D].
   void next_block(const std::vector<const float*>& added, const HyperConnection* connection,
                   const std::vector<float>& norm, float* normed);
-  // One token's row after the last block, whose results are `added`: the mean of its rows, or their sum by the weights
-  // of `end`, which has no others than those to read; out [D].
+  // One token's row after the last block, whose results are `added`: the mean of its rows, or their sum by
+  // the weights of `end`, which has no others than those to read; out [D].
   void finish(const std::vector<const float*>& added, int64_t token, const HyperConnection* end,
               float* out) const;
 

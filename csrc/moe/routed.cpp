@@ -37,7 +37,8 @@ Experts::Call RoutedExperts::look_up(const Experts& experts, const int32_t* tabl
   const int64_t num_chosen = rule_.num_chosen;
   return call(experts, num_tokens, out, [&](IndexRange tokens, int32_t* ids, float* shares) {
     for (int64_t token = tokens.begin; token < tokens.end; ++token) {
-      std::copy_n(table + token_ids[token] * num_chosen, num_chosen, ids + (token - tokens.begin) * num_chosen);
+      std::copy_n(table + token_ids[token] * num_chosen, num_chosen,
+                  ids + (token - tokens.begin) * num_chosen);
     }
     weigh(logits + tokens.begin * rule_.num_experts, tokens.size(), rule_, ids, shares);
   });

@@ -33,9 +33,12 @@ void sqrt_softplus(const float* logits, int64_t num, float* scores) {
 
 void score(Gating gating, const float* logits, int64_t num, float* scores) {
   switch (gating) {
-    case Gating::kSoftmax: return softmax(logits, num, scores);
-    case Gating::kSigmoid: return sigmoid(logits, num, scores);
-    case Gating::kSqrtSoftplus: return sqrt_softplus(logits, num, scores);
+    case Gating::kSoftmax:
+      return softmax(logits, num, scores);
+    case Gating::kSigmoid:
+      return sigmoid(logits, num, scores);
+    case Gating::kSqrtSoftplus:
+      return sqrt_softplus(logits, num, scores);
   }
 }
 

@@ -14,9 +14,9 @@ struct RoutingRule {
   int64_t num_groups;       // of equal size, neighbours; 1 means no groups
   int64_t num_groups_used;  // groups whose experts may be chosen
   Gating gating;
-  bool group_score_top2;    // a group counts as the sum of its two best; its best one otherwise
-  bool normalize;           // weights are divided by their sum
-  float scale;              // and multiplied with this
+  bool group_score_top2;  // a group counts as the sum of its two best; its best one otherwise
+  bool normalize;         // weights are divided by their sum
+  float scale;            // and multiplied with this
 
   // Throws std::invalid_argument with the field if the numbers are inconsistent.
   void check() const;

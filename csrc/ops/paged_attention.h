@@ -74,8 +74,8 @@ struct ChosenPositions {
 // The rows that each token attends to, where these are not those of cache slots alone.
 struct ListedRows {
   const int32_t* counts;  // [T], at least 1
-  // Writes where rows `range` of a token's list are; a row's first value_width floats are its value. Called by several
-  // threads.
+  // Writes where rows `range` of a token's list are; a row's first value_width floats are its value. Called
+  // by several threads.
   std::function<void(int64_t request, int64_t token, IndexRange range, const float** rows)> locate;
 };
 

@@ -60,7 +60,8 @@ class SmallModel {
                      matrix(kVocabulary, kShape.hidden)};
     if (kind == Kind::kCompressed) {
       const int64_t num_rows = kStream.num_rows;
-      input.stream_end = HyperConnection{floats(num_rows * num_rows * kShape.hidden), floats(num_rows), floats(1)};
+      input.stream_end =
+          HyperConnection{floats(num_rows * num_rows * kShape.hidden), floats(num_rows), floats(1)};
     }
     KvCache cache{{}, kPositions, kPositions, 1};
     const ModelShape shape = shape_of(kind);
@@ -334,7 +335,8 @@ bool begins_with(const std::string& text, const std::string& beginning) {
 }  // namespace
 
 TEST(logits_do_not_depend_on_steps_or_threads) {
-  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled, Kind::kCompressed}) {
+  for (const Kind kind :
+       {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled, Kind::kCompressed}) {
     for (const std::string& isa : usable_isas()) {
       const Kernels* kernels = find_isa(isa);
       const std::vector<float> whole = SmallModel(kernels, 1, kind).run(0, kNumTokens);

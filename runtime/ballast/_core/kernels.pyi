@@ -425,10 +425,10 @@ def route(
 ) -> None:
     """Choose experts. logits [T, E]; ids, weights [T, k].
 
-    `gating` is softmax, sigmoid or sqrtsoftplus: what scores are of the logits; selection uses score + bias; groups are ranked by the sum of
-    their two best selection scores (group_score_top2, DeepSeek-V3) or their maximum (V2). Weights are unbiased
-    scores, divided by their sum when `normalize`, times `scale`. Experts come in descending order of selection
-    score; ties go to the lower index.
+    `gating` is softmax, sigmoid or sqrtsoftplus: what scores are of the logits. Selection uses score + bias; groups
+    are ranked by the sum of their two best selection scores (group_score_top2, DeepSeek-V3) or their maximum (V2).
+    Weights are unbiased scores, divided by their sum when `normalize`, times `scale`. Experts come in descending order
+    of selection score; ties go to the lower index.
     """
 
 class Experts(PybindObject):

@@ -33,9 +33,10 @@ CallStyle = Literal[
 ]
 """How calls are written between their marks: the name and a fence with JSON; the name, a separator and JSON; either of
 them; `functions.NAME:N`, a separator and JSON; JSON with name and arguments; the name, and keys and values; tags that
-are spelled out; tags with a mark in each, of all calls in `function_calls` or in `tool_calls`; invoke tags that are spelled out, of all calls between two marks; function
-tags that are spelled out, with values directly between their tags; the name, a separator and JSON, without a mark at
-the end; messages to the function, in a reply whose messages are on channels."""
+are spelled out; tags with a mark in each, of all calls in `function_calls` or in `tool_calls`; invoke tags that are
+spelled out, of all calls between two marks; function tags that are spelled out, with values directly between their
+tags; the name, a separator and JSON, without a mark at the end; messages to the function, in a reply whose messages are
+on channels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,7 @@ from ballast.model.weights import ModelWeights
 ALIVE_EVERY_S = 0.1
 """Far below what makes a step count as dead, far above the milliseconds that waiting for the GIL may take."""
 
-MixerShape = (
-    model.LatentShape | model.GroupedShape | model.DeltaNetShape | model.KimiDeltaShape | model.CompressedShape
-)
+MixerShape = model.LatentShape | model.GroupedShape | model.DeltaNetShape | model.KimiDeltaShape | model.CompressedShape
 
 
 class Transformer(Runner):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from ballast.families.architecture import Gating, WindowRule
 from ballast.model.layers.feed_forward import ROUTER_BIAS

@@ -34,7 +34,7 @@ from ballast.model.tensors import expected_tensors
 from ballast.tiny.quant_mix import fitting_type
 from ballast.weights.gguf import block_of
 from devkit.models.changed_spec import changed
-from devkit.models.gguf_files import add_metadata, common_types, metadata_of
+from devkit.models.gguf_files import add_metadata, common_types, metadata_of, types_of_tables
 from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.random_blocks import QUANTIZED, random_blocks
 from devkit.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC, V32_671B_SPEC
@@ -156,7 +156,7 @@ def write_random_model(
     """Writes a model tensor by tensor, so that the weights need not fit into memory. `experts` is the routed experts'
     type. A hollow file has holes for most tensors."""
     spec = shape.spec
-    rng, types = np.random.default_rng(seed), dict(shape.types(spec))
+    rng, types = np.random.default_rng(seed), {**types_of_tables(spec), **shape.types(spec)}
     shapes = stored_shapes(spec)
     if experts is not None:
         types |= {name: fitting_type(experts, shapes[name][-1]) for name in types if "_exps." in name}
@@ -181,7 +181,9 @@ def write_random_model(
     [out] = writer.fout
     for name, dims, kind in tensors:
         out.seek(-out.tell() % writer.data_alignment, SEEK_CUR)
-        if not is_hollow or is_always_written(name, kind):
+        if kind == GgmlType.I32:
+            out.write(table_of_experts(rng, spec.routing.num_experts, dims).data)
+        elif not is_hollow or is_always_written(name, kind):
             out.write(weights(rng, name, dims, kind).data)
         else:
             out.seek(math.prod(gguf.quant_shape_to_byte_shape(dims, kind)), SEEK_CUR)
@@ -216,6 +218,12 @@ def made_up_vocabulary(size: int, architecture: str) -> dict[str, Any]:
 def is_always_written(name: str, kind: GgmlType) -> bool:
     """Whether a hollow file contains the tensor's bytes."""
     return kind == GgmlType.F32 or block_of(name) in (None, 0, 1)
+
+
+def table_of_experts(rng: np.random.Generator, num_experts: int, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """Different neighbouring experts in each row, from a random one on."""
+    first = rng.integers(num_experts, size=(shape[0], 1))
+    return ((first + np.arange(shape[1])) % num_experts).astype(np.int32)
 
 
 def weights(rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: GgmlType) -> NDArray[Any]:

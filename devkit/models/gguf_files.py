@@ -240,10 +240,12 @@ def write_model(
     that are not F32."""
     all_shapes = shapes_of(spec) | dict(shapes or {})
     tensors = {name: shape for name, shape in all_shapes.items() if shape is not None}
-    return write_gguf(path, metadata_of(spec) | dict(metadata or {}), tensors, _tables(spec) | dict(types or {}))
+    return write_gguf(
+        path, metadata_of(spec) | dict(metadata or {}), tensors, types_of_tables(spec) | dict(types or {})
+    )
 
 
-def _tables(spec: ModelSpec) -> dict[str, GgmlType]:
+def types_of_tables(spec: ModelSpec) -> dict[str, GgmlType]:
     """The types of tensors of whole numbers."""
     return {name: GgmlType.I32 for name, tensor in expected_tensors(spec).items() if tensor.below}
 
@@ -283,9 +285,9 @@ def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType
     It takes almost no disk space. Tensors that `types` does not name are F32."""
     writer = gguf.GGUFWriter(path, spec.architecture.name)
     add_metadata(writer, metadata_of(spec))
-    end = 0
+    kinds, end = types_of_tables(spec) | dict(types), 0
     for name, shape in shapes_of(spec).items():
-        kind = (_tables(spec) | dict(types)).get(name, GgmlType.F32)
+        kind = kinds.get(name, GgmlType.F32)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
         num_bytes = int(np.prod(shape)) // block * block_bytes
         raw_shape = shape if kind == GgmlType.F32 else gguf.quant_shape_to_byte_shape(shape, kind)

@@ -267,6 +267,28 @@ def test_logits_agree_where_entries_stand_for_several_tokens(
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("chunk_size", [1, 33])
+def test_logits_agree_with_other_windows_groups_and_kinds_of_entries(
+    tmp_path_factory: pytest.TempPathFactory, chunk_size: int, isa: str
+):
+    """As in V4-Pro, no layer is without entries. Windows are no multiple of anything, and no experts are looked up."""
+    base = PRESETS["v4"]
+    assert base.compressed is not None
+    assert base.index is not None
+    shape = replace(
+        base,
+        num_heads=8,
+        index=replace(base.index, top_k=3),
+        compressed=replace(
+            base.compressed, ratios=(128, 128, 4, 128, 4), window=23, output_groups=4, output_rank=48, num_hashed=0
+        ),
+        stream=StreamSpec(num_rows=3, rounds=2, eps=1e-3, weighs_end=True),
+    )
+    model = write_tiny_model(tmp_path_factory.mktemp("other"), arch="v4", quant="f32", overrides=shape)
+    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), chunk_size, isa, 200)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 def test_logits_agree_where_products_are_grouped_by_key_head(tmp_path_factory: pytest.TempPathFactory, isa: str):
     assert QWEN3_NEXT.delta_net is not None
     shape = replace(QWEN3_NEXT, delta_net=replace(QWEN3_NEXT.delta_net, is_grouped=True))

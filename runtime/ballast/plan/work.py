@@ -10,7 +10,7 @@ from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
-from ballast.model.layers.layer import AttentionMixer, RecurrentMixer
+from ballast.model.layers.layer import DeviceAttention, RecurrentMixer
 from ballast.model.spec import ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
@@ -32,7 +32,7 @@ _ATTENTION_TMP_BYTES = 32 << 20
 def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
     """A step of `num_tokens` tokens of any number of requests, including experts and logits."""
     widest = max(
-        *(_attention_bytes(spec, mixer, num_tokens) for mixer in spec.attentions),
+        *(_attention_bytes(spec, mixer, num_tokens) for mixer in _attentions(spec)),
         *(_recurrent_bytes(spec, mixer, num_tokens) for mixer in spec.mixers if isinstance(mixer, RecurrentMixer)),
         _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)),
         _expert_bytes(spec, num_tokens),
@@ -55,10 +55,14 @@ def _is_choice_shared(spec: ModelSpec) -> bool:
 
 def num_slices(spec: ModelSpec, num_tokens: int) -> int:
     """Most planned slices of a step; in latent attention, those computed in the latent space."""
-    return max(_num_slices(_slice_sizes(spec, mixer), num_tokens) for mixer in spec.attentions)
+    return max(_num_slices(_slice_sizes(spec, mixer), num_tokens) for mixer in _attentions(spec))
 
 
-def _slice_sizes(spec: ModelSpec, mixer: AttentionMixer) -> SliceSizes:
+def _attentions(spec: ModelSpec) -> list[DeviceAttention]:
+    return [mixer for mixer in spec.attentions if isinstance(mixer, DeviceAttention)]
+
+
+def _slice_sizes(spec: ModelSpec, mixer: DeviceAttention) -> SliceSizes:
     return slice_sizes_of(mixer, has_states=spec.state_numbers > 0)
 
 
@@ -68,7 +72,7 @@ def _num_slices(sizes: SliceSizes, num_tokens: int) -> int:
     return -(-num_tokens // sizes.tokens) + num_tokens // (sizes.long_from or num_tokens + 1)
 
 
-def _attention_bytes(spec: ModelSpec, mixer: AttentionMixer, num_tokens: int) -> int:
+def _attention_bytes(spec: ModelSpec, mixer: DeviceAttention, num_tokens: int) -> int:
     sizes = _slice_sizes(spec, mixer)
     in_slices = min(num_tokens, sizes.tokens)
     if isinstance(mixer, GroupedSpec):
@@ -103,7 +107,7 @@ def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> in
 
 def _recurrent_bytes(spec: ModelSpec, mixer: RecurrentMixer, num_tokens: int) -> int:
     """A recurrent layer in slices like those of the model's attention."""
-    slices = [_slice_sizes(spec, attention) for attention in spec.attentions]
+    slices = [_slice_sizes(spec, attention) for attention in _attentions(spec)]
     in_slices = min(num_tokens, *(own.tokens for own in slices))
     if all(own.long_from is not None and num_tokens >= own.long_from for own in slices):
         in_slices = min(num_tokens, *(own.long_tokens for own in slices))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import Mixer, RecurrentMixer
+from ballast.model.layers.layer import DeviceAttention, Mixer, RecurrentMixer
 from ballast.model.spec import ModelSpec
 
 
@@ -16,6 +16,8 @@ def device_mixers(spec: ModelSpec) -> tuple[Mixer, ...] | None:
     combination."""
     mixers = tuple(_with_indexer(layer.mixer) for layer in spec.layers)
     attentions = {mixer for mixer in mixers if not isinstance(mixer, RecurrentMixer)}
+    if not all(isinstance(mixer, DeviceAttention) for mixer in attentions):
+        return None
     if all(isinstance(mixer, GroupedSpec) for mixer in attentions):
         return mixers if attentions else None
     is_supported = len(set(mixers)) == 1 or (len(attentions) == 1 and not spec.choices)

@@ -25,7 +25,8 @@ from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import EXPERTS, MLP_GATE, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
-from ballast.model.layers.layer import Mixer, RecurrentMixer
+from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.layer import DeviceAttention, Mixer
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, layer_tensors
@@ -144,7 +145,7 @@ class _Loader:
         unit = spec.feed_forward.unit if experts is None else experts.shared_unit
         host = LayerTensors(self._tensors, layer_tensors(self._spec, index))
         tensors = DeviceTensors(host, on.make_linear, on.device)
-        if not isinstance(mixer, RecurrentMixer):
+        if isinstance(mixer, DeviceAttention):
             for name, largest in largest_kept(host, mixer).items():
                 # A NaN bound stays NaN.
                 self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
@@ -173,4 +174,5 @@ def _mixer_weights(tensors: DeviceTensors, mixer: Mixer) -> MixerWeights:
         return DeltaNetWeights.load(tensors, mixer)
     if isinstance(mixer, GroupedSpec):
         return GroupedWeights.load(tensors, mixer)
+    assert isinstance(mixer, LatentSpec), "the plan rejects other kinds"
     return LatentWeights.load(tensors, mixer)

@@ -13,7 +13,10 @@ from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.stream import StreamSpec
 from ballast.model.layers.tensor import Tensor, norm
 
-AttentionMixer = LatentSpec | GroupedSpec | CompressedSpec
+DeviceAttention = LatentSpec | GroupedSpec
+"""Attention that GPUs support as well."""
+
+AttentionMixer = DeviceAttention | CompressedSpec
 """Mixers that read all earlier tokens, or a window of them, most of them by their positions."""
 
 RecurrentMixer = DeltaNetSpec | KimiDeltaSpec

@@ -9,11 +9,11 @@ from ballast._core import kernels
 from ballast.model.hybrid.attention.cache_bounds import largest_normed, largest_product, largest_rotated
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import AttentionMixer
+from ballast.model.layers.layer import DeviceAttention
 from ballast.model.packed_tensors import LayerTensors
 
 
-def largest_kept(tensors: LayerTensors, mixer: AttentionMixer) -> dict[str, float]:
+def largest_kept(tensors: LayerTensors, mixer: DeviceAttention) -> dict[str, float]:
     """The largest number by kind of entry: "key" and "value", or "key", "latent" and, with an indexer, "index key"."""
     rotation = mixer.rope.yarn.attention_factor if mixer.rope.yarn else 1.0
     if isinstance(mixer, GroupedSpec):

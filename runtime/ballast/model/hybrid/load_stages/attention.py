@@ -29,7 +29,7 @@ from ballast.model.hybrid.steps.slices import slice_sizes_of
 from ballast.model.layers.grouped import SINKS
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import AttentionMixer, Mixer, RecurrentMixer
+from ballast.model.layers.layer import DeviceAttention, Mixer, RecurrentMixer
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale, unrotated
 
@@ -121,7 +121,7 @@ def _pointwise_by_mixer(state: LoadState, backend: Backend) -> list[Pointwise]:
     return [made[mixer.rope, softmax_scale(mixer)] for mixer in state.mixers]
 
 
-def _rope_table(state: LoadState, mixer: AttentionMixer) -> RopeTable:
+def _rope_table(state: LoadState, mixer: DeviceAttention) -> RopeTable:
     if isinstance(mixer, LatentSpec) and not mixer.rotates:
         return unrotated(mixer.rope.dim)
     return build_rope_table(mixer.rope, state.num_positions, state.weights.rope_factors)
@@ -153,7 +153,7 @@ def _recurrences(state: LoadState, backend: Backend) -> dict[RecurrentMixer, Rec
         raise ModelError(state.gguf_model.path, str(error)) from error
 
 
-def _sizes(mixer: AttentionMixer, block_tokens: int, *, is_short: bool) -> Sizes:
+def _sizes(mixer: DeviceAttention, block_tokens: int, *, is_short: bool) -> Sizes:
     scale = softmax_scale(mixer)
     if isinstance(mixer, LatentSpec):
         return LatentSizes(mixer.num_heads, mixer.kv_lora_rank, mixer.rope.dim, scale, block_tokens, is_short)
@@ -170,7 +170,7 @@ def _sizes(mixer: AttentionMixer, block_tokens: int, *, is_short: bool) -> Sizes
     )
 
 
-def _expanded_sizes(mixer: AttentionMixer, of: Sizes) -> ExpandedSizes | None:
+def _expanded_sizes(mixer: DeviceAttention, of: Sizes) -> ExpandedSizes | None:
     """The sizes of attention outside the latent space; None if attention has no latent space or reads only selected
     positions."""
     if not isinstance(of, LatentSizes) or not isinstance(mixer, LatentSpec) or mixer.index is not None:
@@ -183,7 +183,7 @@ def _recurrent_kind(mixer: RecurrentMixer, recurrence: Recurrence) -> LayerKind[
 
 
 def _kind(
-    mixer: AttentionMixer, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
+    mixer: DeviceAttention, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
 ) -> LayerKind[Any, Any]:
     """`expanded`: for long slices of latent attention."""
     if isinstance(mixer, LatentSpec):

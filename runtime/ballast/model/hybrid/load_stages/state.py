@@ -32,7 +32,7 @@ from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.hybrid.weights import HybridWeights, RoutedWeights
 from ballast.model.layer_ranges import check_ranges
-from ballast.model.layers.layer import RecurrentMixer
+from ballast.model.layers.layer import DeviceAttention, RecurrentMixer
 from ballast.model.packed_tensors import Packing
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -121,7 +121,7 @@ class LoadState:
         assert of_layers is not None, "the plan rejects these kinds of layers"
         self.layer_mixers = of_layers
         """The mixer of each layer, attention or recurrent."""
-        self.mixers = tuple(dict.fromkeys(each for each in of_layers if not isinstance(each, RecurrentMixer)))
+        self.mixers = tuple(dict.fromkeys(each for each in of_layers if isinstance(each, DeviceAttention)))
         """The different mixers that are attention."""
         self.num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
         """Maximum positions of a request."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast.model.layers.grouped import GroupedSpec
-from ballast.model.layers.layer import AttentionMixer
+from ballast.model.layers.layer import DeviceAttention
 
 PRODUCT_TOKENS = 4096
 """Maximum tokens that a layer's products process at a time. It bounds the memory of activations that are wider than a
@@ -46,7 +46,7 @@ SPARSE_SLICE_SIZES = SliceSizes(long_from=None)
 latent space."""
 
 
-def slice_sizes_of(mixer: AttentionMixer, *, has_states: bool) -> SliceSizes:
+def slice_sizes_of(mixer: DeviceAttention, *, has_states: bool) -> SliceSizes:
     """The sizes for layers with this mixer. `has_states`: whether other layers are recurrent."""
     if isinstance(mixer, GroupedSpec):
         return GROUPED_SLICE_SIZES

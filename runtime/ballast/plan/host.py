@@ -14,7 +14,7 @@ from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
-from ballast.model.layers.compressed import CompressedSpec
+from ballast.model.layers.compressed import CompressedSpec, EntryIndexSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
@@ -198,10 +198,10 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
         num_positions=_num_read(mixer, num_positions),
         num_threads=num_threads,
     )
-    index = None if isinstance(mixer, GroupedSpec) else mixer.index
-    if index is None:
+    choice = _choice_of(mixer)
+    if choice is None:
         return states
-    shared_by = index.pool if isinstance(index, IndexSpec) else mixer.ratio
+    index, shared_by = choice
     return states + kernels.position_choice_nbytes(
         num_heads=index.num_heads,
         key_width=index.key_dim,
@@ -209,6 +209,14 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
         num_positions=num_positions // shared_by,
         num_threads=num_threads,
     )
+
+
+def _choice_of(mixer: AttentionMixer) -> tuple[IndexSpec | EntryIndexSpec, int] | None:
+    """What selects positions or entries, and the number of tokens that share a key; None if nothing is selected."""
+    if isinstance(mixer, CompressedSpec):
+        return None if mixer.index is None else (mixer.index, mixer.ratio)
+    index = mixer.index if isinstance(mixer, LatentSpec) else None
+    return None if index is None else (index, index.pool)
 
 
 def _num_read(mixer: AttentionMixer, num_positions: int) -> int:

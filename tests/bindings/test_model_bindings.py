@@ -30,7 +30,7 @@ def shape(**changes):
             "num_experts_used": 2,
             "num_groups": 1,
             "num_groups_used": 1,
-            "sigmoid": False,
+            "gating": "softmax",
             "group_score_top2": False,
             "normalize_weights": False,
             "weights_scale": 1.0,

@@ -5,11 +5,13 @@ import pytest
 
 from ballast._core import kernels
 
-V2_LITE = {"sigmoid": False, "num_groups": 1, "num_groups_used": 1, "group_score_top2": False, "normalize": False}
-V2 = {"sigmoid": False, "num_groups": 8, "num_groups_used": 3, "group_score_top2": False, "normalize": False}
-V3 = {"sigmoid": True, "num_groups": 8, "num_groups_used": 4, "group_score_top2": True, "normalize": True}
+V2_LITE = {"gating": "softmax", "num_groups": 1, "num_groups_used": 1, "group_score_top2": False, "normalize": False}
+V2 = {"gating": "softmax", "num_groups": 8, "num_groups_used": 3, "group_score_top2": False, "normalize": False}
+V3 = {"gating": "sigmoid", "num_groups": 8, "num_groups_used": 4, "group_score_top2": True, "normalize": True}
 SOFTMAX_NORM = {**V2_LITE, "normalize": True}
-KIMI = {"sigmoid": True, "num_groups": 1, "num_groups_used": 1, "group_score_top2": True, "normalize": True}
+KIMI = {"gating": "sigmoid", "num_groups": 1, "num_groups_used": 1, "group_score_top2": True, "normalize": True}
+
+V4 = {**KIMI, "gating": "sqrtsoftplus", "group_score_top2": False}
 
 
 def route(logits, bias, num_chosen, scale=1.0, **rule):
@@ -19,10 +21,12 @@ def route(logits, bias, num_chosen, scale=1.0, **rule):
     return ids, weights
 
 
-def reference(logits, bias, num_chosen, scale, *, sigmoid, num_groups, num_groups_used, group_score_top2, normalize):
+def reference(logits, bias, num_chosen, scale, *, gating, num_groups, num_groups_used, group_score_top2, normalize):
     wide = logits.astype(np.float64)
-    if sigmoid:
+    if gating == "sigmoid":
         scores = 1 / (1 + np.exp(-wide))
+    elif gating == "sqrtsoftplus":
+        scores = np.sqrt(np.logaddexp(0, wide))
     else:
         scores = np.exp(wide - wide.max(axis=1, keepdims=True))
         scores /= scores.sum(axis=1, keepdims=True)
@@ -50,8 +54,9 @@ def reference(logits, bias, num_chosen, scale, *, sigmoid, num_groups, num_group
         (V3, 256, 8, 2.5, True),
         (KIMI, 384, 8, 2.827, True),
         (KIMI, 5, 5, 1.0, False),
+        (V4, 256, 6, 1.5, True),
     ],
-    ids=["v2-lite", "v2", "softmax, normalised", "v3", "kimi-k2", "all experts"],
+    ids=["v2-lite", "v2", "softmax, normalised", "v3", "kimi-k2", "all experts", "v4"],
 )
 def test_choice_and_weights_follow_the_models_rule(rng, num_tokens, rule, num_experts, num_chosen, scale, biased):
     logits = 2 * rng.standard_normal((num_tokens, num_experts), dtype=np.float32)
@@ -101,6 +106,17 @@ def test_scores_that_vanish_give_weights_of_zero():
     ids, weights = route(np.full((1, 16), -200.0, np.float32), None, 4, **{**V3, "num_groups_used": 2})
     np.testing.assert_array_equal(ids, [[0, 1, 2, 3]])
     np.testing.assert_array_equal(weights, 0)
+
+
+def test_the_root_of_a_softplus_is_finite_for_all_logits():
+    ids, weights = route(np.array([[-1e4, 1e4, 0.0]], np.float32), None, 3, **{**V4, "normalize": False})
+    np.testing.assert_array_equal(ids, [[1, 2, 0]])
+    np.testing.assert_allclose(weights, [[100.0, np.sqrt(np.log(2)), 0.0]], rtol=1e-6)
+
+
+def test_an_unknown_function_of_logits_is_rejected():
+    with pytest.raises(ValueError, match="gating is tanh; expected softmax, sigmoid or sqrtsoftplus"):
+        route(np.zeros((1, 4), np.float32), None, 1, **{**KIMI, "gating": "tanh"})
 
 
 def test_nan_logits_still_give_distinct_experts():

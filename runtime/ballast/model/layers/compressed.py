@@ -79,10 +79,11 @@ class CompressedSpec:
     @property
     def states(self) -> tuple[State, ...]:
         """What the layer keeps of a sequence: its last tokens, and the sums of entries that are not complete."""
-        states = (State("window", self.window * self.head_dim),)
-        if self.ratio:
-            states += (State("incomplete entries", 3 * self.entry_columns),)
-        return states if self.index is None else (*states, State("incomplete index keys", 3 * self.index_columns))
+        return (
+            State("window", self.window * self.head_dim),
+            *((State("incomplete entries", 3 * self.entry_columns),) if self.ratio else ()),
+            *((State("incomplete index keys", 3 * self.index_columns),) if self.index is not None else ()),
+        )
 
     @property
     def modules(self) -> dict[str, tuple[str, ...]]:

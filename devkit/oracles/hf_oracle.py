@@ -386,9 +386,9 @@ def _with_kimi_names(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
     return found
 
 
-def _with_v4_names(tensors: Mapping[str, Floats]) -> dict[str, Floats]:
+def _with_v4_names(tensors: Mapping[str, Floats]) -> dict[str, Any]:
     """`tensors` with transformers' names where other families have others, and with whole numbers of tables."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, values in tensors.items():
         block, _, rest = name.partition(".ffn_gate_tid2eid")
         end = name.removeprefix("output_hc_").removesuffix(".weight")

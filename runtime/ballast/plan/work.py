@@ -16,14 +16,14 @@ from ballast.plan.memory import FLOAT_BYTES
 
 SCRATCH_BYTES = 256 << 20
 """Limit of a slice of a matrix decoded to memory; see model/hybrid/panels/matmul.py."""
-_TERM_BYTES = 6
-"""Bytes of an activation in the terms for multiplication with a slice of a matrix."""
+_TERM_BYTES = 4
+"""Bytes of an activation in the two terms for multiplication with floats; one number in half precision takes less."""
 _HALF_BYTES = 2
 _POSITION_BYTES = 4
 _ROWS_OF_TOKENS = 6
 """Rows as wide as the model per token of a step: the residual stream, its norm, and two sums for each of two groups of
 experts."""
-_MIN_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 256, 640 << 20, 640 << 20
+_MIN_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 128, 640 << 20, 640 << 20
 """The same as in model/hybrid/experts/pair_sums.py."""
 _ATTENTION_TMP_BYTES = 32 << 20
 """Temporary memory of flashinfer for a single request."""
@@ -177,21 +177,21 @@ def _mlp_bytes(spec: ModelSpec, num_tokens: int) -> int:
 
 
 def _expert_bytes(spec: ModelSpec, num_tokens: int) -> int:
-    """The routed experts' hidden values, as floats and as terms, and their results by pair; or, if experts are decoded
-    to memory, the decoded weights and the hidden values of a few experts at a time."""
+    """The routed experts' hidden values, as floats and in half precision, and their results by pair; or, if experts are
+    decoded to memory, the decoded weights and the hidden values of a few experts at a time."""
     routing, width = spec.routing, spec.widest_expert
-    terms = 2 * num_tokens * spec.hidden * _HALF_BYTES
+    given = num_tokens * spec.hidden * _HALF_BYTES
     few = min(num_tokens, PRODUCT_TOKENS)
     num_hidden = 3 if spec.has_other_units else 2  # gate and up are kept until their unit is computed
     by_pair = few * routing.num_experts_used * (num_hidden * width + spec.hidden) * FLOAT_BYTES
     if num_tokens * routing.num_experts_used < _MIN_PAIRS * routing.num_experts:
-        return by_pair + terms
-    decoded = max(_DECODED_BYTES, 4 * width * spec.hidden * _HALF_BYTES)
-    hidden = max(_HIDDEN_BYTES, 2 * num_tokens * width * _HALF_BYTES)
+        return by_pair + given
+    decoded = max(_DECODED_BYTES, 2 * width * spec.hidden * _HALF_BYTES)
+    hidden = max(_HIDDEN_BYTES, num_tokens * width * _HALF_BYTES)
     # Experts of floats are never decoded.
-    return terms + max(decoded + hidden, by_pair)
+    return given + max(decoded + hidden, by_pair)
 
 
 def _product_floats(cols: int, rows: int) -> int:
     """Floats per token of a product in progress, for the rows of a quantised matrix that are decoded at a time."""
-    return min(rows, SCRATCH_BYTES // max(1, cols * _TERM_BYTES))
+    return min(rows, SCRATCH_BYTES // max(1, cols * _HALF_BYTES))

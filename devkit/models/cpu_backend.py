@@ -83,7 +83,9 @@ class CpuBackend:
         """See `Backend`."""
         return None
 
-    def expanded_kernels(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> ExpandedKernels | None:
+    def expanded_kernels(
+        self, sizes: ExpandedSizes, num_saturated: torch.Tensor, off: SwitchedOff
+    ) -> ExpandedKernels | None:
         """See `Backend`."""
         return PlainExpandedKernels(sizes, num_saturated)
 

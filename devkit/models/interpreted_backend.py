@@ -117,7 +117,7 @@ def interpret_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> TritonRecurrence:
             return TritonRecurrence(mixer, rms_eps)
 
-        def expanded_kernels(self, sizes: object, num_saturated: torch.Tensor) -> None:
+        def expanded_kernels(self, sizes: object, num_saturated: torch.Tensor, off: object) -> None:
             return None
 
         def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> TritonPointwise:

@@ -16,8 +16,10 @@ from triton.runtime import driver
 from triton.runtime.jit import KernelInterface
 
 from ballast._core import kernels
+from ballast.model.hybrid.attention.expanded import ExpandedSizes
 from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes
+from ballast.model.hybrid.attention.triton_expanded import TritonExpandedKernels
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import carried
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
@@ -120,6 +122,15 @@ def expanded_queries() -> None:
     pointwise.rotated_query(heads, case.step, 0.25, heads.half())
 
 
+def expanded_attention() -> None:
+    sizes = ExpandedSizes(2, rank=512, nope_dim=128, rope_dim=64, v_dim=128, scale=0.1, block_tokens=16)
+    ways, half = TritonExpandedKernels(sizes, torch.zeros((), dtype=torch.int64)), torch.float16
+    keys = ways.keys(torch.zeros(9, 256, dtype=half), torch.zeros(9, 64, dtype=half))
+    query, values = torch.zeros(9, 2, 192, dtype=half), ways.values(torch.zeros(9, 256, dtype=half))
+    total, weight = ways.attend(query, keys, values, is_causal=True)
+    ways.merge(total.float(), weight, total, weight)
+
+
 def row_decays() -> None:
     """A token of one row, and two chunks of another."""
     mixer, width = KimiDeltaSpec(num_heads=2, head_dim=64, conv_taps=4), 128
@@ -140,6 +151,7 @@ ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks"
         (hand_off, {"send", "fetch"}),
         (attention, {"round_query", "attend", "merge", "attend_heads", "attend_latents"}),
         (expanded_queries, {"rotated_query"}),
+        (expanded_attention, {"place_keys", "bound", "attend_expanded", "merge"}),
         (row_decays, {*ROW_DECAYS, "gated_norm"}),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

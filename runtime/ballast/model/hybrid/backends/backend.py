@@ -91,8 +91,11 @@ class Backend(Protocol):
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateAttention | None:
         """Start compiling the faster kernels of attention. Returns None if there are none."""
 
-    def expanded_kernels(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> ExpandedKernels | None:
-        """Kernels outside the latent space that need no compilation. Returns None if there are none."""
+    def expanded_kernels(
+        self, sizes: ExpandedSizes, num_saturated: torch.Tensor, off: SwitchedOff
+    ) -> ExpandedKernels | None:
+        """Kernels outside the latent space that compile in seconds. `num_saturated` int64 []: the counter of infinite
+        numbers. Returns None if there are none, or if they cannot be used; `off` then gets the reason."""
 
     def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> Pointwise:
         """The pointwise operations. `scale`: the factor of attention scores."""

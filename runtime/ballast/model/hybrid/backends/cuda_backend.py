@@ -21,6 +21,7 @@ from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSiz
 from ballast.model.hybrid.attention.gpu import GpuAttention, paged_attention
 from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.attention.triton_expanded import checked_expansion
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.small_copies import SmallCopy, carried
@@ -94,9 +95,11 @@ class CudaBackend:
         """See `Backend`."""
         return LateFlashinfer(sizes, expanded, self.device, off)
 
-    def expanded_kernels(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> ExpandedKernels | None:
-        """See `Backend`. Returns None, because flashinfer's kernels are compiled."""
-        return None
+    def expanded_kernels(
+        self, sizes: ExpandedSizes, num_saturated: torch.Tensor, off: SwitchedOff
+    ) -> ExpandedKernels | None:
+        """See `Backend`."""
+        return checked_expansion(sizes, num_saturated, off, lambda: self.parallel_compile(lambda _: None))
 
     def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> Pointwise:
         """See `Backend`."""

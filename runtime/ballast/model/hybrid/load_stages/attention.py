@@ -104,9 +104,10 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
                 late.use_in(lanes, use_expanded, device.pointwise.num_saturated, slices.long_tokens, device.late)
     device.expanded = None
     if state.expanded_sizes is not None:
-        expanded_kernels = device.backend.expanded_kernels(state.expanded_sizes, device.pointwise.num_saturated)
-        if expanded_kernels is not None:
-            device.expanded = ExpandedAttention(state.expanded_sizes, expanded_kernels, slices.long_tokens)
+        with state.times.phase("kernels"):
+            kernels = device.backend.expanded_kernels(state.expanded_sizes, device.pointwise.num_saturated, state.off)
+        if kernels is not None:
+            device.expanded = ExpandedAttention(state.expanded_sizes, kernels, slices.long_tokens)
 
 
 def _pointwise_by_mixer(state: LoadState, backend: Backend) -> list[Pointwise]:

@@ -173,9 +173,9 @@ def test_kernels_compile_for_a_gpu(function, known, unit) -> None:
     types = dict.fromkeys((*floats, "out_totals", "partial", "scales", "up_scales"), "*fp32")
     types |= dict.fromkeys(("ids", "order", "begins", "words", "up_words", "points", "tiles", "arrived"), "*i32")
     types |= dict.fromkeys(("halves", "up_halves"), "*fp16") | {"alpha": "fp32", "limit": "fp32"}
-    types |= dict.fromkeys(("terms", "hidden"), "*bf16")
+    types |= dict.fromkeys(("x", "hidden"), "*fp16") | {"terms": "*bf16"}
     if function in (many_pairs_kernels.gated_pairs, many_pairs_kernels.add_pairs):
-        types["weights"] = "*bf16"
+        types["weights"] = "*fp16"
     if function is grouped_int_gemm_kernels.grouped_int_gemm:
         types["out"] = "*bf16"
     assert compiled_for(90, function, known, types).asm["ptx"]

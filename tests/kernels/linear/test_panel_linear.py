@@ -218,7 +218,7 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(capability, mo
         kernel = gemv_kernel(kind, tokens, is_grouped=False, has_gate=False)
         known = kernel.known | {"IS_SPLIT": True}
     pointers = {
-        "x": "*fp32",
+        "x": "*fp16" if has_tiles else "*fp32",
         "terms": "*bf16",
         "values": "*fp32",
         "words": "*i32",

@@ -104,6 +104,15 @@ def test_a_gpu_refuses_hyper_connections() -> None:
     assert refusal.startswith("its residual stream has several rows (hyper-connections), which no GPU supports yet")
 
 
+def test_a_gpu_mixes_rows_whose_number_is_a_power_of_two() -> None:
+    assert GLM53_FLASH_SPEC.stream is not None
+    stream = replace(GLM53_FLASH_SPEC.stream, num_rows=3)
+    layers = tuple(replace(layer, stream=stream) for layer in GLM53_FLASH_SPEC.layers)
+    refusal = why_not_on_gpu(replace(GLM53_FLASH_SPEC, layers=layers))
+    assert refusal is not None
+    assert refusal.startswith("its residual stream has 3 rows, and kernels on a GPU support powers of two")
+
+
 def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention() -> None:
     mixers = tuple(layer.mixer for layer in KIMI_LINEAR_48B_SPEC.layers)
     assert device_mixers(KIMI_LINEAR_48B_SPEC) == mixers
@@ -118,7 +127,8 @@ def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention(
         replace(layer, mixer=replace(layer.mixer, index=index)) if isinstance(layer.mixer, LatentSpec) else layer
         for layer in KIMI_LINEAR_48B_SPEC.layers
     )
-    assert device_mixers(replace(KIMI_LINEAR_48B_SPEC, layers=only_indexed)) is None
+    indexed = device_mixers(replace(KIMI_LINEAR_48B_SPEC, layers=only_indexed))
+    assert indexed == tuple(layer.mixer for layer in only_indexed)
 
 
 def test_a_gpu_supports_layers_that_share_an_indexer() -> None:

@@ -42,14 +42,12 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
             f"its residual stream has {spec.stream.num_rows} rows, and kernels on a GPU support powers of two; "
             "the CPU supports any number"
         )
-    if spec.stream is not None:
-        return "its residual stream has several rows (hyper-connections), which no GPU supports yet; the CPU serves it"
     recurrent = [mixer for mixer in spec.mixers if isinstance(mixer, RecurrentMixer)]
     problems = [problem for problem in map(why_not_supported, recurrent) if problem is not None]
     if problems:
         return f"{problems[0]}; the CPU supports it"
-    if any(isinstance(mixer, KimiDeltaSpec) for mixer in recurrent):
-        return "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
+    if any(isinstance(mixer, KimiDeltaSpec) for mixer in recurrent) and not spec.choices:
+        return "no GPU has been tested with Kimi Delta Attention beside attention to all positions; the CPU serves it"
     mixers = device_mixers(spec)
     if mixers is None:
         return (

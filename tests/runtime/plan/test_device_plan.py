@@ -31,7 +31,7 @@ from ballast.model.hybrid.streaming.chunks import chunks_for
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
-from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.kv_pool import num_kv_blocks, num_state_slots
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.plane import row_bytes
@@ -667,6 +667,16 @@ def beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
     monkeypatch.setattr(command, "free_vram", lambda _: 8 * GIB)
     monkeypatch.setenv("BALLAST_CPU_ISA", FAST)
+
+
+def test_a_gpu_takes_hyper_connections_and_pools_beside_recurrent_layers(written: MakeTiny, beside_a_gpu: None) -> None:
+    gguf = open_gguf(written(arch="glm53flash", quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
+    assert config.machine.device == "cuda:0"
+    assert use(plan, "KV cache") == (8192 + plan.numbers.block_tokens) * 2 * (512 + 32) * 2
+    slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size) + 1
+    assert use(plan, "recurrent state") == slots * spec.state_numbers * 4
 
 
 def test_a_gpu_has_room_for_several_rows_of_a_stream_and_for_pools() -> None:

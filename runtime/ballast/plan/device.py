@@ -40,6 +40,8 @@ _NODES_PER_LAYER = 32
 """Most kernels and stream memory operations in a captured layer."""
 _CHOICE_NODES = 12
 """Most nodes that the selection of positions adds."""
+_STREAM_NODES, _POOL_NODES = 8, 8
+"""Most nodes that hyper-connections add to a layer, and pools of positions to their selection."""
 _NODE_BYTES = 8 << 10
 """An estimate of the memory that CUDA uses for one node."""
 _UNUSABLE_BYTES = 512 << 20
@@ -178,7 +180,9 @@ def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
 
 
 def _launch_bytes(own: DeviceLayers, num_graphs: int) -> int:
-    num_nodes = len(own.layers) * _NODES_PER_LAYER + own.num_choices * _CHOICE_NODES
+    per_layer = _NODES_PER_LAYER + (_STREAM_NODES if own.spec.stream is not None else 0)
+    per_choice = _CHOICE_NODES + (_POOL_NODES if any(index.pool > 1 for index in own.spec.choices) else 0)
+    num_nodes = len(own.layers) * per_layer + own.num_choices * per_choice
     return num_graphs * num_nodes * _NODE_BYTES
 
 

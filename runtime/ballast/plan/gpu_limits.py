@@ -37,14 +37,17 @@ def _why_not_fp8(mixer: AttentionMixer) -> str | None:
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
-    if spec.stream is not None:
-        return "its residual stream has several rows (hyper-connections), which no GPU supports yet; the CPU serves it"
+    if spec.stream is not None and spec.stream.num_rows & (spec.stream.num_rows - 1):
+        return (
+            f"its residual stream has {spec.stream.num_rows} rows, and kernels on a GPU support powers of two; "
+            "the CPU supports any number"
+        )
     recurrent = [mixer for mixer in spec.mixers if isinstance(mixer, RecurrentMixer)]
     problems = [problem for problem in map(why_not_supported, recurrent) if problem is not None]
     if problems:
         return f"{problems[0]}; the CPU supports it"
-    if any(isinstance(mixer, KimiDeltaSpec) for mixer in recurrent):
-        return "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
+    if any(isinstance(mixer, KimiDeltaSpec) for mixer in recurrent) and not spec.choices:
+        return "no GPU has been tested with Kimi Delta Attention beside attention to all positions; the CPU serves it"
     mixers = device_mixers(spec)
     if mixers is None:
         return (
@@ -52,9 +55,11 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
             "supports one kind of latent attention alone; the CPU supports all"
         )
     mixer = next(mixer for mixer in mixers if not isinstance(mixer, RecurrentMixer))
-    if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MAX_CHOSEN:
+    index = mixer.index if isinstance(mixer, LatentSpec) else None
+    if index is None or index.top_k // index.pool <= MAX_CHOSEN:
         return None
+    counted = "positions" if index.pool == 1 else f"pools of {index.pool} positions"
     return (
-        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU select at most {MAX_CHOSEN}; "
+        f"a token attends to {index.top_k // index.pool} {counted}, and kernels on a GPU select at most {MAX_CHOSEN}; "
         "the CPU has no limit"
     )

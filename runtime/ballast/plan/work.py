@@ -38,15 +38,21 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
         _expert_bytes(spec, num_tokens),
     )
     logits = max_batch_size * 2 * spec.vocab_size
-    rows = (num_tokens * _ROWS_OF_TOKENS * spec.hidden + logits) * FLOAT_BYTES
+    rows = (num_tokens * (_ROWS_OF_TOKENS * spec.hidden + _stream_floats(spec)) + logits) * FLOAT_BYTES
     return rows + _shared_choice_bytes(spec, num_tokens) + widest
+
+
+def _stream_floats(spec: ModelSpec) -> int:
+    """Floats of a token's several rows of the residual stream, in addition to its embedding, and of the weights of two
+    blocks with the products that give one's."""
+    return 0 if spec.stream is None else spec.stream.num_rows * spec.hidden + 3 * spec.stream.num_weights
 
 
 def _shared_choice_bytes(spec: ModelSpec, num_tokens: int) -> int:
     """The selected positions of a whole step, kept for later layers that share them, so also while experts compute."""
     if not _is_choice_shared(spec):
         return 0
-    return num_tokens * max(index.top_k for index in spec.choices) * _POSITION_BYTES
+    return num_tokens * max(index.most_chosen for index in spec.choices) * _POSITION_BYTES
 
 
 def _is_choice_shared(spec: ModelSpec) -> bool:
@@ -74,7 +80,7 @@ def _attention_bytes(spec: ModelSpec, mixer: AttentionMixer, num_tokens: int) ->
     if isinstance(mixer, GroupedSpec):
         return _grouped_bytes(spec, mixer, in_slices)
     if mixer.index is not None:
-        chosen = 0 if _is_choice_shared(spec) else in_slices * mixer.index.top_k * _POSITION_BYTES
+        chosen = 0 if _is_choice_shared(spec) else in_slices * mixer.index.most_chosen * _POSITION_BYTES
         rounded = in_slices * mixer.num_heads * mixer.latent_dim * _HALF_BYTES
         choice = _choice_bytes(spec, mixer, mixer.index, in_slices)
         return chosen + max(_latent_bytes(spec, mixer, in_slices) + rounded, choice)
@@ -143,12 +149,16 @@ def _latent_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
 
 def _choice_bytes(spec: ModelSpec, mixer: LatentSpec, index: IndexSpec, num_tokens: int) -> int:
     """An indexer's memory: the products of tokens, twice as floats and once as the cache keeps them, and the scores of
-    the tokens that are scored together, with the state of the selection."""
+    the tokens that are scored together, with the state of the selection; with pools, which have scores, also gates and
+    the selected pools."""
     products = index.num_heads * (index.key_dim + 1) + index.key_dim + (mixer.q_lora_rank or 0)
     products += mixer.latent_dim
     own = products * 2 * FLOAT_BYTES + index.num_heads * index.key_dim * _HALF_BYTES + spec.hidden * _TERM_BYTES
-    scores = most_score_bytes(num_tokens, spec.context_length)
-    return num_tokens * own + scores + most_kept_bytes(num_tokens, spec.context_length, index.top_k)
+    num_keys, top_pools = spec.context_length // index.pool, index.top_k // index.pool
+    if index.pool > 1:
+        own += index.key_dim * FLOAT_BYTES + top_pools * _POSITION_BYTES
+    scores = most_score_bytes(num_tokens, num_keys)
+    return num_tokens * own + scores + most_kept_bytes(num_tokens, num_keys, top_pools)
 
 
 def _long_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:

@@ -86,6 +86,7 @@ def test_a_gpu_refuses_latent_attention_beside_other_kinds() -> None:
         MISTRAL_LARGE3_SPEC,
         MISTRAL_SMALL4_SPEC,
         QWEN3_NEXT_80B_SPEC,
+        GLM53_FLASH_SPEC,
     ],
     ids=lambda spec: spec.name,
 )
@@ -93,15 +94,19 @@ def test_a_gpu_supports_windows_gates_scaled_queries_and_recurrent_state(spec: M
     assert why_not_on_gpu(spec) is None
 
 
-def test_a_gpu_refuses_kimi_delta_attention_which_was_not_tested_on_one() -> None:
+def test_a_gpu_refuses_kimi_linear_which_was_not_tested_on_one() -> None:
     refusal = why_not_on_gpu(KIMI_LINEAR_48B_SPEC)
-    assert refusal == "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
-
-
-def test_a_gpu_refuses_hyper_connections() -> None:
-    refusal = why_not_on_gpu(GLM53_FLASH_SPEC)
     assert refusal is not None
-    assert refusal.startswith("its residual stream has several rows (hyper-connections), which no GPU supports yet")
+    assert refusal.startswith("no GPU has been tested with Kimi Delta Attention beside attention to all positions")
+
+
+def test_a_gpu_mixes_rows_whose_number_is_a_power_of_two() -> None:
+    assert GLM53_FLASH_SPEC.stream is not None
+    stream = replace(GLM53_FLASH_SPEC.stream, num_rows=3)
+    layers = tuple(replace(layer, stream=stream) for layer in GLM53_FLASH_SPEC.layers)
+    refusal = why_not_on_gpu(replace(GLM53_FLASH_SPEC, layers=layers))
+    assert refusal is not None
+    assert refusal.startswith("its residual stream has 3 rows, and kernels on a GPU support powers of two")
 
 
 def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention() -> None:
@@ -118,7 +123,8 @@ def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention(
         replace(layer, mixer=replace(layer.mixer, index=index)) if isinstance(layer.mixer, LatentSpec) else layer
         for layer in KIMI_LINEAR_48B_SPEC.layers
     )
-    assert device_mixers(replace(KIMI_LINEAR_48B_SPEC, layers=only_indexed)) is None
+    indexed = device_mixers(replace(KIMI_LINEAR_48B_SPEC, layers=only_indexed))
+    assert indexed == tuple(layer.mixer for layer in only_indexed)
 
 
 def test_a_gpu_supports_layers_that_share_an_indexer() -> None:

@@ -124,6 +124,7 @@ class HybridModel(Runner):
         device, longest = self.devices[number], max(warmup_sizes)
         for num_tokens in warmup_sizes:
             rows = torch.ones((num_tokens, self._spec.hidden), device=device.torch_device)
+            rows = rows if number == 0 else device.residual.begin(rows)
             batch = padding(num_tokens, device.kv.block_tokens)
             if num_tokens < longest:  # logits of all tokens of the longest may not fit in memory
                 batch = replace(batch, sampled=np.arange(num_tokens))

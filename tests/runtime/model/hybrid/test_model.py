@@ -92,10 +92,10 @@ other gates and heads by layer."""
 GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2", "lagunam1", *WINDOWED)
 """Architectures with grouped-query attention: without norm, bias and unrotated entries; with all; with all except the
 norm of heads; with one norm over all heads of a token; with gates of entries; and those with windows."""
-RECURRENT = ("qwen3next", "qwen35", "kimilinear")
+RECURRENT = ("qwen3next", "qwen35", "kimilinear", "glm53flash")
 """Architectures with recurrent layers. The first two have gated queries and a gate of shared experts, and heads that
-share a key: neighbouring heads, and alternating ones. In the last one, each row of a state has a decay, and latent
-attention rotates nothing."""
+share a key: neighbouring heads, and alternating ones. In the others, each row of a state has a decay, and latent
+attention rotates nothing. The last one has hyper-connections, and positions that are selected by pools of 4."""
 SPARSE = ("v32", "glm5")
 """Architectures whose tokens attend to 32 positions that an indexer selects: in every layer, and shared by some
 layers."""
@@ -425,7 +425,7 @@ def test_a_half_precision_cache_changes_only_near_ties(written: MakeTiny) -> Non
     assert 0 < differing <= MAX_DIFFERENT_EXPERTS * total
 
 
-@pytest.mark.parametrize("arch", ["v32", *if_long("glm5")])
+@pytest.mark.parametrize("arch", ["v32", "glm53flash", *if_long("glm5")])
 def test_a_half_precision_cache_changes_only_near_ties_of_positions(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, quant="q4_k").gguf
     pair = LedPair(file, load(file, CPU, LONG), LONG)
@@ -571,7 +571,7 @@ def test_an_error_in_the_measurement_of_the_share_ends_the_start(
             for arch in (*GROUPED, *RECURRENT[:2], *SPARSE)
             for quant in ("f32", "bf16", "q8_0", "q4_k_m")
         ),
-        *(("kimilinear", "split", quant) for quant in ("f32", "q4_k_m")),
+        *((arch, "split", quant) for arch in RECURRENT[2:] for quant in ("f32", "q4_k_m")),
         ("gptoss", "split", "mxfp4"),
         ("mimov2", "split", "nvfp4"),
     ],
@@ -620,7 +620,7 @@ SCARCE = replace(SETTINGS, cache_lens=208)
 """Few blocks, so that requests preempt each other."""
 
 
-@pytest.mark.parametrize("arch", ["qwen3next", "kimilinear", *if_long("qwen35")])
+@pytest.mark.parametrize("arch", ["qwen3next", "glm53flash", *if_long("qwen35", "kimilinear")])
 def test_states_agree_after_snapshots_and_preemption(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, mla="split", quant="f32").gguf
     pair = Pair(as_served(file, "cpu", settings=SCARCE), load(file, CPU, SCARCE, kv_dtype=torch.float32))
@@ -630,7 +630,9 @@ def test_states_agree_after_snapshots_and_preemption(written: MakeTiny, arch: st
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}])
-@pytest.mark.parametrize(("arch", "quant"), [("qwen3next", "q4_k"), ("qwen35", "q8_0"), ("kimilinear", "q4_k")])
+@pytest.mark.parametrize(
+    ("arch", "quant"), [("qwen3next", "q4_k"), ("qwen35", "q8_0"), ("kimilinear", "q4_k"), ("glm53flash", "q4_k")]
+)
 def test_states_on_a_gpu_agree_after_snapshots_and_preemption(
     written: MakeTiny, arch: str, quant: str, options: dict[str, int]
 ) -> None:
@@ -670,7 +672,7 @@ def test_captured_steps_leave_the_states_of_queued_ones(written: MakeTiny, arch:
         ("v3", "split", "q4_k"),
         ("v2lite", "joint", "q8_0"),
         *((arch, "split", "q4_k") for arch in ("qwen3", "v32", "step35", "qwen3next", *SCALED)),
-        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2", "laguna", "qwen35", "kimilinear")),
+        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2", "laguna", *RECURRENT[1:])),
         ("gptoss", "split", "mxfp4"),
     ],
 )
@@ -763,10 +765,10 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 @pytest.mark.parametrize(
     ("arch", "device"),
     [
-        *((arch, "cpu") for arch in ("v3", "gptoss", "qwen3next", *if_long("qwen3", "glm5", "mimov2"))),
+        *((arch, "cpu") for arch in ("v3", "gptoss", "qwen3next", *if_long("qwen3", "glm5", "mimov2", "glm53flash"))),
         *(
             pytest.param(arch, "cuda", marks=pytest.mark.gpu)
-            for arch in ("v3", "qwen3", "gptoss", "glm5", "qwen3next", *if_long("mimov2"))
+            for arch in ("v3", "qwen3", "gptoss", "glm5", "qwen3next", "glm53flash", *if_long("mimov2"))
         ),
     ],
 )
@@ -785,7 +787,7 @@ def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, d
     [
         *(("v3", quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")),
         *((arch, "q4_k") for arch in ("qwen3", "v32", "step35", "qwen3next", *SCALED)),
-        *((arch, "q8_0") for arch in ("glm45", "glm5", "qwen35", "kimilinear")),
+        *((arch, "q8_0") for arch in ("glm45", "glm5", *RECURRENT[1:])),
         *(("gptoss", quant) for quant in ("mxfp4", "q8_0")),
     ],
 )
@@ -813,6 +815,7 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, a
         ("glm45", "q8_0"),
         ("gptoss", "mxfp4"),
         ("step35", "q4_k"),
+        ("glm53flash", "q4_k"),
     ],
 )
 def test_joint_steps_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: str, quant: str) -> None:

@@ -40,6 +40,7 @@ from ballast.model.hybrid.platforms.registrar import CudaRegistrar
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
+from ballast.model.hybrid.residual.triton_stream import TritonStreamMixer
 from ballast.model.hybrid.sparse.choice import PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention
 from ballast.model.hybrid.sparse.gpu import sparse_kernels
@@ -51,6 +52,7 @@ from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import RecurrentMixer
+from ballast.model.layers.stream import StreamSpec
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -90,6 +92,10 @@ class CudaBackend:
     def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> TritonRecurrence:
         """See `Backend`."""
         return TritonRecurrence(mixer, rms_eps)
+
+    def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> TritonStreamMixer:
+        """See `Backend`."""
+        return TritonStreamMixer(spec, rms_eps)
 
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateFlashinfer:
         """See `Backend`."""

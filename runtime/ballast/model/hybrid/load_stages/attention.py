@@ -23,6 +23,7 @@ from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.recurrent.recurrence import Recurrence
+from ballast.model.hybrid.residual.residual import MixedResidual, PlainResidual, Residual
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.steps.slices import slice_sizes_of
@@ -32,6 +33,7 @@ from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import AttentionMixer, Mixer, RecurrentMixer
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale, unrotated
+from ballast.model.spec import ModelSpec
 
 
 def choose_kernels(state: LoadState, report: Report) -> None:
@@ -72,6 +74,7 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     options = state.options
     pointwise = _pointwise_by_mixer(state, device.backend)
     device.pointwise = pointwise[0]
+    device.residual = _residual(state.spec, device)
     slices = slice_sizes_of(state.mixers[0], has_states=state.spec.state_numbers > 0)
     slices = slices if options.slices is None else options.slices
     short = replace(slices, long_from=None)
@@ -110,6 +113,13 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
             device.expanded = ExpandedAttention(state.expanded_sizes, kernels, slices.long_tokens)
 
 
+def _residual(spec: ModelSpec, device: DeviceState) -> Residual:
+    if spec.stream is None:
+        return PlainResidual(device.pointwise)
+    mixer = device.backend.stream_mixer(spec.stream, spec.rms_eps)
+    return MixedResidual(spec.stream, mixer, device.pointwise)
+
+
 def _pointwise_by_mixer(state: LoadState, backend: Backend) -> list[Pointwise]:
     """Mixers with the same rotation and scale share one, and all share the count of large numbers."""
     made: dict[tuple[RopeSpec, float], Pointwise] = {}
@@ -135,7 +145,8 @@ def _attention(state: LoadState, backend: Backend, sizes: Sizes) -> Attention:
         if not choices:
             return backend.attention(sizes)
         assert isinstance(sizes, LatentSizes), "sparse attention requires latent attention"
-        index = IndexSizes(choices[0].num_heads, choices[0].key_dim, choices[0].top_k, sizes.block_tokens)
+        own = choices[0]
+        index = IndexSizes(own.num_heads, own.key_dim, own.top_k, sizes.block_tokens, own.pool)
         choose, attend = backend.sparse_attention(index, sizes, state.options.kv_dtype)
         is_shared = not all(choice.has_indexer for choice in choices)
         return SparseAttention(choose, attend, is_shared=is_shared)

@@ -40,6 +40,9 @@ struct KvCache {
 // One step's input.
 struct Step {
   const int32_t* token_ids;  // [T]
+  // [requests, kEarlierTokens] the tokens before each request's first, the nearest last; kNoToken before a
+  // sequence's begin. Null: there are none.
+  const int32_t* earlier_ids;
   const int32_t* slots;      // [T], where each token's row goes
   PagedBatch batch;
   const int32_t* window_slots;  // [T], as `slots`, in layers with a window

@@ -68,7 +68,8 @@ WINDOWED = [  # prompts are five times as long as the window
 ]
 RECURRENT = [
     (arch, quant)
-    for arch in ("qwen3next", "qwen35", "kimilinear", "glm53flash")  # the last one has pools of 4 positions as well
+    # the last two have pools of 4 positions as well
+    for arch in ("qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext")
     for quant in ("f32", "q4_k", "q8_0")
 ]
 CHUNKS = [1, 7, 64, 256]

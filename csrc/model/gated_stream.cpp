@@ -1,0 +1,99 @@
+#include "model/gated_stream.h"
+
+#include <algorithm>
+
+#include "model/recurrent.h"
+#include "model/step.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+
+namespace ballast {
+
+StreamGates make_stream_gates(const std::string& block, int64_t num_rows, int64_t rank, int64_t hidden,
+                              bool injects, LayerTensors& tensors) {
+  const int64_t width = num_rows * hidden;
+  StreamGates gates{tensors.vector(block + "_stream_norm", width),
+                    tensors.matrix(block + "_stream_down", rank, width),
+                    tensors.matrix(block + "_stream_up", width, rank),
+                    std::nullopt};
+  if (injects) gates.inject = tensors.matrix(block + "_stream_inject", num_rows, width);
+  return gates;
+}
+
+void GatedStream::begin(int64_t num_tokens) {
+  num_tokens_ = num_tokens;
+  grow(rows_, num_tokens, width());
+  grow(normed_, num_tokens, width());
+  grow(gates_, num_tokens, width());
+  grow(weights_, num_tokens, num_rows_);
+}
+
+void GatedStream::copy_row(int64_t token) {
+  float* first = first_row(token);
+  for (int64_t row = 1; row < num_rows_; ++row) std::copy_n(first, hidden_, first + row * hidden_);
+}
+
+void GatedStream::add(const std::vector<const float*>& added) {
+  if (added.empty()) return;
+  for_tokens(pool_, num_tokens_, [&](int64_t token) {
+    const float* weights = weights_.data() + token * num_rows_;
+    float* rows = first_row(token);
+    for (int64_t i = 0; i < hidden_; ++i) {
+      float sum = 0.0f;
+      for (const float* output : added) sum += output[token * hidden_ + i];
+      for (int64_t row = 0; row < num_rows_; ++row) rows[row * hidden_ + i] += weights[row] * sum;
+    }
+  });
+}
+
+// One token's rows.
+void GatedStream::norm_rows(const StreamGates& gates, const float* rows, float* out) const {
+  for (int64_t row = 0; row < num_rows_; ++row) {
+    rms_norm(rows + row * hidden_, 1, hidden_, gates.norm.data() + row * hidden_, rms_eps_,
+             out + row * hidden_);
+  }
+}
+
+// Of the first tokens of normed_.
+void GatedStream::mix(const StreamGates& gates, int64_t num_tokens, float* out) {
+  const int64_t rank = gates.down.rows();
+  const float by_rows = 1.0f / static_cast<float>(num_rows_);
+  grow(low_, num_tokens, rank);
+  linear(pool_, normed_.data(), num_tokens, gates.down, low_.data());
+  for_tokens(pool_, num_tokens, [&](int64_t token) {
+    float* low = low_.data() + token * rank;
+    for (int64_t i = 0; i < rank; ++i) low[i] = silu(low[i] * by_rows);
+  });
+  linear(pool_, low_.data(), num_tokens, gates.up, gates_.data());
+  for_tokens(pool_, num_tokens, [&](int64_t token) {
+    const float* normed = normed_.data() + token * width();
+    const float* products = gates_.data() + token * width();
+    float* mean = out + token * hidden_;
+    for (int64_t i = 0; i < hidden_; ++i) {
+      float sum = 0.0f;
+      for (int64_t at = i; at < width(); at += hidden_) sum += sigmoid(products[at]) * normed[at];
+      mean[i] = sum * by_rows;
+    }
+  });
+}
+
+void GatedStream::read(const StreamGates& gates, float* out) {
+  for_tokens(pool_, num_tokens_, [&](int64_t token) {
+    norm_rows(gates, first_row(token), normed_.data() + token * width());
+  });
+  mix(gates, num_tokens_, out);
+  linear(pool_, normed_.data(), num_tokens_, *gates.inject, weights_.data());
+  for (int64_t i = 0; i < num_tokens_ * num_rows_; ++i) {
+    float& weight = weights_[static_cast<size_t>(i)];
+    weight = 2.0f * sigmoid(weight / static_cast<float>(num_rows_));
+  }
+}
+
+void GatedStream::finish(const StreamGates& gates, const int64_t* sampled, int64_t num_sampled, float* out) {
+  for_tokens(pool_, num_sampled, [&](int64_t i) {
+    norm_rows(gates, first_row(sampled[i]), normed_.data() + i * width());
+  });
+  mix(gates, num_sampled, out);
+}
+
+}  // namespace ballast

@@ -43,6 +43,7 @@ from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.minimax import MINIMAX_M2_SPEC
 from devkit.models.specs.qwen3 import (
+    FLASH_NEXT_125B_SPEC,
     QWEN3_30B_SPEC,
     QWEN3_NEXT_80B_SPEC,
     QWEN35_35B_SPEC,
@@ -88,6 +89,7 @@ SHAPES = {
     "qwen3.5-35b": Shape(QWEN35_35B_SPEC),
     "qwen3.5-122b": Shape(QWEN35_122B_SPEC),
     "qwen3.5-397b": Shape(QWEN35_397B_SPEC),
+    "qwen3.8-flash-next": Shape(FLASH_NEXT_125B_SPEC),
     "kimi-linear": Shape(KIMI_LINEAR_48B_SPEC),
     "glm-5.3-flash": Shape(GLM53_FLASH_SPEC),
     "minimax-m2": Shape(MINIMAX_M2_SPEC),

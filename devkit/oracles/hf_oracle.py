@@ -165,6 +165,8 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     tensors = dequantized(gguf_path)
     if config.model_type == "qwen3_next":
         tensors = _grouped_by_key_head(tensors, config_values)
+    if config.model_type == "qwen4_exp_text":
+        tensors = _unmerged(tensors, config_values)
     if config.model_type in ("qwen3_5_moe_text", "qwen4_exp_text"):
         tensors = _with_neighbours(tensors, config_values)
     if config.model_type in ("kimi_linear", "glm5_next_text"):
@@ -370,6 +372,26 @@ _STREAM_NAMES = {
 _NGRAM_TABLE = "per_layer_token_embd.weight"
 
 
+def _unmerged(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict[str, Floats]:
+    """`tensors` with each of those apart that some files merge."""
+    heads, width = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    parts = {
+        "attn_qkv_gate": ("attn_qkv", "attn_gate", heads * width),
+        "ssm_beta_alpha": ("ssm_beta", "ssm_alpha", heads),
+        "hc_attn_down_inject": ("hc_attn_down", "hc_attn_inject", config["hc_count"]),
+        "hc_ffn_down_inject": ("hc_ffn_down", "hc_ffn_inject", config["hc_count"]),
+    }
+    found: dict[str, Floats] = {}
+    for name, values in tensors.items():
+        block, _, stem = name.removesuffix(".weight").rpartition(".")
+        if stem in parts:
+            first, second, num_last = parts[stem]
+            found |= {f"{block}.{first}.weight": values[:-num_last], f"{block}.{second}.weight": values[-num_last:]}
+        else:
+            found[name] = values
+    return found
+
+
 def _as_qwen4_exp(weights: Mapping[str, Floats], gguf_path: Path) -> dict[str, Any]:
     """Rename the tensors of streams, indexers and of the n-gram embedding; take its numbers from the file's keys."""
     fields = {name.partition(".")[2]: field for name, field in PlainReader(gguf_path).fields.items()}
@@ -404,9 +426,7 @@ def _as_qwen4_exp(weights: Mapping[str, Floats], gguf_path: Path) -> dict[str, A
             "ngram_heads_vocab_sizes": "head_vocab_sizes",
             "ngram_heads_offsets": "head_offsets",
         }
-        found |= {
-            f"{module}.{name}": np.array(fields[f"ple.{key}"].contents(), np.int64) for name, key in keys.items()
-        }
+        found |= {f"{module}.{name}": np.array(fields[f"ple.{key}"].contents(), np.int64) for name, key in keys.items()}
         found[f"{module}.ngram_embedding.weight"] = weights[_NGRAM_TABLE]
     return found
 

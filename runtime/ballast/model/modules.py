@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, NGRAM_TABLE, OUTPUT, ROPE_FACTORS, layer_tensors, output_tensors, used_tensors
+from ballast.model.tensors import (
+    EMBEDDING,
+    NGRAM_TABLE,
+    OUTPUT,
+    ROPE_FACTORS,
+    layer_tensors,
+    output_tensors,
+    used_tensors,
+)
 from ballast.moe.device_rules import Module
 
 

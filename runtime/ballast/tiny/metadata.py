@@ -200,7 +200,10 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
     writer.add_uint32(f"{indexer}.key_length", shape.index.key_dim)
     writer.add_uint32(f"{indexer}.top_k", shape.index.top_k)
     if shape.heads is not None:
-        ratios = [0 if shape.delta_net and shape.delta_net.has(layer) else shape.index.pool for layer in range(shape.num_layers)]
+        ratios = [
+            0 if shape.delta_net and shape.delta_net.has(layer) else shape.index.pool
+            for layer in range(shape.num_layers)
+        ]
         writer.add_array(f"{shape.architecture}.attention.compress_ratios", ratios)
     elif shape.index.pool > 1:
         writer.add_uint32(f"{indexer}.kpool", shape.index.pool)

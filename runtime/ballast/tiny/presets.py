@@ -175,7 +175,7 @@ QWEN38_FLASH_NEXT = replace(
     num_layers=6,
     delta_net=TinyDeltaNet(splits_gates=True),
     expert_dim=320,  # like the real 640, no multiple of 256
-    index=TinyIndex(num_heads=4, pool=4),
+    index=TinyIndex(pool=4),
     stream=GatedStreamSpec(num_rows=4, rank=96),
     ngram=TinyNgram(),
 )

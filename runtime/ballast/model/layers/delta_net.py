@@ -89,7 +89,9 @@ class DeltaNetSpec:
         heads, module = self.num_heads, "linear_attn"
         if self.merges_gates:
             slices = (RowSlice("beta", heads), RowSlice("alpha", heads))
-            return (matrix("betas_alphas", "ssm_beta_alpha", (2 * heads, hidden), f"{module}.in_proj_ba", slices=slices),)
+            return (
+                matrix("betas_alphas", "ssm_beta_alpha", (2 * heads, hidden), f"{module}.in_proj_ba", slices=slices),
+            )
         if not self.splits_gates:
             return (matrix("beta_alpha", "ssm_ba", (2 * heads, hidden), f"{module}.in_proj_ba"),)
         return (

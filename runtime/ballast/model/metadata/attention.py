@@ -217,7 +217,9 @@ def _read_grouped(
             fuses_qkv=_fuses_qkv(keys, layer),
             gate=keys.architecture.gate,
         )
-        mixer = replace(mixer, gates_entries=_gates_entries(keys, mixer, layer), index=read_block_index(keys, mixer, layer))
+        mixer = replace(
+            mixer, gates_entries=_gates_entries(keys, mixer, layer), index=read_block_index(keys, mixer, layer)
+        )
         first = next(each for each in windows if windows[each] == window)
         yield layer, replace(mixer, options=_options(keys, mixer, first, widths.hidden))
 

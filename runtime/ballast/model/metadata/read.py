@@ -51,7 +51,6 @@ _LOOK_ALIKES = {
     "glm4": "a dense GLM-4, not GLM-4.5",
     "qwen2moe": "Qwen2-MoE, not Qwen3-MoE",
     "qwen3": "a dense Qwen3, not a mixture of experts",
-    "qwen4exp": "Qwen3.8-Flash-Next, whose attention selects blocks, not Qwen3.5 or Qwen3-Next",
     "mistral3": "a dense Ministral 3 or Mistral Small 3, not a mixture of experts",
     "mistral-large": "Mistral Large, not Mistral Large 3, whose files are deepseek2",
     "mistral-large4": "Mistral Large 4, whose attention is sparse and partly without positions, not Mistral Large 3",

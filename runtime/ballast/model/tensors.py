@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.ngram import TABLE
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.layers.tensor import Tensor, matrix, norm, vector
 from ballast.model.spec import ModelSpec
@@ -74,7 +75,7 @@ def _ngram_table(spec: ModelSpec) -> tuple[Tensor, ...]:
         return ()
     module = f"model.layers.{layer}.ple.ple_embedding"
     shape, classes = (spec.ngram.table_rows, spec.ngram.row_width), ("{family}NGramEmbedding",)
-    return (matrix("ngram_table", "per_layer_token_embd", shape, module, group="embedding", classes=classes),)
+    return (matrix(TABLE, "per_layer_token_embd", shape, module, group="embedding", classes=classes),)
 
 
 def _rope_factors(spec: ModelSpec) -> tuple[Tensor, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.host.machine import read_machine
+from ballast.model.layers.ngram import TABLE
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.packed_tensors import F32, LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
@@ -63,7 +64,7 @@ def load_weights(
         for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
             layers.append(LayerTensors(tensors, layer_tensors(spec, index)).all())
             if spec.layers[index].ngram is not None:
-                layers[-1]["ngram_table"] = tensors.view(NGRAM_TABLE)
+                layers[-1][TABLE] = tensors.view(NGRAM_TABLE)
             report(share)
         output_stream = None
         if isinstance(spec.stream, GatedStreamSpec):

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from ballast.model.layers.plane import State
 from ballast.model.layers.tensor import Tensor, matrix, norm
 
+TABLE = "ngram_table"
+"""The role of the table."""
+
 
 @dataclass(frozen=True, slots=True)
 class NgramSpec:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ballast.families.architecture import Architecture
 from ballast.model.layers.feed_forward import RoutingSpec
-from ballast.model.layers.grouped import BlockIndexSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import AttentionMixer, LayerSpec, Mixer, RecurrentMixer
 from ballast.model.layers.ngram import NgramSpec
@@ -107,9 +106,9 @@ class ModelSpec:
         return self.attentions[0].rope
 
     @property
-    def choices(self) -> tuple[IndexSpec | BlockIndexSpec, ...]:
-        """The different ways to choose the positions that attention sees; empty where it sees all."""
-        return tuple(mixer.index for mixer in self.attentions if mixer.index is not None)
+    def choices(self) -> tuple[IndexSpec, ...]:
+        """The different ways to choose the positions that latent attention sees; empty where it sees all."""
+        return tuple(mixer.index for mixer in self.mixers if isinstance(mixer, LatentSpec) and mixer.index is not None)
 
     @property
     def planes(self) -> tuple[tuple[Plane, ...], ...]:

@@ -277,7 +277,7 @@ def test_correct_output_of_the_published_template_is_unchanged(messages: list[di
 
 
 @pytest.mark.parametrize("levels", [64, 65, 900])
-@pytest.mark.parametrize("name", ["qwen3-coder-next", "qwen3.6", "glm-4.7"])
+@pytest.mark.parametrize("name", ["qwen3-coder-next", "qwen3.6", "qwen3.8", "glm-4.7"])
 def test_arguments_of_many_levels_are_written_as_they_are(name: str, levels: int) -> None:
     """No server error, although a recursive walk would exceed the recursion limit."""
     text = load_text(None, byte_metadata(user_defined=("<think>", "</think>")), "m.gguf", name)

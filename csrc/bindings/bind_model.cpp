@@ -140,17 +140,16 @@ class ModelView {
       of_windows.kv_indices =
           read<int32_t>("window_indices", *window_indices, {{"blocks", kv_indices.size()}});
     }
+    const Dim num_earlier{"3 * requests", kEarlierTokens * num_requests};
     const Step step{ids,
-                    earlier_ids ? read<int32_t>("earlier_ids", *earlier_ids,
-                                                {{"3 * requests", kEarlierTokens * num_requests}})
-                                : nullptr,
                     rows,
                     batch,
                     window_slots ? read<int32_t>("window_slots", *window_slots, {{"T", num_tokens}}) : rows,
                     of_windows,
                     read_states(states, num_requests, query_ends),
                     read<int64_t>("sampled", sampled, {{"S"}}),
-                    sampled.shape(0)};
+                    sampled.shape(0),
+                    earlier_ids ? read<int32_t>("earlier_ids", *earlier_ids, {num_earlier}) : nullptr};
     py::array_t<float> logits({step.num_sampled, model_.num_logits()});
     float* to = logits.mutable_data();
     const py::gil_scoped_release unlocked;

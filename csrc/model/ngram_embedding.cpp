@@ -106,7 +106,8 @@ void NgramEmbedding::add(const AttentionCall& call, float* states, float* rows) 
   grow(s.mixed, num_tokens, width());
   grow(s.convolved, num_tokens, width());
   const int32_t* ends = step.batch.query_indptr + 1;
-  for_tokens(call.pool, num_tokens, [&](int64_t token) {
+  // A task per token: rows may have to be read from the disk.
+  call.pool.parallel_for(num_tokens, [&](int64_t token) {
     const int64_t row = std::upper_bound(ends, ends + step.batch.num_requests, token) - ends;
     look_up(step, row, token, s.query.data() + token * embedded);
   });

@@ -64,6 +64,7 @@ def load_weights(
         for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
             layers.append(LayerTensors(tensors, layer_tensors(spec, index)).all())
             if spec.layers[index].ngram is not None:
+                gguf_model.expect_single_rows(NGRAM_TABLE)
                 layers[-1][TABLE] = tensors.view(NGRAM_TABLE)
             report(share)
         output_stream = None

@@ -641,6 +641,6 @@ def test_a_file_without_a_template_gets_suggestions_by_vocabulary() -> None:
     with pytest.raises(
         RequestError,
         match=r"--chat_template qwen3, qwen3-instruct-2507, qwen3-thinking-2507, qwen3-coder, qwen3-next-instruct, "
-        r"qwen3-coder-next, qwen3\.5, qwen3\.6 or mimo-v2\.5",
+        r"qwen3-coder-next, qwen3\.5, qwen3\.6, qwen3\.8 or mimo-v2\.5",
     ):
         load_text(None, metadata, "m.gguf").require_template()

@@ -47,6 +47,8 @@ def _ratio(keys: Keys, layer: int) -> int:
     ratios = keys.get(_RATIOS_KEY)
     if ratios is None:
         return 0
+    if is_whole(ratios, 0):
+        return ratios
     if not isinstance(ratios, list) or len(ratios) <= layer or not all(is_whole(each, 0) for each in ratios):
         raise keys.refuse(
             f"{keys.full(_RATIOS_KEY)}={shown(ratios)}; expected a whole number for each layer, 0 for those without"

@@ -70,6 +70,10 @@ def test_sizes_are_those_of_the_published_model(tmp_path: Path) -> None:
     assert sum(sizes.values()) == pytest.approx(125e9, rel=0.02)
 
 
+def test_all_layers_with_attention_may_have_one_ratio(tmp_path: Path) -> None:
+    assert exact(read(tmp_path, metadata=of(attention__compress_ratios=4))) == exact(FLASH_NEXT_SPEC)
+
+
 def test_layers_may_attend_to_all_positions_and_embed_no_groups(tmp_path: Path) -> None:
     layers = []
     for layer in FLASH_NEXT_SPEC.layers:
@@ -148,8 +152,19 @@ def test_a_table_that_is_missing_or_too_small_is_refused(tmp_path: Path) -> None
         read(tmp_path, shapes={NGRAM_TABLE: (100, 8)})
 
 
-def test_config_json_must_agree(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("linear_num_value_heads", 6),
+        ("hc_count", 4),
+        ("hc_lowrank", 32),
+        ("indexer_n_heads", 2),
+        ("indexer_head_dim", 16),
+        ("indexer_compress_ratio", 4),
+    ],
+)
+def test_config_json_must_agree(tmp_path: Path, name: str, found: int) -> None:
     gguf = open_gguf(write_model(tmp_path / "model.gguf", FLASH_NEXT_SPEC))
-    read_spec(gguf, HfConfig.model_validate({"linear_num_value_heads": 6}))
-    with pytest.raises(ModelError, match=r"linear_num_value_heads is 6 in this file and 8 in config\.json"):
-        read_spec(gguf, HfConfig.model_validate({"linear_num_value_heads": 8}))
+    read_spec(gguf, HfConfig.model_validate({name: found}))
+    with pytest.raises(ModelError, match=rf"{name} is {found} in this file and 9 in config\.json"):
+        read_spec(gguf, HfConfig.model_validate({name: 9}))

@@ -319,10 +319,9 @@ void bind_model(py::module_ m) {
                        int64_t rope_dim, float softmax_scale, bool norms_all_heads, int64_t window,
                        float value_scale, bool softplus_gates, bool gates_entries, bool gates_queries,
                        const std::optional<IndexerShape>& index) {
-             return GroupedShape{num_heads,     num_kv_heads,   head_dim,        v_dim,
-                                 rope_dim,      softmax_scale,  norms_all_heads, window,
-                                 value_scale,   softplus_gates, gates_entries,   gates_queries,
-                                 index};
+             return GroupedShape{num_heads,     num_kv_heads,    head_dim, v_dim,       rope_dim,
+                                 softmax_scale, norms_all_heads, window,   value_scale, softplus_gates,
+                                 gates_entries, gates_queries,   index};
            }),
            py::kw_only(), arg("num_heads"), arg("num_kv_heads"), arg("head_dim"), arg("v_dim"),
            arg("rope_dim"), arg("softmax_scale"), arg("norms_all_heads"), arg("window"), arg("value_scale"),

@@ -16,8 +16,8 @@ class BlockIndexer {
  public:
   BlockIndexer(const IndexerShape& shape, int64_t rope_dim, int64_t hidden, LayerTensors& tensors);
 
-  // Writes the keys of pools, in the third plane of the cache, the states, and the selected positions into the
-  // memory; normed [T, D] is the layer's input.
+  // Writes the keys of pools, in the third plane of the cache, the states, and the selected positions into
+  // the memory; normed [T, D] is the layer's input.
   void choose(const AttentionCall& call, const float* normed, const LayerCache& cache) const;
 
  private:
@@ -26,8 +26,8 @@ class BlockIndexer {
 
   const IndexerShape shape_;
   const int64_t rope_dim_;
-  const Matrix query_;                  // [index heads * key_width, D]
-  const Matrix key_;                    // [key_width, D]
+  const Matrix query_;                   // [index heads * key_width, D]
+  const Matrix key_;                     // [key_width, D]
   const std::vector<float> query_norm_;  // [key_width]
   const std::vector<float> key_norm_;    // [key_width]
   const PooledKeys pooled_;

@@ -169,7 +169,8 @@ void GatedDeltaNet::apply_gates(const AttentionCall& call) const {
     rms_norm(values, shape_.num_heads, shape_.v_dim, head_norm_.data(), call.rms_eps, values);
     const int64_t width = shape_.value_width();
     if (call.kernels != nullptr) {
-      (shape_.sigmoid_gates ? call.kernels->sigmoid_mul : call.kernels->silu_mul)(gates, values, width, values);
+      (shape_.sigmoid_gates ? call.kernels->sigmoid_mul : call.kernels->silu_mul)(gates, values, width,
+                                                                                  values);
     } else if (shape_.sigmoid_gates) {
       for (int64_t i = 0; i < width; ++i) values[i] *= sigmoid(gates[i]);
     } else {

@@ -2,20 +2,29 @@
 
 #include <algorithm>
 
+#include "base/index_range.h"
+#include "model/fits.h"
 #include "model/recurrent.h"
 #include "model/step.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 
 namespace ballast {
+namespace {
+
+// Columns of a row that a task computes.
+constexpr int64_t kTaskCols = 640;
+
+}  // namespace
 
 StreamGates make_stream_gates(const std::string& block, int64_t num_rows, int64_t rank, int64_t hidden,
                               bool injects, LayerTensors& tensors) {
   const int64_t width = num_rows * hidden;
+  require(hidden % 8 == 0, tensors.layer() + " has rows of " + std::to_string(hidden) +
+                               " numbers in its stream; expected a multiple of 8");
   StreamGates gates{tensors.vector(block + "_stream_norm", width),
                     tensors.matrix(block + "_stream_down", rank, width),
-                    tensors.matrix(block + "_stream_up", width, rank),
-                    std::nullopt};
+                    tensors.matrix(block + "_stream_up", width, rank), std::nullopt};
   if (injects) gates.inject = tensors.matrix(block + "_stream_inject", num_rows, width);
   return gates;
 }
@@ -33,15 +42,27 @@ void GatedStream::copy_row(int64_t token) {
   for (int64_t row = 1; row < num_rows_; ++row) std::copy_n(first, hidden_, first + row * hidden_);
 }
 
+// per_part(token, columns of a row), each in a task of its own.
+template <class PerPart>
+void GatedStream::for_parts(int64_t num_tokens, const PerPart& per_part) {
+  const Chunks parts(hidden_, kTaskCols);
+  pool_.parallel_for(num_tokens * parts.count(),
+                     [&](int64_t task) { per_part(task / parts.count(), parts[task % parts.count()]); });
+}
+
 void GatedStream::add(const std::vector<const float*>& added) {
   if (added.empty()) return;
-  for_tokens(pool_, num_tokens_, [&](int64_t token) {
-    const float* weights = weights_.data() + token * num_rows_;
-    float* rows = first_row(token);
-    for (int64_t i = 0; i < hidden_; ++i) {
-      float sum = 0.0f;
-      for (const float* output : added) sum += output[token * hidden_ + i];
-      for (int64_t row = 0; row < num_rows_; ++row) rows[row * hidden_ + i] += weights[row] * sum;
+  for_parts(num_tokens_, [&](int64_t token, IndexRange cols) {
+    float sums[kTaskCols];
+    std::copy(added[0] + token * hidden_ + cols.begin, added[0] + token * hidden_ + cols.end, sums);
+    for (size_t output = 1; output < added.size(); ++output) {
+      const float* from = added[output] + token * hidden_ + cols.begin;
+      for (int64_t i = 0; i < cols.size(); ++i) sums[i] += from[i];
+    }
+    for (int64_t row = 0; row < num_rows_; ++row) {
+      const float weight = weights_[static_cast<size_t>(token * num_rows_ + row)];
+      float* to = first_row(token) + row * hidden_ + cols.begin;
+      for (int64_t i = 0; i < cols.size(); ++i) to[i] += weight * sums[i];
     }
   });
 }
@@ -65,22 +86,27 @@ void GatedStream::mix(const StreamGates& gates, int64_t num_tokens, float* out) 
     for (int64_t i = 0; i < rank; ++i) low[i] = silu(low[i] * by_rows);
   });
   linear(pool_, low_.data(), num_tokens, gates.up, gates_.data());
-  for_tokens(pool_, num_tokens, [&](int64_t token) {
-    const float* normed = normed_.data() + token * width();
-    const float* products = gates_.data() + token * width();
-    float* mean = out + token * hidden_;
-    for (int64_t i = 0; i < hidden_; ++i) {
-      float sum = 0.0f;
-      for (int64_t at = i; at < width(); at += hidden_) sum += sigmoid(products[at]) * normed[at];
-      mean[i] = sum * by_rows;
+  for_parts(num_tokens, [&](int64_t token, IndexRange cols) {
+    float* mean = out + token * hidden_ + cols.begin;
+    std::fill_n(mean, cols.size(), 0.0f);
+    for (int64_t row = 0; row < num_rows_; ++row) {
+      const int64_t first = token * width() + row * hidden_ + cols.begin;
+      float* gated = gates_.data() + first;
+      const float* normed = normed_.data() + first;
+      if (kernels_ != nullptr) {
+        kernels_->sigmoid_mul(gated, normed, cols.size(), gated);
+      } else {
+        for (int64_t i = 0; i < cols.size(); ++i) gated[i] = sigmoid(gated[i]) * normed[i];
+      }
+      for (int64_t i = 0; i < cols.size(); ++i) mean[i] += gated[i];
     }
+    for (int64_t i = 0; i < cols.size(); ++i) mean[i] *= by_rows;
   });
 }
 
 void GatedStream::read(const StreamGates& gates, float* out) {
-  for_tokens(pool_, num_tokens_, [&](int64_t token) {
-    norm_rows(gates, first_row(token), normed_.data() + token * width());
-  });
+  for_tokens(pool_, num_tokens_,
+             [&](int64_t token) { norm_rows(gates, first_row(token), normed_.data() + token * width()); });
   mix(gates, num_tokens_, out);
   linear(pool_, normed_.data(), num_tokens_, *gates.inject, weights_.data());
   for (int64_t i = 0; i < num_tokens_ * num_rows_; ++i) {
@@ -90,9 +116,8 @@ void GatedStream::read(const StreamGates& gates, float* out) {
 }
 
 void GatedStream::finish(const StreamGates& gates, const int64_t* sampled, int64_t num_sampled, float* out) {
-  for_tokens(pool_, num_sampled, [&](int64_t i) {
-    norm_rows(gates, first_row(sampled[i]), normed_.data() + i * width());
-  });
+  for_tokens(pool_, num_sampled,
+             [&](int64_t i) { norm_rows(gates, first_row(sampled[i]), normed_.data() + i * width()); });
   mix(gates, num_sampled, out);
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "model/layer_tensors.h"
 #include "threads/thread_pool.h"
 
@@ -13,9 +14,9 @@ namespace ballast {
 
 // What a block needs to read the stream, and to add to it. The output only reads.
 struct StreamGates {
-  std::vector<float> norm;  // [rows * D], of each row apart
-  Matrix down;              // [rank, rows * D]
-  Matrix up;                // [rows * D, rank]
+  std::vector<float> norm;       // [rows * D], of each row apart
+  Matrix down;                   // [rank, rows * D]
+  Matrix up;                     // [rows * D, rank]
   std::optional<Matrix> inject;  // [rows, rows * D]
 };
 
@@ -25,8 +26,9 @@ StreamGates make_stream_gates(const std::string& block, int64_t num_rows, int64_
 
 class GatedStream {
  public:
-  GatedStream(ThreadPool& pool, int64_t hidden, float rms_eps, int64_t num_rows)
-      : pool_(pool), hidden_(hidden), rms_eps_(rms_eps), num_rows_(num_rows) {}
+  // Null kernels stand for the reference.
+  GatedStream(ThreadPool& pool, const Kernels* kernels, int64_t hidden, float rms_eps, int64_t num_rows)
+      : pool_(pool), kernels_(kernels), hidden_(hidden), rms_eps_(rms_eps), num_rows_(num_rows) {}
 
   // Begins a step; the caller writes the embedding of token t to `first_row(t)` and calls `copy_row`.
   void begin(int64_t num_tokens);
@@ -47,7 +49,11 @@ class GatedStream {
   void norm_rows(const StreamGates& gates, const float* rows, float* out) const;
   void mix(const StreamGates& gates, int64_t num_tokens, float* out);
 
+  template <class PerPart>
+  void for_parts(int64_t num_tokens, const PerPart& per_part);
+
   ThreadPool& pool_;
+  const Kernels* const kernels_;
   const int64_t hidden_;
   const float rms_eps_;
   const int64_t num_rows_;
@@ -55,7 +61,7 @@ class GatedStream {
   std::vector<float> rows_;     // [T, rows, D]
   std::vector<float> normed_;   // [T, rows, D]
   std::vector<float> low_;      // [T, rank]
-  std::vector<float> gates_;    // [T, rows, D]
+  std::vector<float> gates_;    // [T, rows, D], then their products with normed rows
   std::vector<float> weights_;  // [T, rows], to add to each row
 };
 

@@ -16,16 +16,17 @@ namespace {
 
 NgramShape checked(const NgramShape& shape, const std::string& layer) {
   const int64_t most = shape.most_tokens();
-  require(most >= 2 && most <= kEarlierTokens + 1,
-          layer + " embeds groups of " + std::to_string(most) + " tokens; expected 2 to " +
-              std::to_string(kEarlierTokens + 1));
+  require(most >= 2 && most <= kEarlierTokens + 1, layer + " embeds groups of " + std::to_string(most) +
+                                                       " tokens; expected 2 to " +
+                                                       std::to_string(kEarlierTokens + 1));
   require(shape.num_heads() > 0 && shape.num_heads() % (most - 1) == 0 &&
               shape.head_offsets.size() == shape.head_sizes.size(),
           layer + " has " + std::to_string(shape.num_heads()) + " sizes and " +
-              std::to_string(shape.head_offsets.size()) + " offsets of heads; expected as many, and equal parts for " +
-              std::to_string(most - 1) + " lengths of groups");
-  require(shape.conv_taps >= 2, layer + " has a convolution of " + std::to_string(shape.conv_taps) +
-                                    " taps; expected 2 or more");
+              std::to_string(shape.head_offsets.size()) +
+              " offsets of heads; expected as many, and equal parts for " + std::to_string(most - 1) +
+              " lengths of groups");
+  require(shape.conv_taps >= 2,
+          layer + " has a convolution of " + std::to_string(shape.conv_taps) + " taps; expected 2 or more");
   return shape;
 }
 
@@ -34,8 +35,9 @@ Matrix checked_table(const NgramShape& shape, const Matrix& table, const std::st
   for (size_t head = 0; head < shape.head_sizes.size(); ++head) {
     const int64_t first = shape.head_offsets[head], size = shape.head_sizes[head];
     require(first >= 0 && size > 0 && size <= table.rows() && first <= table.rows() - size,
-            layer + ".ngram_table has " + std::to_string(table.rows()) + " rows; head " + std::to_string(head) +
-                " expects " + std::to_string(size) + " from row " + std::to_string(first));
+            layer + ".ngram_table has " + std::to_string(table.rows()) + " rows; head " +
+                std::to_string(head) + " expects " + std::to_string(size) + " from row " +
+                std::to_string(first));
   }
   return table;
 }
@@ -69,7 +71,8 @@ void NgramEmbedding::look_up(const Step& step, int64_t row, int64_t token, float
       id = step.earlier_ids[(row + 1) * kEarlierTokens + at];
     }
     has_ended = has_ended || id == kNoToken || id == shape_.end_id;
-    hash ^= static_cast<uint64_t>(has_ended ? shape_.end_id : id) * shape_.multipliers[static_cast<size_t>(back)];
+    hash ^=
+        static_cast<uint64_t>(has_ended ? shape_.end_id : id) * shape_.multipliers[static_cast<size_t>(back)];
     for (int64_t i = 0; i < per_length; ++i, out += table_.cols()) {
       const auto head = static_cast<size_t>((back - 1) * per_length + i);
       const uint64_t own = hash % static_cast<uint64_t>(shape_.head_sizes[head]);

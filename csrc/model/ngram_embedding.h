@@ -11,8 +11,8 @@
 
 namespace ballast {
 
-// Groups of 2, 3, … tokens end at each token. Each has the same number of heads, and each head a range of rows
-// of the table.
+// Groups of 2, 3, … tokens end at each token. Each has the same number of heads, and each head a range of
+// rows of the table.
 struct NgramShape {
   std::vector<uint64_t> multipliers;  // of a group's last token, of the one before it, …; their number is the
                                       // most tokens of a group
@@ -43,13 +43,13 @@ class NgramEmbedding {
   const NgramShape shape_;
   const int64_t num_rows_;
   const int64_t hidden_;
-  const Matrix table_;                  // [rows, row width]
-  const Matrix key_;                    // [rows * D, heads * row width]
-  const Matrix value_;                  // [D, heads * row width]
-  const std::vector<float> key_norm_;   // [rows * D], of each row apart
+  const Matrix table_;                 // [rows, row width]
+  const Matrix key_;                   // [rows * D, heads * row width]
+  const Matrix value_;                 // [D, heads * row width]
+  const std::vector<float> key_norm_;  // [rows * D], of each row apart
   const std::vector<float> query_norm_;
   const std::vector<float> conv_norm_;
-  const std::vector<float> conv_;       // [taps, rows * D]
+  const std::vector<float> conv_;  // [taps, rows * D]
 };
 
 }  // namespace ballast

@@ -9,8 +9,7 @@
 
 namespace ballast {
 
-PooledKeys::PooledKeys(const IndexerShape& shape, int64_t hidden, LayerTensors& tensors)
-    : shape_(shape) {
+PooledKeys::PooledKeys(const IndexerShape& shape, int64_t hidden, LayerTensors& tensors) : shape_(shape) {
   require(shape.key_width % shape.pool == 0 && shape.top_k % shape.pool == 0,
           tensors.layer() + " has pools of " + std::to_string(shape.pool) + " tokens with keys of " +
               std::to_string(shape.key_width) + ", and chooses " + std::to_string(shape.top_k) +

@@ -1,5 +1,5 @@
-// An indexer's keys where neighbouring tokens share one (GLM-5.3-Flash, Qwen3.8-Flash-Next): the cache keeps a key per pool, and
-// the state of a sequence what its last, incomplete pool consists of.
+// An indexer's keys where neighbouring tokens share one (GLM-5.3-Flash, Qwen3.8-Flash-Next): the cache keeps
+// a key per pool, and the state of a sequence what its last, incomplete pool consists of.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace ballast {
 
 // Pools are counted from the first position. A pool's key is the mean of its tokens' keys, each entry
-// weighted by the softmax of the tokens' gates for it unless the shape says otherwise. The pool's rows in the plane, one of key_width / pool
-// floats a token, lie side by side and hold this key.
+// weighted by the softmax of the tokens' gates for it unless the shape says otherwise. The pool's rows in the
+// plane, one of key_width / pool floats a token, lie side by side and hold this key.
 class PooledKeys {
  public:
   PooledKeys(const IndexerShape& shape, int64_t hidden, LayerTensors& tensors);

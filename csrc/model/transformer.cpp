@@ -41,7 +41,8 @@ Transformer::Transformer(ThreadPool& pool, const Kernels* kernels, const ModelSh
       cache_(cache),
       stream_(pool, shape.hidden, shape.rms_eps, shape.stream),
       routed_(pool, shape.routing) {
-  if (shape.stream.rank > 0) gated_.emplace(pool, shape.hidden, shape.rms_eps, shape.stream.num_rows);
+  if (shape.stream.rank > 0)
+    gated_.emplace(pool, kernels, shape.hidden, shape.rms_eps, shape.stream.num_rows);
   const auto has_experts = [](const LayerWeights& layer) { return layer.routed.has_value(); };
   if (std::any_of(weights_.layers.begin(), weights_.layers.end(), has_experts)) shape_.routing.check();
   check_cache();

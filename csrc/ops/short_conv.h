@@ -15,7 +15,7 @@ struct ConvShape {
   int64_t taps;          // inputs that a token sees, its own the last; 2 or more
   int64_t dilation = 1;  // tokens from one of them to the next
 
-  int64_t reach() const { return (taps - 1) * dilation; }           // earlier tokens that a token depends on
+  int64_t reach() const { return (taps - 1) * dilation; }      // earlier tokens that a token depends on
   int64_t state_floats() const { return reach() * channels; }  // of a slot
 };
 

@@ -435,9 +435,9 @@ TEST(gates_blocks_and_groups_of_tokens_that_do_not_fit_are_rejected_by_name) {
   };
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.stream.erase("output_stream_up"); }),
                      "output has no output_stream_up; expected a matrix"));
-  EXPECT(begins_with(
-      refused([](ModelInput& w, SmallModel&) { vector_of(w, 1, "ffn_stream_norm").pop_back(); }),
-      "layers[1].ffn_stream_norm has 95 entries; expected 96"));
+  EXPECT(
+      begins_with(refused([](ModelInput& w, SmallModel&) { vector_of(w, 1, "ffn_stream_norm").pop_back(); }),
+                  "layers[1].ffn_stream_norm has 95 entries; expected 96"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) {
                        std::get<GroupedShape>(w.layers[1].mixer).index->averages = false;
                      }),

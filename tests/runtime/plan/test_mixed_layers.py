@@ -24,7 +24,7 @@ from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC
 from devkit.models.specs.mistral import MISTRAL_LARGE3_SPEC, MISTRAL_SMALL4_SPEC
-from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_NEXT_80B_SPEC
+from devkit.models.specs.qwen3 import FLASH_NEXT_125B_SPEC, QWEN3_30B_SPEC, QWEN3_NEXT_80B_SPEC
 from devkit.models.specs.step import STEP35_FLASH_SPEC
 
 GIB = 1 << 30
@@ -98,8 +98,9 @@ def test_a_gpu_refuses_kimi_delta_attention_which_was_not_tested_on_one() -> Non
     assert refusal == "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
 
 
-def test_a_gpu_refuses_hyper_connections() -> None:
-    refusal = why_not_on_gpu(GLM53_FLASH_SPEC)
+@pytest.mark.parametrize("spec", [GLM53_FLASH_SPEC, FLASH_NEXT_125B_SPEC], ids=lambda spec: spec.name)
+def test_a_gpu_refuses_hyper_connections(spec: ModelSpec) -> None:
+    refusal = why_not_on_gpu(spec)
     assert refusal is not None
     assert refusal.startswith("its residual stream has several rows (hyper-connections), which no GPU supports yet")
 

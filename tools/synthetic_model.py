@@ -97,7 +97,7 @@ SHAPES = {
     "gpt-oss-120b": Shape(GPT_OSS_120B_SPEC, mxfp4_types, LlamaFileType.MOSTLY_MXFP4_MOE),
 }
 
-CHATS = {"qwen3next": "qwen3-coder-next", "qwen35moe": "qwen3.5"}
+CHATS = {"qwen3next": "qwen3-coder-next", "qwen35moe": "qwen3.5", "qwen4exp": "qwen3.5"}
 """The releases whose templates are in files with a vocabulary, by architecture."""
 
 _DRAWN_ROWS = 1 << 10

@@ -142,7 +142,9 @@ def test_experts_with_partial_blocks_have_the_type_of_published_files(tmp_path: 
     assert types == {"gate": GgmlType.IQ2_XXS, "up": GgmlType.IQ2_XXS, "down": GgmlType.IQ4_NL}
 
 
-@pytest.mark.parametrize(("architecture", "release"), [("qwen3next", "qwen3-coder-next"), ("qwen35moe", "qwen3.5")])
+@pytest.mark.parametrize(
+    ("architecture", "release"), [("qwen3next", "qwen3-coder-next"), ("qwen35moe", "qwen3.5"), ("qwen4exp", "qwen3.5")]
+)
 def test_a_vocabulary_has_the_tokens_of_its_chat_template(architecture: str, release: str) -> None:
     text = load_text(None, made_up_vocabulary(1024, architecture), "made-up.gguf")
     assert text.require_template().release == RELEASES[release][1]

@@ -56,5 +56,6 @@ class NgramSpec:
                 classes=("Conv1d",),
                 is_exact=True,
                 is_flat=True,
+                has_ones=True,
             ),
         )

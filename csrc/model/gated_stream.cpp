@@ -13,7 +13,7 @@ namespace ballast {
 namespace {
 
 // Columns of a row that a task computes.
-constexpr int64_t kTaskCols = 640;
+constexpr int64_t kGateCols = 640;
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void GatedStream::copy_row(int64_t token) {
 // per_part(token, columns of a row), each in a task of its own.
 template <class PerPart>
 void GatedStream::for_parts(int64_t num_tokens, const PerPart& per_part) {
-  const Chunks parts(hidden_, kTaskCols);
+  const Chunks parts(hidden_, kGateCols);
   pool_.parallel_for(num_tokens * parts.count(),
                      [&](int64_t task) { per_part(task / parts.count(), parts[task % parts.count()]); });
 }
@@ -53,7 +53,7 @@ void GatedStream::for_parts(int64_t num_tokens, const PerPart& per_part) {
 void GatedStream::add(const std::vector<const float*>& added) {
   if (added.empty()) return;
   for_parts(num_tokens_, [&](int64_t token, IndexRange cols) {
-    float sums[kTaskCols];
+    float sums[kGateCols];
     std::copy(added[0] + token * hidden_ + cols.begin, added[0] + token * hidden_ + cols.end, sums);
     for (size_t output = 1; output < added.size(); ++output) {
       const float* from = added[output] + token * hidden_ + cols.begin;

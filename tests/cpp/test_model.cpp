@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "check.h"
 #include "cpu/dispatch.h"
 #include "model/transformer.h"

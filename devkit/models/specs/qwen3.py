@@ -190,6 +190,18 @@ def _ngram(tables: TinyNgram, row_width: int, vocab_size: int, end_id: int) -> N
     )
 
 
+def with_small_table(spec: ModelSpec) -> ModelSpec:
+    """`spec` with fewer rows in its table of groups of tokens, if it has one, for any vocabulary."""
+    layers = []
+    for layer in spec.layers:
+        ngram = layer.ngram
+        if ngram is not None:
+            tables = TinyNgram(heads_per_length=len(ngram.head_sizes) // 2, least_rows=50)
+            ngram = _ngram(tables, ngram.row_width, spec.vocab_size, end_id=0)
+        layers.append(replace(layer, ngram=ngram))
+    return replace(spec, layers=tuple(layers))
+
+
 FLASH_NEXT_SPEC = _flash_next(
     changed(QWEN35_SPEC, name="small-qwen3.8-flash-next", architecture=ARCHITECTURES["qwen4exp"]),
     replace(_NET, heads_alternate=True, splits_gates=True, gate="sigmoid"),

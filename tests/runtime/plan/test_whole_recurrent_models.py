@@ -18,8 +18,7 @@ from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_state_slots
 from ballast.model.layers.feed_forward import EXPERTS
-from ballast.model.layers.layer import LayerSpec
-from ballast.model.layers.ngram import TABLE, NgramSpec
+from ballast.model.layers.ngram import TABLE
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
@@ -44,6 +43,7 @@ from devkit.models.specs.qwen3 import (
     QWEN35_35B_SPEC,
     QWEN35_122B_SPEC,
     QWEN35_397B_SPEC,
+    with_small_table,
 )
 
 NUMBERS = Numbers(
@@ -138,19 +138,14 @@ def kind_of(spec: ModelSpec, types: Mapping[str, GgmlType], layer: int) -> tuple
 def file_of_layers(file: Path, spec: ModelSpec, types: Mapping[str, GgmlType], layers: Sequence[int]) -> GgufModel:
     """These layers in a file of their own, with fewer experts and a smaller vocabulary."""
     small = changed(spec, num_experts=NUM_EXPERTS, num_experts_used=1, vocab_size=VOCAB_SIZE)
-    of_layers = [small.layers[layer] for layer in layers]
-    ngrams = [layer.ngram and replace(layer.ngram, end_id=0) for layer in of_layers]
-    cut = replace(small, layers=tuple(map(replace_ngram, of_layers, ngrams)))
+    small = with_small_table(small)
+    cut = replace(small, layers=tuple(small.layers[layer] for layer in layers))
     cut_types = {name: kind for name, kind in types.items() if block_of(name) is None}
     for number, layer in enumerate(layers):
         begin = f"blk.{layer}."
         of_layer = {name: kind for name, kind in types.items() if name.startswith(begin)}
         cut_types |= {f"blk.{number}.{name.removeprefix(begin)}": kind for name, kind in of_layer.items()}
     return open_gguf(write_hollow_model(file, cut, cut_types))
-
-
-def replace_ngram(layer: LayerSpec, ngram: NgramSpec | None) -> LayerSpec:
-    return replace(layer, ngram=ngram)
 
 
 def examples_of(spec: ModelSpec, types: Mapping[str, GgmlType]) -> dict[tuple[object, ...], int]:

@@ -56,6 +56,5 @@ class NgramSpec:
                 classes=("Conv1d",),
                 is_exact=True,
                 is_flat=True,
-                has_ones=True,
             ),
         )

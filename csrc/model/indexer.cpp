@@ -76,7 +76,7 @@ void Indexer::choose(const AttentionCall& call, const float* normed, const float
                 keys + call.step.slots[token] * shape.key_width);
   });
   if (pooled_) {
-    pooled_->write(call, normed, s.index_key.data(), cache);
+    pooled_->write(call, normed, s.index_key.data(), keys, cache.states[0]);
     choose_pools(call, shape, keys);
     return;
   }

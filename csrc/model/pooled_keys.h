@@ -1,8 +1,10 @@
-// An indexer's keys where neighbouring tokens share one (GLM-5.3-Flash): the cache keeps a key per pool, and
-// the state of a sequence what its last, incomplete pool consists of.
+// An indexer's keys where neighbouring tokens share one (GLM-5.3-Flash, Qwen3.8-Flash-Next): the cache keeps
+// a key per pool, and the state of a sequence what its last, incomplete pool consists of.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "model/attention.h"
@@ -11,28 +13,35 @@
 namespace ballast {
 
 // Pools are counted from the first position. A pool's key is the mean of its tokens' keys, each entry
-// weighted by the softmax of the tokens' gates for it. The pool's rows in the plane, one of key_width / pool
-// floats a token, lie side by side and hold this key.
+// weighted by the softmax of the tokens' gates for it unless the shape says otherwise. The pool's rows in the
+// plane, one of key_width / pool floats a token, lie side by side and hold this key.
 class PooledKeys {
  public:
   PooledKeys(const IndexerShape& shape, int64_t hidden, LayerTensors& tensors);
 
   // Floats of a sequence's state: keys and gates of all tokens of a pool but the last.
-  static int64_t state_floats(const IndexerShape& shape) { return (shape.pool - 1) * 2 * shape.key_width; }
+  static int64_t state_floats(const IndexerShape& shape) { return (shape.pool - 1) * token_floats(shape); }
 
-  // Writes the keys of the pools that the step completes, and the states; keys [T, key_width].
-  void write(const AttentionCall& call, const float* normed, const float* keys,
-             const LayerCache& cache) const;
+  // Writes the keys of the pools that the step completes into the plane, each after finish(first position,
+  // key), and the states; keys [T, key_width].
+  using Finish = std::function<void(int64_t, float*)>;
+  void write(const AttentionCall& call, const float* normed, const float* keys, float* plane, float* states,
+             const Finish& finish = {}) const;
 
  private:
   struct Step;
 
-  void write_pool(const Step& step, int64_t row, int64_t last, float* key) const;
+  // Of a token in a state.
+  static int64_t token_floats(const IndexerShape& shape) {
+    return shape.averages ? shape.key_width : 2 * shape.key_width;
+  }
+  void write_mean(const Step& step, int64_t row, int64_t last, float* key) const;
+  void write_weighted(const Step& step, int64_t row, int64_t last, float* key) const;
   void leave_states(const Step& step, int64_t row) const;
 
   const IndexerShape shape_;
-  const Matrix gate_;                // [key_width, D]
-  const std::vector<float> offset_;  // [pool, key_width], is added to the gates
+  std::optional<Matrix> gate_;  // [key_width, D]
+  std::vector<float> offset_;   // [pool, key_width], is added to the gates
 };
 
 // Writes the positions that each token attends to into the memory: those of the top_k / pool pools of the

@@ -49,8 +49,8 @@ def changed(
     if indexed_layers is not None:
         mixers = [_indexed(each, layer in indexed_layers) for layer, each in enumerate(mixers)]
     feed_forwards: list[FeedForward] = [dense] * num_dense + [experts] * (count - num_dense)
-    streams = [layer.stream for layer in layers]
-    return replace(spec, layers=tuple(map(LayerSpec, mixers, feed_forwards, streams)), **of_model)
+    streams, ngrams = [layer.stream for layer in layers], [layer.ngram for layer in layers]
+    return replace(spec, layers=tuple(map(LayerSpec, mixers, feed_forwards, streams, ngrams)), **of_model)
 
 
 def _mixer(mixer: Mixer, of_rope: Mapping[str, Any], changes: Mapping[str, Any]) -> Mixer:

@@ -460,9 +460,9 @@ def _add_tiny_model(commands: _Commands) -> None:
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="where model.gguf and config/ are written")
     archs = (
-        *("ballast", "v2lite", "v2", "v3", "v32", "k2", "k25", "kimilinear", "qwen3", "qwen3next", "qwen35", "glm45"),
-        *("glm45air", "glm47flash", "glm5", "glm53flash", "minimaxm2", "hy3", "dots1", "gptoss", "step35", "mimov2"),
-        *("laguna", "lagunam1", "mistral4", "mistrallarge3"),
+        *("ballast", "v2lite", "v2", "v3", "v32", "k2", "k25", "kimilinear", "qwen3", "qwen3next", "qwen35"),
+        *("qwen38flashnext", "glm45", "glm45air", "glm47flash", "glm5", "glm53flash", "minimaxm2", "hy3", "dots1"),
+        *("gptoss", "step35", "mimov2", "laguna", "lagunam1", "mistral4", "mistrallarge3"),
     )
     parser.add_argument("--arch", choices=archs, default="ballast", help="default: %(default)s")
     parser.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "check.h"
 #include "cpu/dispatch.h"
 #include "model/transformer.h"
@@ -31,12 +32,20 @@ const IndexerShape kIndexer{5, 8, 3, true};
 const IndexerShape kPooledIndexer{5, 8, 4, true, 2};
 constexpr StreamShape kStream{3, 4, 1e-6f};
 
-// The last one has hyper-connections as well.
-enum class Kind { kOfLatent, kOfGroups, kSparse, kPooled };
+const IndexerShape kBlockIndexer{5, 8, 4, true, 2, true};
+constexpr StreamShape kGatedStream{3, 0, 0.0f, 5};
+// Groups of two and three tokens, with two heads each.
+const NgramShape kNgram{{3, 1000003, 77777777777}, {0, 7, 12, 23}, {7, 5, 11, 6}, 5, 3};
+constexpr int64_t kTableRows = 30, kTableWidth = 4;
+
+// The last but one has hyper-connections as well; the last one has gated rows, chosen blocks and an embedding
+// of groups of tokens.
+enum class Kind { kOfLatent, kOfGroups, kSparse, kPooled, kGated };
 
 ModelShape shape_of(Kind kind) {
   ModelShape shape = kShape;
   if (kind == Kind::kPooled) shape.stream = kStream;
+  if (kind == Kind::kGated) shape.stream = kGatedStream;
   return shape;
 }
 
@@ -51,11 +60,12 @@ class SmallModel {
                      {layer(true), layer(false)},
                      floats(kShape.hidden),
                      matrix(kVocabulary, kShape.hidden)};
+    if (kind == Kind::kGated) input.stream = gates("output", false);
     KvCache cache{{}, kPositions, kPositions, 1};
     const ModelShape shape = shape_of(kind);
     for (const LayerWeights& each : ModelWeights(input, shape).layers) {
       cache.layers.emplace_back();
-      for (const int64_t num_floats : each.attention->state_floats()) {
+      for (const int64_t num_floats : each.state_floats()) {
         cache.num_state_slots = 2;  // the null slot is not used
         planes_.emplace_back(static_cast<size_t>(2 * num_floats), NAN);
         cache.layers.back().states.push_back(planes_.back().data());
@@ -95,11 +105,15 @@ class SmallModel {
     const int32_t state_in = begin == 0 ? kNullState : 1, state_out = 1;
     const int32_t save_indptr[] = {0, 0};
     StateRows states{1, query_indptr.data()};
-    if (kind_ == Kind::kPooled) {
+    if (kind_ == Kind::kPooled || kind_ == Kind::kGated) {
       states = {1, query_indptr.data(), &state_in, &state_out, save_indptr, nullptr, nullptr};
     }
-    const Step step{ids.data(), slots.data(), batch,          slots.data(),
-                    batch,      states,       sampled.data(), end - begin};
+    std::vector<int32_t> earlier;
+    for (int64_t at = begin - kEarlierTokens; at < begin; ++at) {
+      earlier.push_back(at < 0 ? kNoToken : static_cast<int32_t>(at * 5 % kVocabulary));
+    }
+    const Step step{ids.data(), slots.data(),   batch,       slots.data(),  batch,
+                    states,     sampled.data(), end - begin, earlier.data()};
     std::vector<float> logits(static_cast<size_t>((end - begin) * kVocabulary), NAN);
     model_->forward(step, logits.data(), [this] { ++layers_done; });
     return logits;
@@ -123,8 +137,11 @@ class SmallModel {
   }
 
   LayerInput layer(bool dense) {
-    TensorsByRole tensors{
-        {"attention_norm", floats(kShape.hidden)}, {"ffn_norm", floats(kShape.hidden)}, {"mlp", experts(1)}};
+    TensorsByRole tensors{{"mlp", experts(1)}};
+    if (kind_ != Kind::kGated) {
+      tensors.emplace("attention_norm", floats(kShape.hidden));
+      tensors.emplace("ffn_norm", floats(kShape.hidden));
+    }
     GroupedShape grouped_shape = kGrouped;
     if (dense) {
       grouped_shape.window = 3;
@@ -137,6 +154,11 @@ class SmallModel {
     if (kind_ == Kind::kOfGroups) {
       tensors.merge(grouped(dense, grouped_shape.num_kv_heads));
       if (!dense) tensors.emplace("router_logit_bias", floats(kShape.routing.num_experts));
+    } else if (kind_ == Kind::kGated) {
+      GroupedShape shape = kGrouped;
+      shape.index = kBlockIndexer;
+      mixer = shape;
+      tensors.merge(gated(dense));
     } else {
       LatentShape latent_shape = kLatent;
       if (kind_ == Kind::kSparse) latent_shape.index = kIndexer;
@@ -151,7 +173,9 @@ class SmallModel {
       tensors.emplace("router_bias", floats(num_experts));
       tensors.emplace("experts", experts(5));
     }
-    return {mixer, tensors};
+    LayerInput input{mixer, tensors};
+    if (kind_ == Kind::kGated && dense) input.ngram = kNgram;
+    return input;
   }
 
   // With sparse attention, the first layer chooses positions, and the second one reuses its choice.
@@ -195,6 +219,40 @@ class SmallModel {
       tensors.emplace(block + "_stream_base", floats(num_weights));
       tensors.emplace(block + "_stream_scales", floats(3));
     }
+    return tensors;
+  }
+
+  TensorsByRole gates(const std::string& block, bool injects) {
+    const int64_t rows = kGatedStream.num_rows, rank = kGatedStream.rank, width = rows * kShape.hidden;
+    TensorsByRole tensors{{block + "_stream_norm", floats(width)},
+                          {block + "_stream_down", matrix(rank, width)},
+                          {block + "_stream_up", matrix(width, rank)}};
+    if (injects) tensors.emplace(block + "_stream_inject", matrix(rows, width));
+    return tensors;
+  }
+
+  TensorsByRole gated(bool has_ngram) {
+    const int64_t heads = kGrouped.num_heads, width = kGrouped.head_dim, kv_heads = kGrouped.num_kv_heads;
+    const int64_t index_width = kBlockIndexer.key_width, rows = kGatedStream.num_rows * kShape.hidden;
+    TensorsByRole tensors{{"query", matrix(heads * width, kShape.hidden)},
+                          {"key", matrix(kv_heads * width, kShape.hidden)},
+                          {"value", matrix(kv_heads * kGrouped.v_dim, kShape.hidden)},
+                          {"output", matrix(kShape.hidden, heads * kGrouped.v_dim)},
+                          {"index_query", matrix(kBlockIndexer.num_heads * index_width, kShape.hidden)},
+                          {"index_key", matrix(index_width, kShape.hidden)},
+                          {"index_query_norm", floats(index_width)},
+                          {"index_key_norm", floats(index_width)}};
+    tensors.merge(gates("attention", true));
+    tensors.merge(gates("ffn", true));
+    if (!has_ngram) return tensors;
+    const int64_t embedded = kNgram.num_heads() * kTableWidth;
+    tensors.merge(TensorsByRole{{"ngram_table", matrix(kTableRows, kTableWidth)},
+                                {"ngram_key", matrix(rows, embedded)},
+                                {"ngram_value", matrix(kShape.hidden, embedded)},
+                                {"ngram_key_norm", floats(rows)},
+                                {"ngram_query_norm", floats(rows)},
+                                {"ngram_conv_norm", floats(rows)},
+                                {"ngram_conv", floats(rows * kNgram.conv_taps)}});
     return tensors;
   }
 
@@ -272,7 +330,7 @@ bool begins_with(const std::string& text, const std::string& beginning) {
 }  // namespace
 
 TEST(logits_do_not_depend_on_steps_or_threads) {
-  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled}) {
+  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled, Kind::kGated}) {
     for (const std::string& isa : usable_isas()) {
       const Kernels* kernels = find_isa(isa);
       const std::vector<float> whole = SmallModel(kernels, 1, kind).run(0, kNumTokens);
@@ -370,6 +428,29 @@ TEST(a_mismatched_indexer_is_rejected_by_name) {
                      "layers[1] chooses 3 positions by 0 heads; expected at least 1 of each"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].tensors.erase("query_down"); }),
                      "layers[0] has an indexer, but no query_down"));
+}
+
+TEST(gates_blocks_and_groups_of_tokens_that_do_not_fit_are_rejected_by_name) {
+  const auto refused = [](void (*break_input)(ModelInput&, SmallModel&)) {
+    return refusal(break_input, Kind::kGated);
+  };
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.stream.erase("output_stream_up"); }),
+                     "output has no output_stream_up; expected a matrix"));
+  EXPECT(
+      begins_with(refused([](ModelInput& w, SmallModel&) { vector_of(w, 1, "ffn_stream_norm").pop_back(); }),
+                  "layers[1].ffn_stream_norm has 95 entries; expected 96"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) {
+                       std::get<GroupedShape>(w.layers[1].mixer).index->averages = false;
+                     }),
+                     "layers[1] chooses 4 positions in pools of 2 by 5 heads; expected mean keys"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->head_sizes[3] = 8; }),
+                     "layers[0].ngram_table has 30 rows; head 3 expects 8 from row 23"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->head_offsets[0] = -1; }),
+                     "layers[0].ngram_table has 30 rows; head 0 expects 7 from row -1"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->multipliers.resize(5); }),
+                     "layers[0] embeds groups of 5 tokens; expected 2 to 4"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->head_sizes.pop_back(); }),
+                     "layers[0] has 3 sizes and 4 offsets of heads"));
 }
 
 TEST(pools_and_hyper_connections_that_do_not_fit_are_rejected_by_name) {

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from ballast.families.architecture import Architecture
 from ballast.model.layers.feed_forward import RoutingSpec
-from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import AttentionMixer, LayerSpec, Mixer, RecurrentMixer
+from ballast.model.layers.ngram import NgramSpec
 from ballast.model.layers.plane import Plane, State
 from ballast.model.layers.positions import RopeSpec
-from ballast.model.layers.stream import StreamSpec
+from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,14 @@ class ModelSpec:
             )
 
     @property
-    def stream(self) -> StreamSpec | None:
+    def stream(self) -> StreamSpec | GatedStreamSpec | None:
         """The hyper-connections, which all layers have or none."""
         return self.layers[0].stream
+
+    @property
+    def ngram(self) -> NgramSpec | None:
+        """The embedding of groups of tokens, which one layer has at most."""
+        return next((layer.ngram for layer in self.layers if layer.ngram is not None), None)
 
     @property
     def num_layers(self) -> int:
@@ -113,8 +118,7 @@ class ModelSpec:
     @property
     def states(self) -> tuple[tuple[State, ...], ...]:
         """By layer, what it keeps of a sequence."""
-        mixers = (layer.mixer for layer in self.layers)
-        return tuple(() if isinstance(mixer, GroupedSpec) else mixer.states for mixer in mixers)
+        return tuple(layer.states(self.hidden) for layer in self.layers)
 
     @property
     def state_numbers(self) -> int:

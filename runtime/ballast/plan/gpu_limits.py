@@ -9,6 +9,7 @@ from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import AttentionMixer, RecurrentMixer
 from ballast.model.layers.short_rows import MIN_SHORT_RANK, SHORT_ALIGNMENT
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.spec import ModelSpec
 
 
@@ -37,6 +38,8 @@ def _why_not_fp8(mixer: AttentionMixer) -> str | None:
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
+    if isinstance(spec.stream, GatedStreamSpec):
+        return "its residual stream has gated rows, which no GPU supports yet; the CPU serves it"
     if spec.stream is not None and spec.stream.num_rows & (spec.stream.num_rows - 1):
         return (
             f"its residual stream has {spec.stream.num_rows} rows, and kernels on a GPU support powers of two; "

@@ -15,13 +15,14 @@ from ballast.host.sizes import human
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.delta_net import DeltaNetSpec
-from ballast.model.layers.grouped import GATE, GroupedSpec
+from ballast.model.layers.grouped import GATE, BlockIndexSpec, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
-from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.latent import IndexSpec
 from ballast.model.layers.layer import Mixer, RecurrentMixer
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import expected_tensors
+from ballast.model.tensors import NGRAM_TABLE, expected_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
 from ballast.plan.kv_cache import CachePlan
 from ballast.plan.kv_tiers import host_rows
@@ -48,6 +49,7 @@ def make_plan(
     """The memory that `gguf`, a checked model, needs under `numbers` on a machine with `memory`. `folder` keeps packed
     weights. Pure."""
     loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
+    table_bytes = loaded.pop(NGRAM_TABLE, 0)
     weights = tuple(weight_rows(gguf, spec, _on_cpu, {name: (name, size) for name, size in loaded.items()}))
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
     num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
@@ -58,6 +60,7 @@ def make_plan(
         *host_weight_rows(
             sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache", kept, folder
         ),
+        *_table_rows(table_bytes),
         MemoryRow(
             "KV cache",
             kv_bytes,
@@ -96,6 +99,13 @@ def _on_cpu(_module: str) -> str:
     return "cpu"
 
 
+def _table_rows(num_bytes: int) -> tuple[MemoryRow, ...]:
+    """The table of groups of tokens, which needs no memory; none for a model without."""
+    if num_bytes == 0:
+        return ()
+    return (MemoryRow("n-gram table", 0, f"{human(num_bytes)} of the file, read by rows through page cache"),)
+
+
 def _state_rows(spec: ModelSpec, cache: CachePlan, num_blocks: int) -> tuple[MemoryRow, ...]:
     """The slots of recurrent state; none for a model without."""
     num_slots = cache.num_state_slots(num_blocks)
@@ -128,17 +138,23 @@ def _attention_of(mixer: Mixer) -> _Attention:
         values = heads * mixer.v_dim
         gates = mixer.num_gates if GATE in mixer.options else 0
         gates += mixer.query_rows + values if mixer.gates_queries else 0
-        floats = heads * mixer.head_dim + mixer.kv_width + values + gates
+        floats = heads * mixer.head_dim + mixer.kv_width + values + gates + _index_floats(mixer.index)
         return _Attention(floats, mixer.num_kv_heads, mixer.v_dim, values)
     a_head = 2 * mixer.nope_dim + mixer.rope.dim + 2 * mixer.kv_lora_rank + mixer.v_dim
     floats = (mixer.q_lora_rank or 0) + mixer.latent_dim + heads * a_head
-    if mixer.index is not None:
-        index = mixer.index
-        floats += index.num_heads * (index.key_dim + 1) + index.key_dim + index.most_chosen + 1
-        if index.pool > 1:  # gates, and the pools that are chosen and that are visible
-            floats += index.key_dim + index.top_k // index.pool + 1
+    floats += _index_floats(mixer.index)
     widest = heads * max(mixer.kv_lora_rank, mixer.nope_dim, mixer.v_dim)
     return _Attention(floats, 1, mixer.kv_lora_rank, widest)
+
+
+def _index_floats(index: IndexSpec | BlockIndexSpec | None) -> int:
+    """Floats per token of an indexer."""
+    if index is None:
+        return 0
+    floats = index.num_heads * (index.key_dim + 1) + index.key_dim + index.most_chosen + 1
+    if index.pool > 1:  # gates, and the pools that are chosen and that are visible
+        floats += index.key_dim + index.top_k // index.pool + 1
+    return floats
 
 
 def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
@@ -158,14 +174,21 @@ def _stream_floats(spec: ModelSpec) -> int:
     if spec.stream is None:
         return spec.hidden
     width = spec.stream.num_rows * spec.hidden
+    if isinstance(spec.stream, GatedStreamSpec):  # rows, normed rows, and gates
+        return 3 * width + spec.stream.rank + spec.stream.num_rows
     return width + spec.stream.num_weights * (1 + -(-width // _STREAM_COLUMNS))
 
 
 def _attention_floats(spec: ModelSpec) -> int:
-    """Floats per token between the operations of attention. Recurrent layers have buffers of their own."""
+    """Floats per token between the operations of attention, and of the embedding of groups of tokens, which shares
+    their buffers. Recurrent layers have buffers of their own."""
+    ngram = 0 if spec.ngram is None or spec.stream is None else 3 * spec.stream.num_rows * spec.hidden
     recurrent = {isinstance(mixer, RecurrentMixer) for mixer in spec.mixers}
     return sum(
-        max(_attention_of(mixer).token_floats for mixer in spec.mixers if isinstance(mixer, RecurrentMixer) == kind)
+        max(
+            ngram if kind else 0,
+            *(_attention_of(mixer).token_floats for mixer in spec.mixers if isinstance(mixer, RecurrentMixer) == kind),
+        )
         for kind in recurrent
     )
 
@@ -176,7 +199,7 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
         rows = mixer.key_dim if isinstance(mixer, DeltaNetSpec) else mixer.head_dim
         return sum(numbers.threads_per_node) * rows * _DELTA_COLUMNS * FLOAT_BYTES
     attention = _attention_of(mixer)
-    index = mixer.index if isinstance(mixer, LatentSpec) else None
+    index = mixer.index
     num_threads = sum(numbers.threads_per_node)
     states = kernels.attention_states_nbytes(
         num_heads=mixer.num_heads,
@@ -199,7 +222,8 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
 
 def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
     """Scratch for the widest input, and for experts computed together: routed and shared ones, or a dense layer's."""
-    widest = max(spec.hidden, *(_attention_of(mixer).widest_input for mixer in spec.mixers))
+    rows = 1 if spec.stream is None else spec.stream.num_rows
+    widest = max(spec.hidden * rows, *(_attention_of(mixer).widest_input for mixer in spec.mixers))
     routed = max(spec.widest_dense, spec.routing.num_experts_used * spec.widest_expert)
     experts = hidden_bytes(routed + spec.widest_shared)
     return input_bytes(widest) + experts + sums_bytes(spec.hidden, num_calls=2, num_nodes=num_nodes)

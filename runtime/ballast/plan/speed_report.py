@@ -11,7 +11,7 @@ from ballast._core import kernels
 from ballast.host.bandwidth import gpu_bytes_per_s, memory_bytes_per_s
 from ballast.host.machine import Memory
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, expected_tensors
+from ballast.model.tensors import EMBEDDING, NGRAM_TABLE, expected_tensors
 from ballast.plan.described import Described
 from ballast.plan.memory import FLOAT_BYTES, MemoryPlan
 from ballast.plan.speed import Expected, Rates, Work, decode, prefill
@@ -65,7 +65,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
     """The work of a forward pass under a plan."""
     num_bytes, num_weights = {True: 0, False: 0}, {True: 0, False: 0}
     for name, tensor in expected_tensors(spec).items():
-        if name != EMBEDDING or spec.tied_output:
+        if name != NGRAM_TABLE and (name != EMBEDDING or spec.tied_output):
             routed = tensor.group == "routed experts"
             num_bytes[routed] += gguf.tensors[name].num_bytes
             num_weights[routed] += math.prod(tensor.shape)
@@ -91,7 +91,7 @@ def usual_activation_bytes(gguf: GgufModel, spec: ModelSpec) -> int:
     of_type = {each.ggml_type: each.activation_bytes or 2 for each in kernels.formats()}
     num_weights: Counter[int] = Counter()
     for name, tensor in expected_tensors(spec).items():
-        num_weights[of_type[gguf.tensors[name].ggml_type]] += math.prod(tensor.shape)
+        num_weights[of_type[gguf.tensors[name].ggml_type]] += 0 if name == NGRAM_TABLE else math.prod(tensor.shape)
     return num_weights.most_common(1)[0][0]
 
 

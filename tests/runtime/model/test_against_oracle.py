@@ -29,10 +29,11 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
-from ballast.model.layers.stream import StreamSpec
+from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.tiny.presets import PRESETS, QWEN3_NEXT, V3
+from ballast.tiny.shape import TinyDeltaNet, TinyIndex, TinyNgram
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
@@ -68,7 +69,8 @@ WINDOWED = [  # prompts are five times as long as the window
 ]
 RECURRENT = [
     (arch, quant)
-    for arch in ("qwen3next", "qwen35", "kimilinear", "glm53flash")  # the last one has pools of 4 positions as well
+    # the last two have pools of 4 positions as well
+    for arch in ("qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext")
     for quant in ("f32", "q4_k", "q8_0")
 ]
 CHUNKS = [1, 7, 64, 256]
@@ -161,8 +163,8 @@ def make_prompt() -> tuple[int, ...]:
     return tuple(np.random.default_rng(7).integers(0, 300, PROMPT_TOKENS).tolist())
 
 
-def compare(subject: Subject, chunk_size: int, isa: str) -> None:
-    prompt = make_prompt()
+def compare(subject: Subject, chunk_size: int, isa: str, prompt: tuple[int, ...] | None = None) -> None:
+    prompt = prompt or make_prompt()
     core, runner = make_core(subject.gguf, chunk_size, isa)
     request = Request("oracle", prompt, SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0))
     texts = []
@@ -286,6 +288,44 @@ def test_logits_agree_with_other_pools_streams_and_decays(
     )
     model = write_tiny_model(tmp_path_factory.mktemp("wide"), arch="glm53flash", quant="f32", overrides=shape)
     compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), chunk_size, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("chunk_size", [1, 7])
+def test_logits_agree_where_texts_end_within_a_prompt(subjects: Callable[..., Subject], chunk_size: int, isa: str):
+    """Groups of tokens never reach across the end of a text."""
+    prompt = list(make_prompt())
+    [end] = {
+        layer.ngram.end_id
+        for layer in read_spec(subjects("qwen38flashnext", "split", "f32").gguf).layers
+        if layer.ngram
+    }
+    for position in (0, 5, 6, 13, 15, 40, 42, 64, PROMPT_TOKENS - 1):
+        prompt[position] = end
+    compare(subjects("qwen38flashnext", "split", "f32"), chunk_size, isa, tuple(prompt))
+
+
+OTHER_FLASH_NEXT = {
+    "merged tensors, other groups": {
+        "delta_net": TinyDeltaNet(is_merged=True),
+        "stream": GatedStreamSpec(num_rows=3, rank=64, is_merged=True),
+        "ngram": TinyNgram(layer=0, most_tokens=2, heads_per_length=8, conv_taps=3),
+    },
+    "groups of four tokens, pools of 16": {
+        "hidden": 768,
+        "index": TinyIndex(pool=16),
+        "ngram": TinyNgram(layer=4, most_tokens=4, heads_per_length=4),
+    },
+    "no groups": {"ngram": None},
+}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", OTHER_FLASH_NEXT)
+def test_logits_agree_with_other_tables_and_layouts(tmp_path_factory: pytest.TempPathFactory, case: str, isa: str):
+    shape = replace(PRESETS["qwen38flashnext"], **OTHER_FLASH_NEXT[case])
+    model = write_tiny_model(tmp_path_factory.mktemp("other"), arch="qwen38flashnext", quant="f32", overrides=shape)
+    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 7, isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -24,7 +24,7 @@ from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC
 from devkit.models.specs.mistral import MISTRAL_LARGE3_SPEC, MISTRAL_SMALL4_SPEC
-from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_NEXT_80B_SPEC
+from devkit.models.specs.qwen3 import FLASH_NEXT_125B_SPEC, QWEN3_30B_SPEC, QWEN3_NEXT_80B_SPEC
 from devkit.models.specs.step import STEP35_FLASH_SPEC
 
 GIB = 1 << 30
@@ -107,6 +107,11 @@ def test_a_gpu_mixes_rows_whose_number_is_a_power_of_two() -> None:
     refusal = why_not_on_gpu(replace(GLM53_FLASH_SPEC, layers=layers))
     assert refusal is not None
     assert refusal.startswith("its residual stream has 3 rows, and kernels on a GPU support powers of two")
+
+
+def test_a_gpu_refuses_gated_rows() -> None:
+    refusal = why_not_on_gpu(FLASH_NEXT_125B_SPEC)
+    assert refusal == "its residual stream has gated rows, which no GPU supports yet; the CPU serves it"
 
 
 def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention() -> None:

@@ -100,6 +100,7 @@ def use(plan: MemoryPlan, name: str) -> int:
         ("qwen35", "split", "q8_0"),
         ("kimilinear", "split", "q4_k_m"),
         ("glm53flash", "split", "q4_k_m"),
+        ("qwen38flashnext", "split", "q4_k_m"),
     ],
 )
 def test_the_plan_matches_the_memory_of_the_loaded_model(

@@ -79,7 +79,10 @@ def read_delta_net(keys: Keys, is_recurrent: Sequence[bool]) -> DeltaNetSpec:
         v_dim=width,
         conv_taps=taps,
         heads_alternate=keys.architecture.delta_net == "alternating",
+        gate=keys.architecture.delta_gate,
         splits_gates=keys.has_tensor(f"{first}.ssm_beta.weight"),
+        merges_gates=keys.has_tensor(f"{first}.ssm_beta_alpha.weight"),
+        merges_products=keys.has_tensor(f"{first}.attn_qkv_gate.weight"),
         is_grouped=keys.has_tensor(f"{first}.ssm_in.weight"),
     )
     _check_state(keys, mixer, sum(is_recurrent), f"{keys.full('ssm.state_size')}={width}")

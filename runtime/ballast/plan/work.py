@@ -11,6 +11,7 @@ from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import AttentionMixer, RecurrentMixer
+from ballast.model.layers.stream import mixed_stream
 from ballast.model.spec import ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
@@ -45,7 +46,8 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
 def _stream_floats(spec: ModelSpec) -> int:
     """Floats of a token's several rows of the residual stream, in addition to its embedding, and of the weights of two
     blocks with the products that give one's."""
-    return 0 if spec.stream is None else spec.stream.num_rows * spec.hidden + 3 * spec.stream.num_weights
+    stream = mixed_stream(spec.stream)
+    return 0 if stream is None else stream.num_rows * spec.hidden + 3 * stream.num_weights
 
 
 def _shared_choice_bytes(spec: ModelSpec, num_tokens: int) -> int:

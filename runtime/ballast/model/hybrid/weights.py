@@ -27,7 +27,7 @@ from ballast.model.layers.feed_forward import EXPERTS, MLP_GATE, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.layer import Mixer, RecurrentMixer
-from ballast.model.layers.stream import StreamSpec
+from ballast.model.layers.stream import StreamSpec, mixed_stream
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, layer_tensors
@@ -155,7 +155,7 @@ class _Loader:
         return LayerWeights(
             attention=_mixer_weights(tensors, mixer),
             ffn_norm=tensors.vector("ffn_norm"),
-            connections=_connections(tensors, spec.stream),
+            connections=_connections(tensors, mixed_stream(spec.stream)),
             mlp=MlpWeights(
                 tensors.linears("gate", "up"), tensors.linear("down"), unit, tensors.optional_vector(MLP_GATE)
             )

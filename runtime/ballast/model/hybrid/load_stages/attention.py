@@ -32,6 +32,7 @@ from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import AttentionMixer, Mixer, RecurrentMixer
 from ballast.model.layers.positions import RopeSpec
+from ballast.model.layers.stream import mixed_stream
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale, unrotated
 from ballast.model.spec import ModelSpec
 
@@ -114,10 +115,11 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
 
 
 def _residual(spec: ModelSpec, device: DeviceState) -> Residual:
-    if spec.stream is None:
+    stream = mixed_stream(spec.stream)
+    if stream is None:
         return PlainResidual(device.pointwise)
-    mixer = device.backend.stream_mixer(spec.stream, spec.rms_eps)
-    return MixedResidual(spec.stream, mixer, device.pointwise)
+    mixer = device.backend.stream_mixer(stream, spec.rms_eps)
+    return MixedResidual(stream, mixer, device.pointwise)
 
 
 def _pointwise_by_mixer(state: LoadState, backend: Backend) -> list[Pointwise]:

@@ -102,6 +102,18 @@ def test_a_set_number_of_experts_is_that_of_all_devices(r1: GgufModel) -> None:
         assert sum(map(len, own)) == pytest.approx(300 * len(own) / len(R1_SPEC.routed_layers), abs=1)
 
 
+def test_the_host_has_memory_for_devices_without_access_to_each_other(r1: GgufModel) -> None:
+    def work_buffers(numbers: Numbers) -> int:
+        plans = planned(r1, RANGES, [24 * GIB] * 3, numbers=numbers), planned(r1, [range(61)], [80 * GIB], None, numbers)
+        three, one = (next(row.num_bytes for row in plan.uses if row.name == "work buffers") for plan in plans)
+        return three - one
+
+    numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True)
+    sent = 4096 * (R1_SPEC.hidden + 2 * R1_SPEC.routing.num_experts_used) * 4
+    assert work_buffers(numbers) == 3 * sent
+    assert work_buffers(NUMBERS) == 0, "only long steps, which stream experts, send activations to all devices"
+
+
 def test_every_device_has_buffers_for_streamed_experts(r1: GgufModel) -> None:
     """Also one with dense layers only: it streams a share of the experts of every layer."""
     numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True)

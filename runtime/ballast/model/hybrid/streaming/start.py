@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ballast._core import kernels
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
+from ballast.model.hybrid.copies.exchange_sizes import exchange_bytes
 from ballast.model.hybrid.streaming.break_even import Timing, break_even
 from ballast.model.hybrid.streaming.calibration import MIN_TOKENS, Calibration
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, HostExpertPart, PinnedMemory, panels_of
@@ -63,7 +64,11 @@ def start_streaming(
     parts = [panels_of(layer) for layer in layers]
     with record.times.phase("measured"):
         speeds = _relative_speeds(devices, parts, pinned, record.measurements)
-    streamed = StreamedLayers(parts, devices, speeds)
+    try:
+        streamed = StreamedLayers(parts, devices, speeds, exchange_bytes=exchange_bytes(spec, max_tokens))
+    except MemoryError as error:
+        off.add("streamed_experts", f"devices cannot exchange activations through host memory: {error}")
+        return None
     taken = _Taken(record.measurements, max_tokens, [pinned.num_bytes, *speeds[1:]])
     calibration = Calibration(spec, layers, pool, streamed)
     few = min(MIN_TOKENS, max_tokens)

@@ -59,9 +59,11 @@ class StreamedLayers:
         layers: Sequence[Sequence[HostExpertPart]],
         devices: Sequence[StreamingDevice],
         speeds: Sequence[float] | None = None,
+        *,
+        exchange_bytes: int,
     ) -> None:
         """`devices`: in the order of their layers, which together are `layers`. `speeds`: of their links, relative to
-        each other; None: equal."""
+        each other; None: equal. `exchange_bytes`: see `exchange_sizes`, for the longest step."""
         all_chunks = chunks_for(layers, len(devices))
         sizes = [(chunk.layer, chunk.num_bytes) for chunk in all_chunks]
         numbers = device_of_each(sizes, speeds or [1.0] * len(devices))
@@ -75,7 +77,11 @@ class StreamedLayers:
         self._owners = [platform_of(each.device) for each in devices for _ in range(each.num_layers)]
         """The platform of each layer's owner."""
         self._bounds = [_bounds([chunk for chunk in all_chunks if chunk.layer == at]) for at in range(len(layers))]
-        self._senders = {each.device: DeviceSender(platform_of(each.device), each.small_copy) for each in devices}
+        names = [each.device for each in devices]
+        self._senders = {
+            each.device: DeviceSender(platform_of(each.device), each.small_copy, names, exchange_bytes)
+            for each in devices
+        }
         self._totals: list[tuple[torch.device, torch.Tensor]] = []
         """The sums of the last submitted layer, in the order of the devices, each with its device."""
         self.from_tokens = 1

@@ -134,7 +134,8 @@ def _parser() -> tuple[argparse.ArgumentParser, _Commands]:
     return parser, commands
 
 
-def _config(arguments: argparse.Namespace) -> Config:
+def _config(arguments: argparse.Namespace, *, for_another: bool = False) -> Config:
+    """The resolved configuration; see `resolve`. Raises ConfigError."""
     from ballast.config.resolve import resolve
     from ballast.host.machine import read_machine
 
@@ -143,7 +144,7 @@ def _config(arguments: argparse.Namespace) -> Config:
     in_file = options_in_file(Path(file)) if file else {}
     config = read_config(given, options_in_environment(os.environ), in_file)
     _warn_of_unknown_variables(config.log)
-    return resolve(config, read_machine().default_threads)
+    return resolve(config, read_machine().default_threads, for_another=for_another)
 
 
 def _warn_of_unknown_variables(settings: LogConfig) -> None:
@@ -325,7 +326,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     described = _described(arguments)
     if described != THIS_MACHINE and "vram_limit" in arguments and "device" not in arguments:
         arguments.device = "cuda"  # the GPU need not be in this machine
-    config = _config(arguments)
+    config = _config(arguments, for_another=described != THIS_MACHINE)
     if hub_name is None:
         return plan.run(config, as_json=arguments.json, described=described)
     from ballast.hub.pull import find, print_plan

@@ -13,6 +13,7 @@ import pytest
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast import cli
+from ballast.config import resolve
 from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.host import bandwidth, doctor
 from ballast.host.machine import Memory, read_machine
@@ -245,6 +246,23 @@ def test_a_described_machine_does_not_use_the_local_gpu(
     of_this = planned_on("--device", "cuda", *host)
     assert of_this["device"]["available_bytes"] == 4 * GIB, "what is not named is this machine's"
     assert of_this["speed"]["gpu_memory_bytes_per_s"] == 300e9
+
+
+def test_a_described_machine_has_as_many_gpus_as_limits_whatever_is_visible_here(
+    models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "num_visible_gpus", lambda: 2)
+    monkeypatch.setattr(command, "free_vram", lambda _: 4 * GIB)
+
+    def gpus(*words: str) -> dict[str, int]:
+        cli.main(["plan", str(models["v2"].path), "--json", "--memory_bandwidth", "46GB/s", "--device", "cuda", *words])
+        return {each["name"]: each["available_bytes"] for each in json.loads(capsys.readouterr().out)["device"]["devices"]}
+
+    three = {"cuda:0": 24 * GIB, "cuda:1": 16 * GIB, "cuda:2": 8 * GIB}
+    assert gpus("--vram_limit", "24GiB,16GiB,8GiB") == three
+    assert gpus("--vram_limit", "24GiB") == {"cuda:0": 24 * GIB}
+    assert gpus("--vram_limit", "24GiB", "--device_split", "1,1,1") == dict.fromkeys(three, 24 * GIB)
+    assert gpus() == {"cuda:0": 4 * GIB, "cuda:1": 4 * GIB}, "only the host's memory is described"
 
 
 def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:

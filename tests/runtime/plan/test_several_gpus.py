@@ -104,7 +104,10 @@ def test_a_set_number_of_experts_is_that_of_all_devices(r1: GgufModel) -> None:
 
 def test_the_host_has_memory_for_devices_without_access_to_each_other(r1: GgufModel) -> None:
     def work_buffers(numbers: Numbers) -> int:
-        plans = planned(r1, RANGES, [24 * GIB] * 3, numbers=numbers), planned(r1, [range(61)], [80 * GIB], None, numbers)
+        plans = (
+            planned(r1, RANGES, [24 * GIB] * 3, numbers=numbers),
+            planned(r1, [range(61)], [80 * GIB], None, numbers),
+        )
         three, one = (next(row.num_bytes for row in plan.uses if row.name == "work buffers") for plan in plans)
         return three - one
 

@@ -256,7 +256,9 @@ def test_a_described_machine_has_as_many_gpus_as_limits_whatever_is_visible_here
 
     def gpus(*words: str) -> dict[str, int]:
         cli.main(["plan", str(models["v2"].path), "--json", "--memory_bandwidth", "46GB/s", "--device", "cuda", *words])
-        return {each["name"]: each["available_bytes"] for each in json.loads(capsys.readouterr().out)["device"]["devices"]}
+        return {
+            each["name"]: each["available_bytes"] for each in json.loads(capsys.readouterr().out)["device"]["devices"]
+        }
 
     three = {"cuda:0": 24 * GIB, "cuda:1": 16 * GIB, "cuda:2": 8 * GIB}
     assert gpus("--vram_limit", "24GiB,16GiB,8GiB") == three

@@ -14,7 +14,8 @@ from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 
 class JointExperts:
     """`RoutedLayers` for steps of medium length. Experts 0…n - 1 of a layer are streamed, except those in the device's
-    memory; n depends on these and on the number of tokens. A step must not overlap another one that uses `streamed`, because both would share its buffers."""
+    memory; n depends on these and on the number of tokens. A step must not overlap another one that uses `streamed`,
+    because both would share its buffers."""
 
     def __init__(self, host: RoutedLayers, streamed: StreamedLayers, split: JointSplit) -> None:
         """`host` computes the experts that are not streamed; it has the same layers as `streamed`."""

@@ -75,10 +75,7 @@ def start_streaming(
     # Joint steps are shorter than fully streamed steps.
     tried = sorted({few, max_tokens, *(count for count in warmup_sizes if count >= min(from_tokens or few, few))})
     try:
-        with record.times.phase("kernels"):
-            reason = calibration.why_wrong(tried)
-        if reason is not None:
-            off.add("streamed_experts", reason)
+        if not _is_right(calibration, tried, off, record):
             return None
         timings: list[Timing] = []
         is_measured = from_tokens is None
@@ -94,9 +91,17 @@ def start_streaming(
         streamed.wait()  # all copies must end before their buffers are freed
     if is_measured and joint is not None:  # up to here both processors together are faster than the device alone
         from_tokens = min(max(from_tokens, joint.to_tokens + 1), max_tokens)
-    streamed.from_tokens = from_tokens
-    streamed.joint_split = joint
+    streamed.from_tokens, streamed.joint_split = from_tokens, joint
     return streamed
+
+
+def _is_right(calibration: Calibration, tried: Sequence[int], off: SwitchedOff, record: Start) -> bool:
+    """Whether streamed experts of steps of `tried` tokens are right; `off` gets the reason if not."""
+    with record.times.phase("kernels"):
+        reason = calibration.why_wrong(tried)
+    if reason is not None:
+        off.add("streamed_experts", reason)
+    return reason is None
 
 
 def _relative_speeds(

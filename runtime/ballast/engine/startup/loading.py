@@ -43,11 +43,14 @@ from ballast.model.tiers.host_tier import HostTier, piece_sizes
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
-from ballast.moe.kept_uses import keep_heat
+from ballast.moe.kept_uses import HeatKeeper
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_dir import open_packed_dir
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ballast.model.hybrid.model import HybridModel
     from ballast.model.hybrid.platforms.interface import Take
 
@@ -204,6 +207,12 @@ def _load_on_cpu(
     return runner, weight_memory(weights)
 
 
+def _heat_of(model: weakref.ref[HybridModel]) -> NDArray[np.float64] | None:
+    """The heat of a model's experts; None for a model that is gone. It may be gone without having been closed."""
+    found = model()
+    return None if found is None else found.expert_heat()
+
+
 def _window(spec: ModelSpec, settings: EngineSettings, *, has_lanes: bool) -> tuple[int, int] | None:
     """See `Runner.window`. `has_lanes`: see `outstanding_tokens`."""
     if spec.window is None:
@@ -319,7 +328,8 @@ def _load_hybrid(
             blocks, states = copied_cache(model, settings.block_tokens, ahead.take)
             model.cache_tiers = _tiers(gguf_model, blocks, settings, states)
     if settings.updates_gpu_experts and settings.measurements != "off":
-        model.keep_heat = partial(keep_heat, gguf_model, spec.name, spec.routing.num_experts_used)
+        heat = partial(_heat_of, weakref.ref(model))
+        model.keep_heat = HeatKeeper(gguf_model, spec.name, spec.routing.num_experts_used, heat).close
     model.window = window
     model.state_slots, model.state_bytes = state_slots, state_bytes
     if settings.prefill_is_auto and not model.long_steps_pay:

@@ -374,12 +374,12 @@ def test_steps_that_are_measured_at_start_do_not_count_as_use(written: MakeTiny)
         updates_gpu_experts=True,
     )
     with_measured_costs(scheduler_config(SETTINGS), hybrid, 64, lambda: None)
-    heat = hybrid._experts.heat
+    heat = hybrid.expert_heat()
     assert heat is not None
     assert not heat.any()
     assert not any(cache.uses.any() for cache in hybrid._experts._caches)
     run_requests(Pair(as_served(file, "cpu"), hybrid))
-    heat = hybrid._experts.heat
+    heat = hybrid.expert_heat()
     assert heat is not None
     assert heat.any()
 

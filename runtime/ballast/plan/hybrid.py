@@ -34,7 +34,7 @@ from ballast.plan.gpu_experts import (
     plan_gpu_experts,
 )
 from ballast.plan.kv_tiers import host_rows
-from ballast.plan.memory import FLOAT_BYTES, DeviceMemory, DevicePlan, GpuPlan, MemoryPlan, Numbers
+from ballast.plan.memory import DeviceMemory, DevicePlan, GpuPlan, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
 from ballast.plan.streaming import estimate
 from ballast.weights.gguf import GgufModel
@@ -116,8 +116,7 @@ def _staging_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, 
 def _tier_rows(spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
     """Host memory of the tiers of the GPUs' cache."""
     block_bytes = numbers.block_tokens * kv_row_bytes(spec, numbers.kv_type)
-    state_bytes = spec.state_numbers * FLOAT_BYTES
-    return host_rows(numbers.tiers, block_bytes, numbers.block_tokens, state_bytes)
+    return host_rows(numbers.tiers, block_bytes, numbers.block_tokens, spec.state_bytes)
 
 
 def _gpu_plan(

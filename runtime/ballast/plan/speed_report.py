@@ -15,7 +15,7 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, expected_tensors
 from ballast.moe.expert_skew import ExpertSkew, ExpertUse
 from ballast.plan.described import Described
-from ballast.plan.memory import FLOAT_BYTES, MemoryPlan
+from ballast.plan.memory import MemoryPlan
 from ballast.plan.speed import Expected, Rates, Work, decode, gain_by_following, prefill
 from ballast.weights.gguf import GgufModel
 
@@ -101,7 +101,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
         num_experts_used=spec.routing.num_experts_used,
         on_gpu=on_gpu,
         gpu_expert_share=sum(map(len, plan.gpu_experts)) / num_routed if on_gpu else 0.0,
-        state_bytes=FLOAT_BYTES * spec.state_numbers,
+        state_bytes=spec.state_bytes,
         streams=plan.numbers.streams_experts,
     )
 

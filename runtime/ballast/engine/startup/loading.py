@@ -59,8 +59,6 @@ log = logging.getLogger(__name__)
 _PLACED_STEPS = 16
 """Fractions of the experts that follow use are compared in steps of one over this."""
 
-_FLOAT_BYTES = 4
-
 
 def load_runner(
     gguf_model: GgufModel,
@@ -321,8 +319,7 @@ def _load_hybrid(
     first = options.devices[0].device
     use_device = partial(torch.cuda.set_device, first)
     take = platform_of(first).host_memory()
-    state_bytes = spec.state_numbers * _FLOAT_BYTES
-    with PinnedAhead(piece_sizes(settings.kv_host_bytes, state_bytes), take, use_device) as ahead:
+    with PinnedAhead(piece_sizes(settings.kv_host_bytes, spec.state_bytes), take, use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
             blocks, states = copied_cache(model, settings.block_tokens, ahead.take)
@@ -331,7 +328,7 @@ def _load_hybrid(
         heat = partial(_heat_of, weakref.ref(model))
         model.keep_heat = HeatKeeper(gguf_model, spec.name, spec.routing.num_experts_used, heat).close
     model.window = window
-    model.state_slots, model.state_bytes = state_slots, state_bytes
+    model.state_slots, model.state_bytes = state_slots, spec.state_bytes
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

@@ -38,7 +38,7 @@ def allocate(state: LoadState, report: Report) -> None:
             on,
             device.backend.small_copy,
             has_windows=options.num_window_blocks is not None,
-            has_states=state.spec.state_numbers > 0,
+            has_states=state.spec.state_bytes > 0,
         )
 
     state.on_each(allocate_on)

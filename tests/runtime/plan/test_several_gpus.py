@@ -102,21 +102,6 @@ def test_a_set_number_of_experts_is_that_of_all_devices(r1: GgufModel) -> None:
         assert sum(map(len, own)) == pytest.approx(300 * len(own) / len(R1_SPEC.routed_layers), abs=1)
 
 
-def test_the_host_has_memory_for_devices_without_access_to_each_other(r1: GgufModel) -> None:
-    def work_buffers(numbers: Numbers) -> int:
-        plans = (
-            planned(r1, RANGES, [24 * GIB] * 3, numbers=numbers),
-            planned(r1, [range(61)], [80 * GIB], None, numbers),
-        )
-        three, one = (next(row.num_bytes for row in plan.uses if row.name == "work buffers") for plan in plans)
-        return three - one
-
-    numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True)
-    sent = 4096 * (R1_SPEC.hidden + 2 * R1_SPEC.routing.num_experts_used) * 4
-    assert work_buffers(numbers) == 3 * sent
-    assert work_buffers(NUMBERS) == 0, "only long steps, which stream experts, send activations to all devices"
-
-
 def test_every_device_has_buffers_for_streamed_experts(r1: GgufModel) -> None:
     """Also one with dense layers only: it streams a share of the experts of every layer."""
     numbers = replace(NUMBERS, prefill_chunk_size=4096, streams_experts=True)
@@ -175,6 +160,26 @@ def test_the_cache_is_limited_by_the_smallest_device_for_its_layers(r1: GgufMode
     assert plan.gpus is not None
     most = [device.max_cache_lens for device in plan.devices]
     assert plan.gpus.max_cache_lens == plan.largest_cache == most[2] < min(most[:2])
+    reported, found = render(plan), to_json(plan)["device"]
+    assert f"has room for cache_lens = {most[0]}, but cuda:2 has not\n" in reported
+    assert f"has room for cache_lens = {most[1]}, but cuda:2 has not\n" in reported
+    assert f"limits cache_lens to {most[2]}, as the GPU with the least room\n" in reported
+    assert (found["max_cache_lens"], found["cache_limited_by"]) == (most[2], "cuda:2")
+
+
+def test_the_advice_for_a_cache_that_does_not_fit_is_for_all_devices(r1: GgufModel) -> None:
+    """Also if another device than the first one that does not fit has the least room."""
+    large = replace(NUMBERS, cache_lens=1 << 20)
+    plan = planned(r1, RANGES, [24 * GIB, 24 * GIB, 10 * GIB], numbers=large)
+    most = [device.max_cache_lens for device in plan.devices]
+    assert not plan.devices[1].fits
+    assert most[2] < most[1]
+    with pytest.raises(
+        OutOfMemoryError, match=f"cache_lens that fits is {most[2]} on cuda:2, which has the least room"
+    ):
+        check_memory(plan)
+    fitting = planned(r1, RANGES, [24 * GIB, 24 * GIB, 10 * GIB], numbers=replace(NUMBERS, cache_lens=most[2]))
+    check_memory(fitting)
 
 
 def test_an_error_names_the_device_that_is_too_small(r1: GgufModel) -> None:

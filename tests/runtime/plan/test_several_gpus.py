@@ -174,9 +174,7 @@ def test_the_advice_for_a_cache_that_does_not_fit_is_for_all_devices(r1: GgufMod
     most = [device.max_cache_lens for device in plan.devices]
     assert not plan.devices[1].fits
     assert most[2] < most[1]
-    with pytest.raises(
-        OutOfMemoryError, match=f"cache_lens that fits is {most[2]} on cuda:2, which has the least room"
-    ):
+    with pytest.raises(OutOfMemoryError, match=rf"on cuda:2 \(.*; the largest cache_lens that fits is {most[2]}$"):
         check_memory(plan)
     fitting = planned(r1, RANGES, [24 * GIB, 24 * GIB, 10 * GIB], numbers=replace(NUMBERS, cache_lens=most[2]))
     check_memory(fitting)

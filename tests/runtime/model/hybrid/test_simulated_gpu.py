@@ -39,7 +39,7 @@ def reply(server: ServerProcess, num_words: int) -> int:
     return tokens
 
 
-@pytest.mark.parametrize(("device", "kv_type", "counts"), [("cuda", "fp16", [12]), ("cuda:0,cuda:1", "fp8", [6, 6])])
+@pytest.mark.parametrize(("device", "kv_type", "counts"), [("cuda", "fp16", [12]), ("cuda:0,cuda:1", "fp8", [4, 8])])
 def test_what_a_server_learns_about_use_is_there_for_the_next_one(
     written: MakeTiny, tmp_path: Path, device: str, kv_type: str, counts: list[int]
 ) -> None:

@@ -14,8 +14,8 @@ from ballast.model.hybrid.streaming.streamed_experts import MakeSums
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers, StreamingDevice
 from devkit.models.cpu_backend import copied
 
-_EXCHANGE_BYTES = 1 << 20
-"""Enough for the steps of all tests whose devices do not access each other."""
+_EXCHANGE_BYTES = 8 << 20
+"""Enough for the steps of all tests whose devices do not access each other: 2048 tokens of 512 numbers."""
 
 
 def streaming_device(device: torch.device, make_sums: MakeSums, num_layers: int) -> StreamingDevice:

@@ -911,7 +911,9 @@ def check_while_experts_move(pair: LedPair) -> None:
         run_requests(pair)
     run_long_prompts(pair, SETTINGS)
     run_requests(pair)
-    assert all(each.moved_experts > 10 for each in hybrid.device_counts.devices)
+    moved = [each.moved_experts for each in hybrid.device_counts.devices]
+    assert sum(moved) > 20
+    assert min(moved) > 5
     pair.check()
 
 

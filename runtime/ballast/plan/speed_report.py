@@ -149,7 +149,8 @@ def speed_report(
     work = work_of(gguf, spec, plan)
     tokens = plan.numbers.step_tokens
     decoded = {batch: decode(work, rates, batch) for batch in BATCHES}
-    skew, following = described.hot_experts, {}
+    skew = described.hot_experts
+    following: dict[int, tuple[Expected, float]] = {}
     if skew is not None:
         use = ExpertUse(skew, work.num_experts, work.num_experts_used)
         following = {batch: gain_by_following(work, rates, batch, use) for batch in BATCHES}

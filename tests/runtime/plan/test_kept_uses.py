@@ -74,7 +74,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_running_server_keeps_uses_now_and_then(tmp_path: Path, folder: Path) -> None:
-    gguf, current, callers = model(tmp_path, 0), [HEAT], set()
+    gguf, current = model(tmp_path, 0), [HEAT]
+    callers: set[str] = set()
 
     def heat() -> np.ndarray:
         callers.add(threading.current_thread().name)

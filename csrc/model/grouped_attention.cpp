@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "model/attention.h"
 #include "model/block_indexer.h"
 #include "model/fits.h"
+#include "model/recurrent.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
@@ -163,9 +163,6 @@ void GroupedAttention::project_queries(const AttentionCall& call, const float* n
   });
 }
 
-// ln(1 + e^x), without overflow.
-float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
-
 // Multiplies the output of each head, or each of its entries, by the function of its gate.
 void GroupedAttention::apply_gates(const AttentionCall& call, const float* normed) const {
   const int64_t num_tokens = call.step.num_tokens();
@@ -179,8 +176,7 @@ void GroupedAttention::apply_gates(const AttentionCall& call, const float* norme
     const float* gates = memory.gates.data() + token * num_gates();
     float* values = memory.values.data() + token * shape_.num_heads * shape_.v_dim;
     for (int64_t gate = 0; gate < num_gates(); ++gate, values += width) {
-      const float factor =
-          shape_.softplus_gates ? softplus(gates[gate]) : 1.0f / (1.0f + std::exp(-gates[gate]));
+      const float factor = shape_.softplus_gates ? softplus(gates[gate]) : sigmoid(gates[gate]);
       for (int64_t i = 0; i < width; ++i) values[i] *= factor;
     }
   });

@@ -20,6 +20,9 @@ LatentShape checked(const LatentShape& shape, const LayerTensors& tensors) {
   require(index.key_width >= shape.rope_dim, layer + " has index keys of " + std::to_string(index.key_width) +
                                                  "; expected at least " + std::to_string(shape.rope_dim) +
                                                  " entries, which are rotated");
+  require(shape.rotates || shape.rope_dim == 0, layer + " has an indexer that rotates " +
+                                                    std::to_string(shape.rope_dim) +
+                                                    " entries; expected 0, because positions rotate nothing");
   require(tensors.has("query_down"), layer + " has an indexer, but no query_down, which it reads");
   return shape;
 }

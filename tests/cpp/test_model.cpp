@@ -424,6 +424,9 @@ TEST(a_mismatched_indexer_is_rejected_by_name) {
                      "layers[1] attends to 4 positions; expected 3"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { index_of(w, 0).key_width = 5; }),
                      "layers[0] has index keys of 5; expected at least 6 entries"));
+  EXPECT(begins_with(
+      refused([](ModelInput& w, SmallModel&) { std::get<LatentShape>(w.layers[0].mixer).rotates = false; }),
+      "layers[0] has an indexer that rotates 6 entries; expected 0"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { index_of(w, 1).num_heads = 0; }),
                      "layers[1] chooses 3 positions by 0 heads; expected at least 1 of each"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].tensors.erase("query_down"); }),

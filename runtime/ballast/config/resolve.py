@@ -35,8 +35,9 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_MODEL = re.compile(rf"{_HUB_ID.pattern}(?<!\.gguf)(:[\w.-]+)?(@[\w.-]+)?")
 
 
-def resolve(config: Config, default_threads: int) -> Config:
+def resolve(config: Config, default_threads: int, *, for_another: bool = False) -> Config:
     """The configuration without "auto", as far as possible. `default_threads` replaces cpu_threads "auto".
+    `for_another`: a plan for another machine is made, whose GPUs vram_limit describes, if it is set.
 
     Checks paths only for existence; for device=auto it checks whether a GPU can be used. Raises ConfigError.
     """
@@ -49,7 +50,8 @@ def resolve(config: Config, default_threads: int) -> Config:
         shown = size().show(config.machine.kv_disk_bytes)
         raise ConfigError("kv_disk_bytes", shown, "limits a folder; set the folder with kv_disk_dir")
     requested = config.machine.device
-    device, reason = auto_device() if requested == "auto" else (full_device(config.machine), "asked for")
+    for_another = for_another and config.machine.vram_limit is not None
+    device, reason = auto_device() if requested == "auto" else (full_device(config.machine, for_another), "asked for")
     checked = replace(
         config,
         device_reason=reason,
@@ -70,13 +72,14 @@ def resolve(config: Config, default_threads: int) -> Config:
     return checked
 
 
-def full_device(machine: MachineConfig) -> str:
-    """The device with the name of each GPU. "cuda" is all visible ones; where none is visible, as when a plan is made
-    for another machine, there are as many as options have values for."""
+def full_device(machine: MachineConfig, for_another: bool = False) -> str:
+    """The device with the name of each GPU. "cuda" is all visible ones; where none is visible, and in a plan
+    `for_another` machine, there are as many as options have values for."""
     if machine.device != "cuda":
         return machine.device
     described = max(1, len(machine.vram_limit or ()), len(machine.device_split or ()))
-    return ",".join(f"cuda:{index}" for index in range(num_visible_gpus() or described))
+    count = described if for_another else num_visible_gpus() or described
+    return ",".join(f"cuda:{index}" for index in range(count))
 
 
 def _check_gpus(machine: MachineConfig) -> None:

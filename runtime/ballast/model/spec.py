@@ -121,14 +121,9 @@ class ModelSpec:
         return tuple(layer.states(self.hidden) for layer in self.layers)
 
     @property
-    def state_numbers(self) -> int:
-        """Numbers that are kept of a sequence, in all states of all layers."""
-        return sum(state.size for states in self.states for state in states)
-
-    @property
-    def kv_numbers(self) -> int:
-        """Numbers that are kept of a token, in all planes of all layers."""
-        return sum(plane.width for planes in self.planes for plane in planes)
+    def state_bytes(self) -> int:
+        """Bytes that are kept of a sequence, in all states of all layers; 0 without such layers."""
+        return sum(state.num_bytes for states in self.states for state in states)
 
     @property
     def window(self) -> int | None:

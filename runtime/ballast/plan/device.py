@@ -166,12 +166,6 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int,
     return step_tokens * (in_transit + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
 
 
-def exchange_bytes(spec: ModelSpec, step_tokens: int, num_gpus: int) -> int:
-    """Host memory through which each GPU may send a long step's activations and selected experts to others."""
-    sent = (spec.hidden + 2 * spec.routing.num_experts_used) * FLOAT_BYTES
-    return num_gpus * step_tokens * sent if num_gpus > 1 else 0
-
-
 def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
     """Bytes of the memory pool that captured steps share, including their workspaces."""
     step = step_bytes(spec, most_captured, most_captured)

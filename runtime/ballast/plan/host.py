@@ -78,7 +78,7 @@ def make_plan(
             numbers.tiers,
             numbers.block_tokens * cache.token_bytes,
             numbers.block_tokens,
-            spec.state_numbers * FLOAT_BYTES,
+            spec.state_bytes,
         ),
         MemoryRow("program", _PROGRAM_BYTES, "Python, libraries, vocabulary; an estimate"),
     )
@@ -111,7 +111,7 @@ def _state_rows(spec: ModelSpec, cache: CachePlan, num_blocks: int) -> tuple[Mem
     num_slots = cache.num_state_slots(num_blocks)
     if num_slots == 0:
         return ()
-    story = f"{num_slots} slots and the null slot, {human(spec.state_numbers * FLOAT_BYTES)} each"
+    story = f"{num_slots} slots and the null slot, {human(spec.state_bytes)} each"
     return (MemoryRow("recurrent state", cache.state_bytes(num_blocks), story, "max_batch_size"),)
 
 

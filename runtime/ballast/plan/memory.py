@@ -136,7 +136,12 @@ class GpuPlan:
     @property
     def max_cache_lens(self) -> int:
         """The largest cache_lens that fits on every device with everything else; 0 if none fits."""
-        return min(device.max_cache_lens for device in self.devices)
+        return self.cache_limiter.max_cache_lens
+
+    @property
+    def cache_limiter(self) -> DevicePlan:
+        """The device that has room for the smallest cache."""
+        return min(self.devices, key=lambda device: device.max_cache_lens)
 
 
 @dataclass(frozen=True, slots=True)

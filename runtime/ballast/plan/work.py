@@ -67,7 +67,7 @@ def num_slices(spec: ModelSpec, num_tokens: int) -> int:
 
 
 def _slice_sizes(spec: ModelSpec, mixer: AttentionMixer) -> SliceSizes:
-    return slice_sizes_of(mixer, has_states=spec.state_numbers > 0)
+    return slice_sizes_of(mixer, has_states=spec.state_bytes > 0)
 
 
 def _num_slices(sizes: SliceSizes, num_tokens: int) -> int:

@@ -15,8 +15,9 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tiers.disk_folder import disk_memory_bytes
 from ballast.plan.command import plan_for, planned
 from ballast.plan.described import Described
+from ballast.plan.device import kv_row_bytes
 from ballast.plan.kv_tiers import MAX_AUTO_BYTES, auto_host_bytes
-from ballast.plan.memory import FLOAT_BYTES, MemoryPlan
+from ballast.plan.memory import MemoryPlan
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.written import write_tiny_model
 
@@ -107,5 +108,5 @@ def test_recurrent_states_on_their_way_to_disk_are_counted(tmp_path: Path) -> No
     )
     plan = plan_for(config, gguf, spec)
     block_tokens = config.scheduling.block_tokens
-    without = disk_memory_bytes(spec.kv_numbers * block_tokens * FLOAT_BYTES, block_tokens)
-    assert rows(plan)["KV on its way to disk"] == without + 5 * spec.state_numbers * FLOAT_BYTES
+    without = disk_memory_bytes(kv_row_bytes(spec, "fp32") * block_tokens, block_tokens)
+    assert rows(plan)["KV on its way to disk"] == without + 5 * spec.state_bytes

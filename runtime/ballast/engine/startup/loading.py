@@ -43,11 +43,14 @@ from ballast.model.tiers.host_tier import HostTier, piece_sizes
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
-from ballast.moe.kept_uses import keep_heat
+from ballast.moe.kept_uses import HeatKeeper
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_dir import open_packed_dir
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ballast.model.hybrid.model import HybridModel
     from ballast.model.hybrid.platforms.interface import Take
 
@@ -55,8 +58,6 @@ log = logging.getLogger(__name__)
 
 _PLACED_STEPS = 16
 """Fractions of the experts that follow use are compared in steps of one over this."""
-
-_FLOAT_BYTES = 4
 
 
 def load_runner(
@@ -204,6 +205,12 @@ def _load_on_cpu(
     return runner, weight_memory(weights)
 
 
+def _heat_of(model: weakref.ref[HybridModel]) -> NDArray[np.float64] | None:
+    """The heat of a model's experts; None for a model that is gone. It may be gone without having been closed."""
+    found = model()
+    return None if found is None else found.expert_heat()
+
+
 def _window(spec: ModelSpec, settings: EngineSettings, *, has_lanes: bool) -> tuple[int, int] | None:
     """See `Runner.window`. `has_lanes`: see `outstanding_tokens`."""
     if spec.window is None:
@@ -312,16 +319,16 @@ def _load_hybrid(
     first = options.devices[0].device
     use_device = partial(torch.cuda.set_device, first)
     take = platform_of(first).host_memory()
-    state_bytes = spec.state_numbers * _FLOAT_BYTES
-    with PinnedAhead(piece_sizes(settings.kv_host_bytes, state_bytes), take, use_device) as ahead:
+    with PinnedAhead(piece_sizes(settings.kv_host_bytes, spec.state_bytes), take, use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
             blocks, states = copied_cache(model, settings.block_tokens, ahead.take)
             model.cache_tiers = _tiers(gguf_model, blocks, settings, states)
     if settings.updates_gpu_experts and settings.measurements != "off":
-        model.keep_heat = partial(keep_heat, gguf_model, spec.name, spec.routing.num_experts_used)
+        heat = partial(_heat_of, weakref.ref(model))
+        model.keep_heat = HeatKeeper(gguf_model, spec.name, spec.routing.num_experts_used, heat).close
     model.window = window
-    model.state_slots, model.state_bytes = state_slots, state_bytes
+    model.state_slots, model.state_bytes = state_slots, spec.state_bytes
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

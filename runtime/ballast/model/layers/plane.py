@@ -30,6 +30,10 @@ class State(NamedTuple):
     size: int
     """Numbers, which are float32."""
 
+    @property
+    def num_bytes(self) -> int:
+        return _STATE_NUMBER_BYTES * self.size
+
 
 INDEX_KEYS = "index keys"
 """The plane of an indexer's keys."""
@@ -37,6 +41,7 @@ ROW_ALIGNMENT = 16
 """Rows of 8 bits begin at multiples of this many bytes, so that all their loads are aligned."""
 _NUMBER_BYTES = {"fp32": 4, "fp16": 2}
 _SCALE_BYTES = 4
+_STATE_NUMBER_BYTES = 4
 
 
 def row_bytes(planes: Sequence[Plane], kv_type: KvType) -> int:

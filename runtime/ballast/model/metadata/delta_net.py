@@ -116,7 +116,7 @@ def _lower_bound(keys: Keys) -> float:
 
 def _check_state(keys: Keys, mixer: RecurrentMixer, num_layers: int, named: str) -> None:
     """Refuse a state that no model has. `named`: the key of its width, with the value."""
-    state_bytes = 4 * num_layers * sum(state.size for state in mixer.states)
+    state_bytes = num_layers * sum(state.num_bytes for state in mixer.states)
     if state_bytes > _MAX_STATE_BYTES:
         raise keys.refuse(
             f"{named} with {mixer.num_heads} heads in {num_layers} layers: the recurrent state of a sequence takes "

@@ -76,7 +76,7 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     pointwise = _pointwise_by_mixer(state, device.backend)
     device.pointwise = pointwise[0]
     device.residual = _residual(state.spec, device)
-    slices = slice_sizes_of(state.mixers[0], has_states=state.spec.state_numbers > 0)
+    slices = slice_sizes_of(state.mixers[0], has_states=state.spec.state_bytes > 0)
     slices = slices if options.slices is None else options.slices
     short = replace(slices, long_from=None)
     recurrent: dict[Mixer, LayerKind[Any, Any]] = {

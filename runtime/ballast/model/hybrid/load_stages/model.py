@@ -39,7 +39,7 @@ def allocate(state: LoadState, report: Report) -> None:
             device.backend.small_copy,
             num_rows=1 if state.spec.stream is None else state.spec.stream.num_rows,
             has_windows=options.num_window_blocks is not None,
-            has_states=state.spec.state_numbers > 0,
+            has_states=state.spec.state_bytes > 0,
         )
 
     state.on_each(allocate_on)

@@ -90,6 +90,7 @@ void PooledKeys::write(const AttentionCall& call, const float* normed, const flo
               std::to_string(shape_.pool) + ", the tokens that share an index key");
   AttentionMemory& s = call.memory;
   grow(s.pool_gates, step.num_tokens(), shape_.key_width);
+  grow(s.pooled_key, step.num_tokens(), shape_.key_width);
   linear(call.pool, normed, step.num_tokens(), gate_, s.pool_gates.data());
   const Step own{step.states, step.batch.positions, keys, s.pool_gates.data(), cache.states[0]};
   const int32_t* ends = step.batch.query_indptr + 1;
@@ -97,14 +98,15 @@ void PooledKeys::write(const AttentionCall& call, const float* normed, const flo
     if (step.batch.positions[token] % shape_.pool != shape_.pool - 1) return;
     const int64_t row = std::upper_bound(ends, ends + step.batch.num_requests, token) - ends;
     const int64_t first_slot = step.slots[token] / shape_.pool * shape_.pool;
-    write_pool(own, row, token - step.batch.query_indptr[row],
-               cache.planes[1] + first_slot * (shape_.key_width / shape_.pool));
+    float* key = s.pooled_key.data() + token * shape_.key_width;
+    write_pool(own, row, token - step.batch.query_indptr[row], key);
+    cache.planes[1].write(call.kernels, first_slot * (shape_.key_width / shape_.pool), key, shape_.key_width);
   });
   // After all tokens: they read the states that are replaced here.
   call.pool.parallel_for(step.batch.num_requests, [&](int64_t row) { leave_states(own, row); });
 }
 
-void choose_pools(const AttentionCall& call, const IndexerShape& shape, const float* keys) {
+void choose_pools(const AttentionCall& call, const IndexerShape& shape, const CachePlane& keys) {
   const Step& step = call.step;
   const int64_t num_tokens = step.num_tokens(), top_pools = shape.top_k / shape.pool;
   AttentionMemory& s = call.memory;

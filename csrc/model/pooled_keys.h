@@ -37,6 +37,6 @@ class PooledKeys {
 
 // Writes the positions that each token attends to into the memory: those of the top_k / pool pools of the
 // highest scores, among the complete pools that it sees, and all positions after the last of these.
-void choose_pools(const AttentionCall& call, const IndexerShape& shape, const float* keys);
+void choose_pools(const AttentionCall& call, const IndexerShape& shape, const CachePlane& keys);
 
 }  // namespace ballast

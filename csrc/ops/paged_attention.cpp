@@ -136,6 +136,7 @@ class GroupAttention {
         query_(query),
         keys_(keys),
         values_(values),
+        shares_rows_(keys.plane.bytes == values.plane.bytes),
         batch_(batch),
         shape_(shape),
         out_(out),
@@ -168,16 +169,27 @@ class GroupAttention {
   void attend(const RowGroup& group, const float* query, int64_t stretch, const AttentionState& state) const {
     thread_local GrowOnlyBuffer buffer;
     const int64_t num_rows = group.num_padded();
-    float* num_seen = buffer.at_least(num_rows * (2 + kSpanPositions + 1));
+    const int64_t stride = padded_width();
+    float* num_seen = buffer.at_least(num_rows * (2 + kSpanPositions + 1) + kSpanPositions * stride);
     float* passed = num_seen + num_rows;
     float* scores = passed + num_rows;
+    float* widened = scores + num_rows * (kSpanPositions + 1);
     const IndexRange positions = group.stretch(stretch);
     const float fewest_seen = count_seen(group, positions.begin, num_seen);
-    const float* keys[kStretchPositions];
-    const float* values[kStretchPositions];
-    locate(group, positions, keys, values);
-    AttentionStretch in{query,  num_seen,         fewest_seen,      num_rows,           keys,
-                        values, positions.size(), shape_.key_width, shape_.value_width, shape_.scale,
+    const void* keys[kStretchPositions];
+    const void* values[kStretchPositions];
+    locate(group, positions, keys_, keys);
+    if (!shares_rows_) locate(group, positions, values_, values);
+    AttentionStretch in{query,
+                        num_seen,
+                        fewest_seen,
+                        num_rows,
+                        {keys, keys_.plane.is_half, widened, stride},
+                        shares_rows_ ? nullptr : values,
+                        positions.size(),
+                        shape_.key_width,
+                        shape_.value_width,
+                        shape_.scale,
                         scores};
     if (shape_.window != 0) {
       count_passed(group, positions.begin, passed);
@@ -246,18 +258,23 @@ class GroupAttention {
     std::fill(passed + group.rows.size(), passed + group.num_padded(), 0.0f);
   }
 
-  void locate(const RowGroup& group, IndexRange positions, const float** keys, const float** values) const {
+  // Numbers of the widest row that is widened, padded; 0 if none is.
+  int64_t padded_width() const {
+    if (!keys_.plane.is_half) return 0;
+    const int64_t widest = std::max(shape_.key_width, shape_.value_width);
+    return Chunks(widest, kAttentionRows).count() * kAttentionRows;
+  }
+
+  void locate(const RowGroup& group, IndexRange positions, const CacheRows& cache, const void** rows) const {
     const int32_t* blocks = batch_.kv_indices + batch_.kv_indptr[group.request];
-    const float* first_key = keys_.rows + group.kv_head * keys_.head_stride;
-    const float* first_value = values_.rows + group.kv_head * values_.head_stride;
     const int64_t token = group.first_token + group.rows.begin / shape_.group_heads();
     const int32_t* chosen = chosen_ == nullptr ? nullptr : chosen_->rows + token * chosen_->stride;
     for (int64_t index = positions.begin; index < positions.end; ++index) {
       const int64_t position = chosen == nullptr ? index : chosen[index];
       const int64_t slot =
           blocks[position / batch_.block_tokens] * batch_.block_tokens + position % batch_.block_tokens;
-      keys[index - positions.begin] = first_key + slot * keys_.slot_stride;
-      values[index - positions.begin] = first_value + slot * values_.slot_stride;
+      rows[index - positions.begin] =
+          cache.plane.at(slot * cache.slot_stride + group.kv_head * cache.head_stride);
     }
   }
 
@@ -265,6 +282,7 @@ class GroupAttention {
   const AttentionQuery& query_;
   const CacheRows& keys_;
   const CacheRows& values_;
+  const bool shares_rows_;
   const PagedBatch& batch_;
   const AttentionShape& shape_;
   float* out_;
@@ -348,8 +366,8 @@ void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQu
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
                      const AttentionShape& shape, float* out, const ChosenPositions* chosen) {
   BALLAST_CHECK(chosen == nullptr || shape.window == 0);
-  const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query, keys,
-                                 values, batch, shape, out, chosen);
+  BALLAST_CHECK(keys.plane.is_half == values.plane.is_half);
+  const GroupAttention attention(attention_kernels(kernels), query, keys, values, batch, shape, out, chosen);
   const std::vector<RowGroup> groups =
       chosen == nullptr ? group_rows(batch, shape) : group_by_token(batch, shape, *chosen);
   const int64_t num_groups = static_cast<int64_t>(groups.size());

@@ -30,6 +30,58 @@ BALLAST_INLINE Floats exp_of_negative(Floats a) {
   return zero_where_less(a, broadcast_float(-87.0f), multiply(sum, exponent_of_low_bits(shifted)));
 }
 
+// Writes whole vectors to `to`: zeros after the nth number.
+BALLAST_INLINE void widen(const uint8_t* from, int64_t n, float* to) {
+  int64_t i = 0;
+  for (; i + kVectorRows <= n; i += kVectorRows) store_floats(to + i, halves_to_floats(from + 2 * i));
+  if (i == n) return;
+  uint8_t rest[2 * kVectorRows] = {};
+  __builtin_memcpy(rest, from + 2 * i, static_cast<size_t>(2 * (n - i)));
+  store_floats(to + i, halves_to_floats(rest));
+}
+
+void narrow(const float* from, int64_t n, void* to) {
+  const Floats most = broadcast_float(65504.0f), least = broadcast_float(-65504.0f);
+  uint8_t* halves = static_cast<uint8_t*>(to);
+  const auto store = [&](Floats numbers, uint8_t* place) {
+    numbers = where_less(most, numbers, most, numbers);
+    store_halves(place, where_less(numbers, least, least, numbers));
+  };
+  int64_t i = 0;
+  for (; i + kVectorRows <= n; i += kVectorRows) store(load_floats(from + i), halves + 2 * i);
+  if (i == n) return;
+  float rest[kVectorRows] = {};
+  uint8_t narrowed[2 * kVectorRows];
+  __builtin_memcpy(rest, from + i, static_cast<size_t>(n - i) * sizeof(float));
+  store(load_floats(rest), narrowed);
+  __builtin_memcpy(halves + 2 * i, narrowed, static_cast<size_t>(2 * (n - i)));
+}
+
+// Prefetches the rows of a span, those that exist.
+BALLAST_INLINE void prefetch_span(const void* const* rows, int64_t num_rows, int64_t num_bytes) {
+  constexpr int64_t kLineBytes = 64;
+  const int64_t size = num_rows < kSpanPositions ? num_rows : kSpanPositions;
+  for (int64_t p = 0; p < size; ++p) {
+    const char* row = static_cast<const char*>(rows[p]);
+    for (int64_t at = 0; at < num_bytes; at += kLineBytes) __builtin_prefetch(row + at);
+  }
+}
+
+// The rows of `size` positions as floats: in the cache, or widened into the scratch memory, where they remain
+// until the next call.
+BALLAST_INLINE void span_floats(const PositionRows& in, const void* const* rows, int64_t size, int64_t width,
+                                const float** floats) {
+  if (!in.are_halves) {
+    for (int64_t p = 0; p < size; ++p) floats[p] = static_cast<const float*>(rows[p]);
+    return;
+  }
+  for (int64_t p = 0; p < size; ++p) {
+    float* row = in.widened + p * in.widened_stride;
+    widen(static_cast<const uint8_t*>(rows[p]), width, row);
+    floats[p] = row;
+  }
+}
+
 // Scores of kItems positions from `position`, for kVectors vectors of rows from `row`.
 template <int kVectors, int kItems>
 BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const float* const* keys,
@@ -180,6 +232,12 @@ BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const Attent
   }
 }
 
+// Prefetches the values of the span at `begin` and the keys of the next one, which are read next.
+BALLAST_INLINE void prefetch_next(const AttentionStretch& in, int64_t begin, int64_t rest) {
+  if (in.values != nullptr) prefetch_span(in.values + begin, rest, 2 * in.value_width);
+  prefetch_span(in.keys.rows + begin + kSpanPositions, rest - kSpanPositions, 2 * in.key_width);
+}
+
 void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
   constexpr int64_t kPairRows = 2 * kVectorRows;
   // One more line of rows after the scores of the span.
@@ -192,15 +250,17 @@ void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
   for (int64_t begin = first; begin < in.num_positions; begin += kSpanPositions) {
     const int64_t rest = in.num_positions - begin;
     const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
-    const float* const* keys = in.keys + begin;
-    const float* const* entries = in.values + begin;
+    const float* entries[kSpanPositions];
+    span_floats(in.keys, in.keys.rows + begin, size, in.key_width, entries);
+    if (in.keys.are_halves) prefetch_next(in, begin, rest);
     int64_t row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows)
-      score_positions<2, kPairItems>(in, row, keys, size);
-    for (; row < in.num_rows; row += kVectorRows) score_positions<1, kSingleItems>(in, row, keys, size);
+      score_positions<2, kPairItems>(in, row, entries, size);
+    for (; row < in.num_rows; row += kVectorRows) score_positions<1, kSingleItems>(in, row, entries, size);
     if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, begin, size);
     if (in.first_seen != nullptr && in.most_passed > static_cast<float>(begin)) hide_passed(in, begin, size);
     weigh(in, size, state, correction);
+    if (in.values != nullptr) span_floats(in.keys, in.values + begin, size, in.value_width, entries);
     const bool is_first = begin == first;
     row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows) {
@@ -232,16 +292,6 @@ void merge_states(int64_t num_rows, int64_t value_width, const AttentionState& n
   }
 }
 
-// Prefetches the keys of positions begin…begin + kSpanPositions that exist.
-BALLAST_INLINE void prefetch_span(const IndexStretch& in, int64_t begin) {
-  constexpr int64_t kLineFloats = 16;
-  const int64_t rest = in.num_positions - begin;
-  const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
-  for (int64_t p = 0; p < size; ++p) {
-    for (int64_t k = 0; k < in.key_width; k += kLineFloats) __builtin_prefetch(in.keys[begin + p] + k);
-  }
-}
-
 void index_stretch(const IndexStretch& in, float* scores) {
   constexpr int64_t kPairRows = 2 * kVectorRows;
   AttentionStretch products{};
@@ -253,12 +303,15 @@ void index_stretch(const IndexStretch& in, float* scores) {
   for (int64_t begin = 0; begin < in.num_positions; begin += kSpanPositions) {
     const int64_t rest = in.num_positions - begin;
     const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
-    prefetch_span(in, begin + kSpanPositions);
+    const float* keys[kSpanPositions];
+    span_floats(in.keys, in.keys.rows + begin, size, in.key_width, keys);
+    prefetch_span(in.keys.rows + begin + kSpanPositions, rest - kSpanPositions,
+                  (in.keys.are_halves ? 2 : 4) * in.key_width);
     int64_t row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows)
-      score_positions<2, kPairItems>(products, row, in.keys + begin, size);
+      score_positions<2, kPairItems>(products, row, keys, size);
     for (; row < in.num_rows; row += kVectorRows)
-      score_positions<1, kSingleItems>(products, row, in.keys + begin, size);
+      score_positions<1, kSingleItems>(products, row, keys, size);
     for (int64_t p = 0; p < size; ++p) {
       Floats sums = zero_floats();
       for (row = 0; row < in.num_rows; row += kVectorRows) {

@@ -36,6 +36,7 @@ struct AttentionStretch {
   const float* num_seen;
   float fewest_seen;           // minimum of num_seen
   int64_t num_rows;            // a multiple of kAttentionRows
+  int64_t num_live;            // rows without padding
   PositionRows keys;           // of [key_width]
   const void* const* values;   // of [value_width], as the keys; null: they begin the keys
   int64_t num_positions;

@@ -184,6 +184,7 @@ class GroupAttention {
                         num_seen,
                         fewest_seen,
                         num_rows,
+                        group.rows.size(),
                         {keys, keys_.plane.is_half, widened, stride},
                         shares_rows_ ? nullptr : values,
                         positions.size(),

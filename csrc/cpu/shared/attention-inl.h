@@ -57,14 +57,26 @@ void narrow(const float* from, int64_t n, void* to) {
   __builtin_memcpy(halves + 2 * i, narrowed, static_cast<size_t>(2 * (n - i)));
 }
 
-// Prefetches the rows of a span, those that exist.
-BALLAST_INLINE void prefetch_span(const void* const* rows, int64_t num_rows, int64_t num_bytes) {
+// Rows of the cache that are read next: they are prefetched bit by bit, while others are computed with.
+struct NextRows {
+  const void* const* rows;
+  int64_t num_rows;
+  int64_t num_bytes;  // of each
+};
+
+// Prefetches part `begin`…`end` of `total` equal parts.
+BALLAST_INLINE void prefetch(const NextRows& next, int64_t begin, int64_t end, int64_t total) {
   constexpr int64_t kLineBytes = 64;
-  const int64_t size = num_rows < kSpanPositions ? num_rows : kSpanPositions;
-  for (int64_t p = 0; p < size; ++p) {
-    const char* row = static_cast<const char*>(rows[p]);
-    for (int64_t at = 0; at < num_bytes; at += kLineBytes) __builtin_prefetch(row + at);
+  for (int64_t p = begin * next.num_rows / total; p < end * next.num_rows / total; ++p) {
+    const char* row = static_cast<const char*>(next.rows[p]);
+    for (int64_t at = 0; at < next.num_bytes; at += kLineBytes) __builtin_prefetch(row + at);
   }
+}
+
+// The positions of the span at `begin`; 0 after the last one.
+BALLAST_INLINE int64_t span_size(int64_t num_positions, int64_t begin) {
+  const int64_t rest = num_positions - begin;
+  return rest < 0 ? 0 : rest < kSpanPositions ? rest : kSpanPositions;
 }
 
 // The rows of `size` positions as floats: in the cache, or widened into the scratch memory, where they remain
@@ -156,22 +168,27 @@ BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const f
 
 // Divides `total` items into blocks of kMost, then blocks of four, then single items.
 template <int kVectors, int kMost>
-void score_positions(const AttentionStretch& in, int64_t row, const float* const* keys, int64_t total) {
+void score_positions(const AttentionStretch& in, int64_t row, const float* const* keys, int64_t total,
+                     const NextRows& next) {
   int64_t i = 0;
   for (; i + kMost <= total; i += kMost) {
+    prefetch(next, i, i + kMost, total);
     score_block<kVectors, kMost>(in, row, keys + i, in.scores + i * in.num_rows);
   }
+  prefetch(next, i, total, total);
   for (; i + 4 <= total; i += 4) score_block<kVectors, 4>(in, row, keys + i, in.scores + i * in.num_rows);
   for (; i < total; ++i) score_block<kVectors, 1>(in, row, keys + i, in.scores + i * in.num_rows);
 }
 
 template <int kVectors, int kMost>
 void add_values(const AttentionStretch& in, int64_t row, const float* const* entries, int64_t size,
-                bool is_first, const float* correction, float* values) {
+                bool is_first, const float* correction, float* values, const NextRows& next) {
   int64_t dim = 0;
   for (; dim + kMost <= in.value_width; dim += kMost) {
+    prefetch(next, dim, dim + kMost, in.value_width);
     value_block<kVectors, kMost>(in, row, entries, size, dim, is_first, correction, values);
   }
+  prefetch(next, dim, in.value_width, in.value_width);
   for (; dim + 4 <= in.value_width; dim += 4) {
     value_block<kVectors, 4>(in, row, entries, size, dim, is_first, correction, values);
   }
@@ -181,11 +198,11 @@ void add_values(const AttentionStretch& in, int64_t row, const float* const* ent
 }
 
 // Hides the positions of a span that a row does not see.
-BALLAST_INLINE void hide_unseen(const AttentionStretch& in, int64_t begin, int64_t size) {
+BALLAST_INLINE void hide_unseen(const AttentionStretch& in, int64_t num_live, int64_t begin, int64_t size) {
   const Floats hidden = broadcast_float(-__builtin_inff());
   for (int64_t p = 0; p < size; ++p) {
     const Floats position = broadcast_float(static_cast<float>(begin + p));
-    for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
+    for (int64_t row = 0; row < num_live; row += kVectorRows) {
       float* score = in.scores + p * in.num_rows + row;
       store_floats(score, where_less(position, load_floats(in.num_seen + row), load_floats(score), hidden));
     }
@@ -193,11 +210,11 @@ BALLAST_INLINE void hide_unseen(const AttentionStretch& in, int64_t begin, int64
 }
 
 // Hides the positions of a span that lie before a row's window.
-BALLAST_INLINE void hide_passed(const AttentionStretch& in, int64_t begin, int64_t size) {
+BALLAST_INLINE void hide_passed(const AttentionStretch& in, int64_t num_live, int64_t begin, int64_t size) {
   const Floats hidden = broadcast_float(-__builtin_inff());
   for (int64_t p = 0; p < size; ++p) {
     const Floats position = broadcast_float(static_cast<float>(begin + p));
-    for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
+    for (int64_t row = 0; row < num_live; row += kVectorRows) {
       float* score = in.scores + p * in.num_rows + row;
       store_floats(score, where_less(position, load_floats(in.first_seen + row), hidden, load_floats(score)));
     }
@@ -212,9 +229,9 @@ BALLAST_INLINE int64_t first_span(const AttentionStretch& in) {
 }
 
 // Converts the scores of a span to weights. Earlier weights have to be multiplied by `correction`.
-BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const AttentionState& state,
-                          float* correction) {
-  for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
+BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t num_live, int64_t size,
+                          const AttentionState& state, float* correction) {
+  for (int64_t row = 0; row < num_live; row += kVectorRows) {
     float* scores = in.scores + row;
     const Floats old_maximum = load_floats(state.maximum + row);
     Floats maximum = old_maximum;
@@ -232,42 +249,60 @@ BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const Attent
   }
 }
 
-// Prefetches the values of the span at `begin` and the keys of the next one, which are read next.
-BALLAST_INLINE void prefetch_next(const AttentionStretch& in, int64_t begin, int64_t rest) {
-  if (in.values != nullptr) prefetch_span(in.values + begin, rest, 2 * in.value_width);
-  prefetch_span(in.keys.rows + begin + kSpanPositions, rest - kSpanPositions, 2 * in.key_width);
+// The state of no position. Vectors of padding rows keep it.
+BALLAST_INLINE void begin_state(const AttentionStretch& in, int64_t num_live, const AttentionState& state) {
+  for (int64_t row = 0; row < in.num_rows; ++row) {
+    state.maximum[row] = kNoMaximum;
+    state.sum[row] = 0.0f;
+  }
+  for (int64_t dim = 0; dim < in.value_width; ++dim) {
+    for (int64_t row = num_live; row < in.num_rows; ++row) state.values[dim * in.num_rows + row] = 0.0f;
+  }
+}
+
+// The rows that hold at least one of a stretch's, rounded up to vectors.
+BALLAST_INLINE int64_t vector_rows(int64_t num_live) {
+  return (num_live + kVectorRows - 1) / kVectorRows * kVectorRows;
 }
 
 void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
   constexpr int64_t kPairRows = 2 * kVectorRows;
   // One more line of rows after the scores of the span.
   float* correction = in.scores + kSpanPositions * in.num_rows;
-  for (int64_t row = 0; row < in.num_rows; ++row) {
-    state.maximum[row] = kNoMaximum;
-    state.sum[row] = 0.0f;
-  }
+  const int64_t num_live = vector_rows(in.num_live);
+  begin_state(in, num_live, state);
+  const bool is_shared = in.values == nullptr;
+  const int64_t number_bytes = in.keys.are_halves ? 2 : 4;
+  constexpr NextRows kNone{nullptr, 0, 0};
   const int64_t first = first_span(in);
   for (int64_t begin = first; begin < in.num_positions; begin += kSpanPositions) {
-    const int64_t rest = in.num_positions - begin;
-    const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
+    const int64_t size = span_size(in.num_positions, begin);
+    const NextRows values{is_shared ? nullptr : in.values + begin, is_shared ? 0 : size,
+                          number_bytes * in.value_width};
+    const NextRows next_keys{in.keys.rows + begin + kSpanPositions,
+                             span_size(in.num_positions, begin + kSpanPositions),
+                             number_bytes * in.key_width};
     const float* entries[kSpanPositions];
     span_floats(in.keys, in.keys.rows + begin, size, in.key_width, entries);
-    if (in.keys.are_halves) prefetch_next(in, begin, rest);
     int64_t row = 0;
-    for (; row + kPairRows <= in.num_rows; row += kPairRows)
-      score_positions<2, kPairItems>(in, row, entries, size);
-    for (; row < in.num_rows; row += kVectorRows) score_positions<1, kSingleItems>(in, row, entries, size);
-    if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, begin, size);
-    if (in.first_seen != nullptr && in.most_passed > static_cast<float>(begin)) hide_passed(in, begin, size);
-    weigh(in, size, state, correction);
-    if (in.values != nullptr) span_floats(in.keys, in.values + begin, size, in.value_width, entries);
+    for (; row + kPairRows <= num_live; row += kPairRows)
+      score_positions<2, kPairItems>(in, row, entries, size, row == 0 ? values : kNone);
+    for (; row < num_live; row += kVectorRows)
+      score_positions<1, kSingleItems>(in, row, entries, size, row == 0 ? values : kNone);
+    if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, num_live, begin, size);
+    if (in.first_seen != nullptr && in.most_passed > static_cast<float>(begin))
+      hide_passed(in, num_live, begin, size);
+    weigh(in, num_live, size, state, correction);
+    if (!is_shared) span_floats(in.keys, in.values + begin, size, in.value_width, entries);
     const bool is_first = begin == first;
     row = 0;
-    for (; row + kPairRows <= in.num_rows; row += kPairRows) {
-      add_values<2, kPairItems>(in, row, entries, size, is_first, correction, state.values);
+    for (; row + kPairRows <= num_live; row += kPairRows) {
+      add_values<2, kPairItems>(in, row, entries, size, is_first, correction, state.values,
+                                row == 0 ? next_keys : kNone);
     }
-    for (; row < in.num_rows; row += kVectorRows) {
-      add_values<1, kSingleItems>(in, row, entries, size, is_first, correction, state.values);
+    for (; row < num_live; row += kVectorRows) {
+      add_values<1, kSingleItems>(in, row, entries, size, is_first, correction, state.values,
+                                  row == 0 ? next_keys : kNone);
     }
   }
 }
@@ -300,18 +335,19 @@ void index_stretch(const IndexStretch& in, float* scores) {
   products.key_width = in.key_width;
   products.scale = 1.0f;
   products.scores = in.products;
+  constexpr NextRows kNone{nullptr, 0, 0};
   for (int64_t begin = 0; begin < in.num_positions; begin += kSpanPositions) {
-    const int64_t rest = in.num_positions - begin;
-    const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
+    const int64_t size = span_size(in.num_positions, begin);
     const float* keys[kSpanPositions];
     span_floats(in.keys, in.keys.rows + begin, size, in.key_width, keys);
-    prefetch_span(in.keys.rows + begin + kSpanPositions, rest - kSpanPositions,
-                  (in.keys.are_halves ? 2 : 4) * in.key_width);
+    const NextRows next{in.keys.rows + begin + kSpanPositions,
+                        span_size(in.num_positions, begin + kSpanPositions),
+                        (in.keys.are_halves ? 2 : 4) * in.key_width};
     int64_t row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows)
-      score_positions<2, kPairItems>(products, row, keys, size);
+      score_positions<2, kPairItems>(products, row, keys, size, row == 0 ? next : kNone);
     for (; row < in.num_rows; row += kVectorRows)
-      score_positions<1, kSingleItems>(products, row, keys, size);
+      score_positions<1, kSingleItems>(products, row, keys, size, row == 0 ? next : kNone);
     for (int64_t p = 0; p < size; ++p) {
       Floats sums = zero_floats();
       for (row = 0; row < in.num_rows; row += kVectorRows) {

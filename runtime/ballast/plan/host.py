@@ -19,6 +19,7 @@ from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import Mixer, RecurrentMixer
+from ballast.model.layers.plane import kept_type
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expected_tensors
@@ -52,7 +53,7 @@ def make_plan(
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
     num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
     num_cached_tokens = num_blocks * numbers.block_tokens
-    cache = CachePlan(spec, numbers, "fp32", on_gpu=False)
+    cache = CachePlan(spec, numbers, kept_type(numbers.kv_type, on_gpu=False), on_gpu=False)
     kv_bytes, state_bytes = cache.num_bytes(num_blocks), cache.state_bytes(num_blocks)
     uses = (
         *host_weight_rows(
@@ -135,8 +136,8 @@ def _attention_of(mixer: Mixer) -> _Attention:
     if mixer.index is not None:
         index = mixer.index
         floats += index.num_heads * (index.key_dim + 1) + index.key_dim + index.most_chosen + 1
-        if index.pool > 1:  # gates, and the pools that are chosen and that are visible
-            floats += index.key_dim + index.top_k // index.pool + 1
+        if index.pool > 1:  # gates, pooled keys, and the pools that are chosen and that are visible
+            floats += 2 * index.key_dim + index.top_k // index.pool + 1
     widest = heads * max(mixer.kv_lora_rank, mixer.nope_dim, mixer.v_dim)
     return _Attention(floats, 1, mixer.kv_lora_rank, widest)
 

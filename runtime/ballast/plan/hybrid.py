@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ballast.host.machine import Memory
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.layers.plane import kept_type
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expert_module, used_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
@@ -114,7 +115,7 @@ def _staging_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, 
 
 def _tier_rows(spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
     """Host memory of the tiers of the GPUs' cache."""
-    block_bytes = numbers.block_tokens * kv_row_bytes(spec, numbers.kv_type)
+    block_bytes = numbers.block_tokens * kv_row_bytes(spec, kept_type(numbers.kv_type, on_gpu=True))
     state_bytes = spec.state_numbers * FLOAT_BYTES
     return host_rows(numbers.tiers, block_bytes, numbers.block_tokens, state_bytes)
 

@@ -42,8 +42,8 @@ inline std::string describe(const char* dtype, const std::vector<Dim>& dims) {
 
 inline bool has_form(const pybind11::array& array, const std::vector<Dim>& dims) {
   constexpr int kWanted = pybind11::array::c_style | pybind11::detail::npy_api::NPY_ARRAY_ALIGNED_;
-  bool fits = (array.flags() & kWanted) == kWanted &&
-              array.ndim() == static_cast<pybind11::ssize_t>(dims.size());
+  bool fits =
+      (array.flags() & kWanted) == kWanted && array.ndim() == static_cast<pybind11::ssize_t>(dims.size());
   for (size_t i = 0; fits && i < dims.size(); ++i) {
     fits = dims[i].size == Dim::kAny || array.shape(static_cast<pybind11::ssize_t>(i)) == dims[i].size;
   }

@@ -126,7 +126,8 @@ void bind_gqa_attention(ThreadPool& pool, const py::array& query, const py::arra
   const CachePlane v =
       read_plane("values", values, {{"slots", num_slots}, {"kv heads", num_kv_heads}, {"V"}});
   if (k.is_half != v.is_half) {
-    throw py::value_error("values are " + describe(values) + "; expected the type of keys, " + describe(keys));
+    throw py::value_error("values are " + describe(values) + "; expected the type of keys, " +
+                          describe(keys));
   }
   const float* s = sinks ? read<float>("sinks", *sinks, {{"H", query.shape(1)}}) : nullptr;
   const AttentionShape shape{query.shape(1), num_kv_heads, key_width, values.shape(2), scale, window, s};

@@ -34,11 +34,11 @@ struct AttentionStretch {
   // [rows]: a row sees the positions below this one, relative to the first of the range; may be outside the
   // range.
   const float* num_seen;
-  float fewest_seen;           // minimum of num_seen
-  int64_t num_rows;            // a multiple of kAttentionRows
-  int64_t num_live;            // rows without padding
-  PositionRows keys;           // of [key_width]
-  const void* const* values;   // of [value_width], as the keys; null: they begin the keys
+  float fewest_seen;          // minimum of num_seen
+  int64_t num_rows;           // a multiple of kAttentionRows
+  int64_t num_live;           // rows without padding
+  PositionRows keys;          // of [key_width]
+  const void* const* values;  // of [value_width], as the keys; null: they begin the keys
   int64_t num_positions;
   int64_t key_width;
   int64_t value_width;
@@ -52,10 +52,10 @@ struct AttentionStretch {
 
 // Positions to score: the score of a position is the sum over heads of weight * max(0, query · key).
 struct IndexStretch {
-  const float* query;        // [key_width][rows], one row per head, zeros in padding rows
-  const float* weights;      // [rows], zeros in padding rows
-  int64_t num_rows;          // a multiple of kAttentionRows
-  PositionRows keys;         // of [key_width]
+  const float* query;    // [key_width][rows], one row per head, zeros in padding rows
+  const float* weights;  // [rows], zeros in padding rows
+  int64_t num_rows;      // a multiple of kAttentionRows
+  PositionRows keys;     // of [key_width]
   int64_t num_positions;
   int64_t key_width;
   float* products;  // scratch, [kSpanPositions][rows]

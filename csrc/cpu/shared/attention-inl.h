@@ -57,20 +57,43 @@ void narrow(const float* from, int64_t n, void* to) {
   __builtin_memcpy(halves + 2 * i, narrowed, static_cast<size_t>(2 * (n - i)));
 }
 
-// Rows of the cache that are read next: they are prefetched bit by bit, while others are computed with.
-struct NextRows {
-  const void* const* rows;
-  int64_t num_rows;
-  int64_t num_bytes;  // of each
-};
-
-// Prefetches part `begin`…`end` of `total` equal parts.
-BALLAST_INLINE void prefetch(const NextRows& next, int64_t begin, int64_t end, int64_t total) {
-  constexpr int64_t kLineBytes = 64;
-  for (int64_t p = begin * next.num_rows / total; p < end * next.num_rows / total; ++p) {
-    const char* row = static_cast<const char*>(next.rows[p]);
-    for (int64_t at = 0; at < next.num_bytes; at += kLineBytes) __builtin_prefetch(row + at);
+// Prefetches rows of the cache that are read next, a few lines at a time between the computations with
+// others: many at once would have to wait for each other.
+class NextRows {
+ public:
+  NextRows() = default;
+  // `num_steps`: how often `step` is called, about.
+  NextRows(const void* const* rows, int64_t num_rows, int64_t row_bytes, int64_t num_steps)
+      : rows_(rows),
+        num_rows_(num_rows),
+        row_bytes_(row_bytes),
+        lines_(num_rows * ((row_bytes + kLineBytes - 1) / kLineBytes) / (num_steps < 1 ? 1 : num_steps) + 1) {
   }
+
+  __attribute__((always_inline)) void step() {
+    for (int64_t line = 0; line < lines_ && row_ < num_rows_; ++line) {
+      __builtin_prefetch(static_cast<const char*>(rows_[row_]) + at_);
+      at_ += kLineBytes;
+      if (at_ < row_bytes_) continue;
+      at_ = 0;
+      ++row_;
+    }
+  }
+
+ private:
+  static constexpr int64_t kLineBytes = 64;
+  const void* const* rows_ = nullptr;
+  int64_t num_rows_ = 0;
+  int64_t row_bytes_ = 0;
+  int64_t lines_ = 0;
+  int64_t row_ = 0;
+  int64_t at_ = 0;
+};
+// Terms of a sum between two steps.
+constexpr int64_t kStepTerms = 16;
+
+BALLAST_INLINE int64_t step_end(int64_t begin, int64_t end) {
+  return begin + kStepTerms < end ? begin + kStepTerms : end;
 }
 
 // The positions of the span at `begin`; 0 after the last one.
@@ -97,7 +120,7 @@ BALLAST_INLINE void span_floats(const PositionRows& in, const void* const* rows,
 // Scores of kItems positions from `position`, for kVectors vectors of rows from `row`.
 template <int kVectors, int kItems>
 BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const float* const* keys,
-                                float* scores) {
+                                float* scores, NextRows& next) {
   const int64_t num_rows = in.num_rows;
   const int64_t key_width = in.key_width;
   const float* query = in.query + row;
@@ -109,15 +132,18 @@ BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const f
   for (int i = 0; i < kItems; ++i) {
     for (int v = 0; v < kVectors; ++v) sums[i][v] = zero_floats();
   }
-  for (int64_t k = 0; k < key_width; ++k, query += num_rows) {
-    Floats queries[kVectors];
+  for (int64_t first = 0; first < key_width; first += kStepTerms) {
+    next.step();
+    for (int64_t k = first; k < step_end(first, key_width); ++k, query += num_rows) {
+      Floats queries[kVectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) queries[v] = load_floats(query + v * kVectorRows);
+      for (int v = 0; v < kVectors; ++v) queries[v] = load_floats(query + v * kVectorRows);
 #pragma GCC unroll 16
-    for (int i = 0; i < kItems; ++i) {
-      const Floats entry = broadcast_float(entries[i][k]);
+      for (int i = 0; i < kItems; ++i) {
+        const Floats entry = broadcast_float(entries[i][k]);
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, queries[v], sums[i][v]);
+        for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, queries[v], sums[i][v]);
+      }
     }
   }
   const Floats scale = broadcast_float(in.scale);
@@ -133,7 +159,7 @@ BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const f
 template <int kVectors, int kItems>
 BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const float* const* entries,
                                 int64_t size, int64_t dim, bool is_first, const float* correction,
-                                float* values) {
+                                float* values, NextRows& next) {
   const int64_t num_rows = in.num_rows;
   const float* weights = in.scores + row;
   float* out = values + dim * num_rows + row;
@@ -147,16 +173,19 @@ BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const f
                                        load_floats(correction + row + v * kVectorRows));
     }
   }
-  for (int64_t p = 0; p < size; ++p, weights += num_rows) {
-    const float* value = entries[p] + dim;
-    Floats row_weights[kVectors];
+  for (int64_t first = 0; first < size; first += kStepTerms) {
+    next.step();
+    for (int64_t p = first; p < step_end(first, size); ++p, weights += num_rows) {
+      const float* value = entries[p] + dim;
+      Floats row_weights[kVectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) row_weights[v] = load_floats(weights + v * kVectorRows);
+      for (int v = 0; v < kVectors; ++v) row_weights[v] = load_floats(weights + v * kVectorRows);
 #pragma GCC unroll 16
-    for (int i = 0; i < kItems; ++i) {
-      const Floats entry = broadcast_float(value[i]);
+      for (int i = 0; i < kItems; ++i) {
+        const Floats entry = broadcast_float(value[i]);
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, row_weights[v], sums[i][v]);
+        for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, row_weights[v], sums[i][v]);
+      }
     }
   }
 #pragma GCC unroll 16
@@ -169,31 +198,28 @@ BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const f
 // Divides `total` items into blocks of kMost, then blocks of four, then single items.
 template <int kVectors, int kMost>
 void score_positions(const AttentionStretch& in, int64_t row, const float* const* keys, int64_t total,
-                     const NextRows& next) {
+                     NextRows& next) {
   int64_t i = 0;
   for (; i + kMost <= total; i += kMost) {
-    prefetch(next, i, i + kMost, total);
-    score_block<kVectors, kMost>(in, row, keys + i, in.scores + i * in.num_rows);
+    score_block<kVectors, kMost>(in, row, keys + i, in.scores + i * in.num_rows, next);
   }
-  prefetch(next, i, total, total);
-  for (; i + 4 <= total; i += 4) score_block<kVectors, 4>(in, row, keys + i, in.scores + i * in.num_rows);
-  for (; i < total; ++i) score_block<kVectors, 1>(in, row, keys + i, in.scores + i * in.num_rows);
+  for (; i + 4 <= total; i += 4)
+    score_block<kVectors, 4>(in, row, keys + i, in.scores + i * in.num_rows, next);
+  for (; i < total; ++i) score_block<kVectors, 1>(in, row, keys + i, in.scores + i * in.num_rows, next);
 }
 
 template <int kVectors, int kMost>
 void add_values(const AttentionStretch& in, int64_t row, const float* const* entries, int64_t size,
-                bool is_first, const float* correction, float* values, const NextRows& next) {
+                bool is_first, const float* correction, float* values, NextRows& next) {
   int64_t dim = 0;
   for (; dim + kMost <= in.value_width; dim += kMost) {
-    prefetch(next, dim, dim + kMost, in.value_width);
-    value_block<kVectors, kMost>(in, row, entries, size, dim, is_first, correction, values);
+    value_block<kVectors, kMost>(in, row, entries, size, dim, is_first, correction, values, next);
   }
-  prefetch(next, dim, in.value_width, in.value_width);
   for (; dim + 4 <= in.value_width; dim += 4) {
-    value_block<kVectors, 4>(in, row, entries, size, dim, is_first, correction, values);
+    value_block<kVectors, 4>(in, row, entries, size, dim, is_first, correction, values, next);
   }
   for (; dim < in.value_width; ++dim) {
-    value_block<kVectors, 1>(in, row, entries, size, dim, is_first, correction, values);
+    value_block<kVectors, 1>(in, row, entries, size, dim, is_first, correction, values, next);
   }
 }
 
@@ -273,22 +299,25 @@ void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
   begin_state(in, num_live, state);
   const bool is_shared = in.values == nullptr;
   const int64_t number_bytes = in.keys.are_halves ? 2 : 4;
-  constexpr NextRows kNone{nullptr, 0, 0};
+  // Computations of the first rows alone: those of others find the lines there.
+  const int64_t key_steps = kSpanPositions * in.key_width / kStepTerms / kSingleItems;
+  const int64_t value_steps = kSpanPositions * in.value_width / kStepTerms / kSingleItems;
   const int64_t first = first_span(in);
   for (int64_t begin = first; begin < in.num_positions; begin += kSpanPositions) {
     const int64_t size = span_size(in.num_positions, begin);
-    const NextRows values{is_shared ? nullptr : in.values + begin, is_shared ? 0 : size,
-                          number_bytes * in.value_width};
-    const NextRows next_keys{in.keys.rows + begin + kSpanPositions,
-                             span_size(in.num_positions, begin + kSpanPositions),
-                             number_bytes * in.key_width};
+    NextRows next_values,
+        next_keys(in.keys.rows + begin + kSpanPositions, span_size(in.num_positions, begin + kSpanPositions),
+                  number_bytes * in.key_width, value_steps);
+    if (!is_shared) {
+      next_values = NextRows(in.values + begin, size, number_bytes * in.value_width, key_steps);
+    }
     const float* entries[kSpanPositions];
     span_floats(in.keys, in.keys.rows + begin, size, in.key_width, entries);
     int64_t row = 0;
     for (; row + kPairRows <= num_live; row += kPairRows)
-      score_positions<2, kPairItems>(in, row, entries, size, row == 0 ? values : kNone);
+      score_positions<2, kPairItems>(in, row, entries, size, next_values);
     for (; row < num_live; row += kVectorRows)
-      score_positions<1, kSingleItems>(in, row, entries, size, row == 0 ? values : kNone);
+      score_positions<1, kSingleItems>(in, row, entries, size, next_values);
     if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, num_live, begin, size);
     if (in.first_seen != nullptr && in.most_passed > static_cast<float>(begin))
       hide_passed(in, num_live, begin, size);
@@ -297,12 +326,10 @@ void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
     const bool is_first = begin == first;
     row = 0;
     for (; row + kPairRows <= num_live; row += kPairRows) {
-      add_values<2, kPairItems>(in, row, entries, size, is_first, correction, state.values,
-                                row == 0 ? next_keys : kNone);
+      add_values<2, kPairItems>(in, row, entries, size, is_first, correction, state.values, next_keys);
     }
     for (; row < num_live; row += kVectorRows) {
-      add_values<1, kSingleItems>(in, row, entries, size, is_first, correction, state.values,
-                                  row == 0 ? next_keys : kNone);
+      add_values<1, kSingleItems>(in, row, entries, size, is_first, correction, state.values, next_keys);
     }
   }
 }
@@ -335,19 +362,17 @@ void index_stretch(const IndexStretch& in, float* scores) {
   products.key_width = in.key_width;
   products.scale = 1.0f;
   products.scores = in.products;
-  constexpr NextRows kNone{nullptr, 0, 0};
   for (int64_t begin = 0; begin < in.num_positions; begin += kSpanPositions) {
     const int64_t size = span_size(in.num_positions, begin);
     const float* keys[kSpanPositions];
     span_floats(in.keys, in.keys.rows + begin, size, in.key_width, keys);
-    const NextRows next{in.keys.rows + begin + kSpanPositions,
-                        span_size(in.num_positions, begin + kSpanPositions),
-                        (in.keys.are_halves ? 2 : 4) * in.key_width};
+    NextRows next(in.keys.rows + begin + kSpanPositions, span_size(in.num_positions, begin + kSpanPositions),
+                  (in.keys.are_halves ? 2 : 4) * in.key_width, in.key_width / kStepTerms);
     int64_t row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows)
-      score_positions<2, kPairItems>(products, row, keys, size, row == 0 ? next : kNone);
+      score_positions<2, kPairItems>(products, row, keys, size, next);
     for (; row < in.num_rows; row += kVectorRows)
-      score_positions<1, kSingleItems>(products, row, keys, size, row == 0 ? next : kNone);
+      score_positions<1, kSingleItems>(products, row, keys, size, next);
     for (int64_t p = 0; p < size; ++p) {
       Floats sums = zero_floats();
       for (row = 0; row < in.num_rows; row += kVectorRows) {

@@ -1,10 +1,10 @@
 """CPU kernels over GGUF weights: the plain reference over the file's blocks, and fast kernels over blocks that were
 packed for an instruction set.
 
-Float arrays are float32, C-contiguous; those of a cache may be float16. Every row of every output is computed by the same sequence of float operations
-for any number of rows and threads, so results do not depend on the rest of the batch. Shapes: T tokens, D hidden, H
-heads. All calls release the GIL; wrong shapes and types raise ValueError naming the argument. `out` must not share
-memory with an input unless a function documents that it may.
+Float arrays are float32, C-contiguous; those of a cache may be float16. Every row of every output is computed by the
+same sequence of float operations for any number of rows and threads, so results do not depend on the rest of the batch.
+Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and types raise ValueError naming the
+argument. `out` must not share memory with an input unless a function documents that it may.
 """
 
 from collections.abc import Sequence

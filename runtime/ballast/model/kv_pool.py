@@ -68,8 +68,8 @@ class KvPool:
         num_window_blocks: int | None = None,
         kv_type: KvType = "fp32",
     ) -> None:
-        """`planes`: of each layer. `kv_type`: fp32 or fp16. `num_window_blocks`: number of usable blocks of those of which a window is read;
-        None: `num_blocks`."""
+        """`planes`: of each layer. `kv_type`: fp32 or fp16. `num_window_blocks`: number of usable blocks of those of
+        which a window is read; None: `num_blocks`."""
         num_slots = (num_blocks + 1) * block_tokens
         num_window_slots = num_slots if num_window_blocks is None else (num_window_blocks + 1) * block_tokens
         self.block_tokens = block_tokens

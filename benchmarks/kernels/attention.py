@@ -1,5 +1,6 @@
 """Speed of attention on a CPU, with latents of DeepSeek's sizes (latent 512, rope 64) and with heads of 128 numbers
-that share keys and values, from caches of float32 and of half precision. Prints one JSON line per case and instruction set.
+that share keys and values, from caches of float32 and of half precision. Prints one JSON line per case and instruction
+set.
 
 Types take turns, in alternating order. Short contexts have the caches of several layers, one after another, because a
 model reads those of its other layers, and its weights, before it reads one again.

@@ -85,7 +85,8 @@ def test_logits_do_not_depend_on_chunks_and_cached_prefixes(written: MakeTiny, a
             np.testing.assert_array_equal(row, expected[position])
 
 
-def test_blocks_are_copied_with_their_bytes_and_are_not_those_of_float32(rng) -> None:
+def test_blocks_are_copied_with_their_bytes_and_are_not_those_of_float32() -> None:
+    rng = np.random.default_rng(0)
     planes = [[Plane("keys", 24), Plane("values", 20)], [Plane("latent", 12)]]
     pools: dict[KvType, KvPool] = {kv: KvPool(planes, 6, 16, None, kv) for kv in ("fp32", "fp16")}
     pool = pools["fp16"]

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/halves.h"
 #include "base/index_range.h"
 #include "check.h"
 #include "cpu/dispatch.h"
@@ -20,7 +21,6 @@
 #include "ops/position_choice.h"
 #include "ops/rope.h"
 #include "ops/vector.h"
-#include "quant/floats.h"
 #include "quant/matrix.h"
 #include "threads/thread_pool.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "quant/floats.h"
+#include "base/halves.h"
 
 #define BALLAST_INLINE static inline __attribute__((always_inline))
 

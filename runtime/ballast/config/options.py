@@ -270,8 +270,8 @@ class MachineConfig(_Section):
     kv_type: KvTypeOption = option(
         "auto",
         one_of("auto", "fp32", "fp16", "fp8"),
-        "type of the KV cache; fp32: on a CPU only; fp8: on a GPU only, takes about half of the memory of fp16 and "
-        "rounds each number by up to 1/16; auto: fp16 on a GPU, fp32 on a CPU",
+        "type of the KV cache. fp32: CPU only; fp8: GPU only, half of fp16's memory, rounds each number by up to 1/16. "
+        "auto: fp16 on a GPU, fp32 on a CPU",
     )
     kv_host_bytes: int | None = option(
         None,

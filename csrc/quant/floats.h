@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/halves.h"
+#include "cpu/halves.h"
 
 namespace ballast {
 

@@ -8,10 +8,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "base/halves.h"
 #include "base/index_range.h"
 #include "check.h"
 #include "cpu/dispatch.h"
+#include "cpu/halves.h"
 #include "moe/experts.h"
 #include "moe/router.h"
 #include "ops/activations.h"

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/halves.h"
+#include "cpu/halves.h"
 
 #define BALLAST_INLINE static inline __attribute__((always_inline))
 

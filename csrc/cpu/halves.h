@@ -1,4 +1,4 @@
-// IEEE halves: what their bits stand for, and rounding to them.
+// IEEE halves: what their bits stand for, and rounding to them. Not for objects of instruction sets.
 #pragma once
 
 #include <cstdint>

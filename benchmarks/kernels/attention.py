@@ -14,7 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from devkit.bench_record import bench_record
 RANK, ROPE, HEAD, BLOCK_TOKENS = 512, 64, 128, 32
 LEAST_BYTES = 256 << 20
 """Float32 caches of all layers together: more than the processor's caches."""
-TYPES = {"fp32": np.float32, "fp16": np.float16}
+TYPES: dict[str, type[np.floating[Any]]] = {"fp32": np.float32, "fp16": np.float16}
 
 
 class Case(NamedTuple):
@@ -103,7 +103,7 @@ def measured(pool: kernels.ThreadPool, isa: str, case: Case, threads: int, turns
     )
 
 
-def layers(pool: kernels.ThreadPool, isa: str, case: Case, dtype: type[np.floating]) -> list[Callable[[], None]]:
+def layers(pool: kernels.ThreadPool, isa: str, case: Case, dtype: type[np.floating[Any]]) -> list[Callable[[], None]]:
     """The attention of each layer."""
     rng = np.random.default_rng(0)
     blocks_each = -(-case.length // BLOCK_TOKENS)

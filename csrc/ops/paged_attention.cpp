@@ -290,27 +290,46 @@ class GroupAttention {
   const ChosenPositions* chosen_;
 };
 
+// A stretch of a group, both by index.
+struct StretchTask {
+  size_t group;
+  int64_t stretch;
+};
+
+// The stretches of all groups. Heads of the cache come after one another for each stretch: their rows are
+// neighbours in memory, often on one page.
+std::vector<StretchTask> stretch_tasks(const RowGroup* groups, size_t num_groups) {
+  std::vector<StretchTask> tasks;
+  for (size_t begin = 0; begin < num_groups;) {
+    size_t end = begin + 1;
+    while (end < num_groups && groups[end].request == groups[begin].request &&
+           groups[end].rows.begin == groups[begin].rows.begin) {
+      ++end;
+    }
+    for (int64_t stretch = 0; stretch < groups[begin].num_stretches(); ++stretch) {
+      for (size_t group = begin; group < end; ++group) tasks.push_back({group, stretch});
+    }
+    begin = end;
+  }
+  return tasks;
+}
+
 // A task is one stretch of one group; the thread that finishes a group's last stretch merges them all.
 void attend_by_stretch(ThreadPool& pool, const GroupAttention& attention, const RowGroup* groups,
                        size_t num_groups, int64_t num_floats) {
   std::vector<std::atomic<int64_t>> num_unfinished(num_groups);
-  std::vector<size_t> group_of;
-  for (size_t index = 0; index < num_groups; ++index) {
-    const int64_t num_stretches = groups[index].num_stretches();
-    num_unfinished[index] = num_stretches;
-    group_of.insert(group_of.end(), static_cast<size_t>(num_stretches), index);
-  }
+  for (size_t index = 0; index < num_groups; ++index) num_unfinished[index] = groups[index].num_stretches();
+  const std::vector<StretchTask> tasks = stretch_tasks(groups, num_groups);
   thread_local GrowOnlyBuffer buffer;
-  const int64_t num_tasks = static_cast<int64_t>(group_of.size());
+  const int64_t num_tasks = static_cast<int64_t>(tasks.size());
   float* states = buffer.at_least(num_tasks * num_floats);
   pool.parallel_for(num_tasks, [&](int64_t task) {
-    const size_t index = group_of[static_cast<size_t>(task)];
+    const auto [index, stretch] = tasks[static_cast<size_t>(task)];
     const RowGroup& group = groups[index];
-    const int64_t first_task = group.first_stretch - groups[0].first_stretch;
-    const auto state_of = [&](int64_t stretch) {
-      return attention.state_at(states + (first_task + stretch) * num_floats, group);
+    const int64_t first_state = group.first_stretch - groups[0].first_stretch;
+    const auto state_of = [&](int64_t of_stretch) {
+      return attention.state_at(states + (first_state + of_stretch) * num_floats, group);
     };
-    const int64_t stretch = task - first_task;
     attention.attend(group, attention.gather(group), stretch, state_of(stretch));
     if (num_unfinished[index].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     for (int64_t next = 1; next < group.num_stretches(); ++next) {

@@ -245,9 +245,9 @@ class ModelView {
           i < weights.layers.size() ? weights.layers[i].attention->plane_widths() : std::vector<int64_t>();
       for (size_t plane = 0; plane < kv_layers[i].size(); ++plane) {
         const int64_t width = plane < widths.size() ? widths[plane] : Dim::kAny;
-        planes.push_back(
-            write<float>("kv_layers", kv_layers[i][plane], {{"slots", num_slots}, {"width", width}}));
-        owners_.add(kv_layers[i][plane]);
+        const py::array& array = kv_layers[i][plane];
+        planes.push_back(write_plane("kv_layers", array, {{"slots", num_slots}, {"width", width}}));
+        owners_.add(array);
       }
       cache.layers.push_back({std::move(planes), {}});
     }

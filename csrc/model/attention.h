@@ -116,6 +116,7 @@ struct AttentionMemory {
   std::vector<float> index_key;       // [T, key_width]
   std::vector<float> head_weights;    // [T, index heads]
   std::vector<float> pool_gates;      // [T, key_width]
+  std::vector<float> pooled_key;      // [T, key_width]
   std::vector<int32_t> last_pools;    // [T] the last complete pool that a token sees; -1: none
   std::vector<int32_t> chosen_pools;  // [T, top_k / pool]
   // Positions selected by the nearest earlier layer with an indexer.

@@ -134,9 +134,9 @@ void GroupedAttention::rotate_and_store(const AttentionCall& call, const LayerPl
     turn(query, shape.num_heads, query_norm_);
     turn(key, shape.num_kv_heads, key_norm_);
     const int64_t slot = (has_window() ? call.step.window_slots : call.step.slots)[token];
-    std::copy_n(key, key_width(), planes[0] + slot * key_width());
-    float* cached = planes[1] + slot * value_width();
-    for (int64_t i = 0; i < value_width(); ++i) cached[i] = value[i] * shape.value_scale;
+    planes[0].write(call.kernels, slot * key_width(), key, key_width());
+    for (int64_t i = 0; i < value_width(); ++i) value[i] *= shape.value_scale;
+    planes[1].write(call.kernels, slot * value_width(), value, value_width());
   });
 }
 

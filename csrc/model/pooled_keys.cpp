@@ -96,8 +96,8 @@ void PooledKeys::leave_states(const Step& step, int64_t row) const {
   });
 }
 
-void PooledKeys::write(const AttentionCall& call, const float* normed, const float* keys, float* plane,
-                       float* states, const Finish& finish) const {
+void PooledKeys::write(const AttentionCall& call, const float* normed, const float* keys,
+                       const CachePlane& plane, float* states, const Finish& finish) const {
   const ballast::Step& step = call.step;
   require(step.batch.block_tokens % shape_.pool == 0,
           "block_tokens is " + std::to_string(step.batch.block_tokens) + "; expected a multiple of " +
@@ -107,6 +107,7 @@ void PooledKeys::write(const AttentionCall& call, const float* normed, const flo
     grow(s.pool_gates, step.num_tokens(), shape_.key_width);
     linear(call.pool, normed, step.num_tokens(), *gate_, s.pool_gates.data());
   }
+  grow(s.pooled_key, step.num_tokens(), shape_.key_width);
   const Step own{step.states, step.batch.positions, keys, s.pool_gates.data(), states};
   const int32_t* ends = step.batch.query_indptr + 1;
   for_tokens(call.pool, step.num_tokens(), [&](int64_t token) {
@@ -114,19 +115,20 @@ void PooledKeys::write(const AttentionCall& call, const float* normed, const flo
     const int64_t row = std::upper_bound(ends, ends + step.batch.num_requests, token) - ends;
     const int64_t first_slot = step.slots[token] / shape_.pool * shape_.pool;
     const int64_t last = token - step.batch.query_indptr[row];
-    float* key = plane + first_slot * (shape_.key_width / shape_.pool);
+    float* key = s.pooled_key.data() + token * shape_.key_width;
     if (gate_) {
       write_weighted(own, row, last, key);
     } else {
       write_mean(own, row, last, key);
     }
     if (finish) finish(step.batch.positions[token] - (shape_.pool - 1), key);
+    plane.write(call.kernels, first_slot * (shape_.key_width / shape_.pool), key, shape_.key_width);
   });
   // After all tokens: they read the states that are replaced here.
   call.pool.parallel_for(step.batch.num_requests, [&](int64_t row) { leave_states(own, row); });
 }
 
-void choose_pools(const AttentionCall& call, const IndexerShape& shape, const float* keys) {
+void choose_pools(const AttentionCall& call, const IndexerShape& shape, const CachePlane& keys) {
   const Step& step = call.step;
   const int64_t num_tokens = step.num_tokens(), top_pools = shape.top_k / shape.pool;
   AttentionMemory& s = call.memory;

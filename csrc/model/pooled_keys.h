@@ -25,8 +25,8 @@ class PooledKeys {
   // Writes the keys of the pools that the step completes into the plane, each after finish(first position,
   // key), and the states; keys [T, key_width].
   using Finish = std::function<void(int64_t, float*)>;
-  void write(const AttentionCall& call, const float* normed, const float* keys, float* plane, float* states,
-             const Finish& finish = {}) const;
+  void write(const AttentionCall& call, const float* normed, const float* keys, const CachePlane& plane,
+             float* states, const Finish& finish = {}) const;
 
  private:
   struct Step;
@@ -46,6 +46,6 @@ class PooledKeys {
 
 // Writes the positions that each token attends to into the memory: those of the top_k / pool pools of the
 // highest scores, among the complete pools that it sees, and all positions after the last of these.
-void choose_pools(const AttentionCall& call, const IndexerShape& shape, const float* keys);
+void choose_pools(const AttentionCall& call, const IndexerShape& shape, const CachePlane& keys);
 
 }  // namespace ballast

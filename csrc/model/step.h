@@ -21,7 +21,7 @@ struct RopeTable {
 };
 
 // A layer's part of the cache: its planes, each [num_slots, width]. The layer's attention defines them.
-using LayerPlanes = std::vector<float*>;
+using LayerPlanes = std::vector<CachePlane>;
 
 // What a layer keeps of sequences.
 struct LayerCache {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpu/kernels.h"
+#include "ops/cache_plane.h"
 #include "threads/thread_pool.h"
 
 namespace ballast {
@@ -55,9 +56,9 @@ struct AttentionQuery {
   QueryPart second;
 };
 
-// Cached rows of every slot: keys or values. Strides are in floats.
+// Cached rows of every slot: keys or values. Strides are in numbers.
 struct CacheRows {
-  const float* rows;
+  CachePlane plane;
   int64_t slot_stride;
   int64_t head_stride;
 };
@@ -69,7 +70,8 @@ struct ChosenPositions {
   int64_t stride;
 };
 
-// out [T, H, value_width]. `batch` has passed its check. A null `kernels` stands for the reference, a null
+// out [T, H, value_width]. Keys and values have one type; where they share a plane, values begin the keys.
+// `batch` has passed its check. A null `kernels` stands for the reference, a null
 // `chosen` for all positions that a token sees. Windows and chosen positions exclude each other.
 void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,

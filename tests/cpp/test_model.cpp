@@ -52,7 +52,7 @@ ModelShape shape_of(Kind kind) {
 // A two-layer model, one layer dense and one routed, with its memory.
 class SmallModel {
  public:
-  SmallModel(const Kernels* kernels, int num_threads, Kind kind = Kind::kOfLatent)
+  SmallModel(const Kernels* kernels, int num_threads, Kind kind = Kind::kOfLatent, bool is_half = false)
       : kind_(kind), pool_(num_threads), engine_(7) {
     cos_ = floats(kPositions * kRopeDim / 2);
     sin_ = floats(kPositions * kRopeDim / 2);
@@ -71,8 +71,9 @@ class SmallModel {
         cache.layers.back().states.push_back(planes_.back().data());
       }
       for (const int64_t width : each.attention->plane_widths()) {
-        planes_.emplace_back(static_cast<size_t>(kPositions * width), NAN);
-        cache.layers.back().planes.push_back(planes_.back().data());
+        const int64_t num_floats = is_half ? (kPositions * width + 1) / 2 : kPositions * width;
+        planes_.emplace_back(static_cast<size_t>(num_floats), NAN);
+        cache.layers.back().planes.push_back({reinterpret_cast<uint8_t*>(planes_.back().data()), is_half});
       }
     }
     if (break_input) break_input(input, *this);
@@ -329,23 +330,26 @@ bool begins_with(const std::string& text, const std::string& beginning) {
 
 }  // namespace
 
+void expect_same_logits(const Kernels* kernels, Kind kind, bool is_half) {
+  const std::vector<float> whole = SmallModel(kernels, 1, kind, is_half).run(0, kNumTokens);
+  for (const float logit : whole) EXPECT(std::isfinite(logit));
+  for (int num_threads : {1, 2, 5}) {
+    for (int64_t step : {int64_t{1}, int64_t{2}, int64_t{4}, kNumTokens}) {
+      SmallModel model(kernels, num_threads, kind, is_half);
+      for (int64_t begin = 0; begin < kNumTokens; begin += step) {
+        const int64_t end = std::min(begin + step, kNumTokens);
+        const std::vector<float> logits = model.run(begin, end);
+        EXPECT(std::memcmp(logits.data(), whole.data() + begin * kVocabulary,
+                           logits.size() * sizeof(float)) == 0);
+      }
+    }
+  }
+}
+
 TEST(logits_do_not_depend_on_steps_or_threads) {
   for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled, Kind::kGated}) {
     for (const std::string& isa : usable_isas()) {
-      const Kernels* kernels = find_isa(isa);
-      const std::vector<float> whole = SmallModel(kernels, 1, kind).run(0, kNumTokens);
-      for (const float logit : whole) EXPECT(std::isfinite(logit));
-      for (int num_threads : {1, 2, 5}) {
-        for (int64_t step : {int64_t{1}, int64_t{2}, int64_t{4}, kNumTokens}) {
-          SmallModel model(kernels, num_threads, kind);
-          for (int64_t begin = 0; begin < kNumTokens; begin += step) {
-            const int64_t end = std::min(begin + step, kNumTokens);
-            const std::vector<float> logits = model.run(begin, end);
-            EXPECT(std::memcmp(logits.data(), whole.data() + begin * kVocabulary,
-                               logits.size() * sizeof(float)) == 0);
-          }
-        }
-      }
+      for (const bool is_half : {false, true}) expect_same_logits(find_isa(isa), kind, is_half);
     }
   }
 }

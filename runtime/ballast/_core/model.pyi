@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from . import _F32 as F32
 from . import _I32 as I32
 from . import PybindObject
+from . import _Plane as Plane
 from .kernels import Experts, Matrix, ThreadPool
 
 class Shape(PybindObject):
@@ -173,7 +174,7 @@ class Transformer(PybindObject):
         output_norm: F32,
         output: Matrix,
         ropes: Sequence[tuple[F32, F32, F32 | None]],
-        kv_layers: Sequence[Sequence[F32]],
+        kv_layers: Sequence[Sequence[Plane]],
         block_tokens: int,
         state_layers: Sequence[Sequence[F32]] = ...,
         output_stream: Mapping[str, F32 | Matrix | HeadMatrix | Experts] = ...,

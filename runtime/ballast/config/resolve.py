@@ -26,10 +26,11 @@ _GPU_OPTIONS: Mapping[str, str] = {
     "gpu_experts_update": "is about experts in a GPU's memory",
     "expert_profile": "places experts in a GPU's memory",
     "pcie_share": "is about experts that a GPU reads",
-    "kv_type": "is the type of a GPU's KV cache; the CPU's is float32",
+    "kv_type": "is for a GPU's KV cache; a CPU keeps fp16 or fp32",
     "kv_host_bytes": "is for KV blocks evicted from a GPU; without a GPU, the KV cache is in host memory",
 }
-"""Options of the machine that have no meaning without a GPU → the reason, for error messages."""
+"""Options of the machine that have no meaning without a GPU → the reason, for error messages. Of kv_type, that is fp8
+only."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_MODEL = re.compile(rf"{_HUB_ID.pattern}(?<!\.gguf)(:[\w.-]+)?(@[\w.-]+)?")
@@ -66,6 +67,8 @@ def resolve(config: Config, default_threads: int, *, for_another: bool = False) 
     if config.machine.gpu_experts_update and config.machine.gpu_experts == 0:
         problem = "moves experts in a GPU's memory, and gpu_experts=0 keeps none there; leave one of them out"
         raise ConfigError("gpu_experts_update", "on", problem)
+    if config.machine.kv_type == "fp32":
+        raise ConfigError("kv_type", "fp32", f"is for a CPU's KV cache; with device={device}, use fp16 or auto")
     profile = config.machine.expert_profile
     if profile is not None and not profile.is_file():
         raise ConfigError("expert_profile", profile, "no such file; create it with `ballast profile`")
@@ -112,7 +115,7 @@ def on_cpu(config: Config, reason: str) -> Config:
     """
     machine, scheduling = config.machine, config.scheduling
     # A value of 0 disables the option, so it is not an error.
-    set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name) not in (None, 0, "auto")]
+    set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name) not in (None, 0, "auto", "fp16", "fp32")]
     if set_for_gpu and not config.device_is_open:
         name = set_for_gpu[0]
         raise ConfigError(
@@ -133,7 +136,7 @@ def on_cpu(config: Config, reason: str) -> Config:
             gpu_experts_update=False,
             expert_profile=None,
             pcie_share=0.0,
-            kv_type="auto",
+            kv_type="auto" if machine.kv_type == "fp8" else machine.kv_type,
             kv_host_bytes=0,
         ),
     )

@@ -11,6 +11,7 @@ from ballast.host.machine import Memory
 from ballast.model.hybrid.copies.exchange_sizes import exchange_bytes
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.layers.plane import kept_type
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expert_module, used_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
@@ -115,7 +116,7 @@ def _staging_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, 
 
 def _tier_rows(spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
     """Host memory of the tiers of the GPUs' cache."""
-    block_bytes = numbers.block_tokens * kv_row_bytes(spec, numbers.kv_type)
+    block_bytes = numbers.block_tokens * kv_row_bytes(spec, kept_type(numbers.kv_type, on_gpu=True))
     return host_rows(numbers.tiers, block_bytes, numbers.block_tokens, spec.state_bytes)
 
 

@@ -88,11 +88,12 @@ def test_options_without_effect_are_rejected_by_name(tmp_path: Path) -> None:
         ConfigError, match=r"kv_host_bytes=1GiB: .* the KV cache is in host memory, and device=cpu uses no GPU"
     ):
         resolved(kv_host_bytes=GIB)
-    for kv_type in ("fp16", "fp8"):
-        with pytest.raises(
-            ConfigError, match=f"kv_type={kv_type}: .* a GPU's KV cache; the CPU's is float32, and device=cpu"
-        ):
-            resolved(kv_type=kv_type)
+    with pytest.raises(ConfigError, match=r"kv_type=fp8: .* a CPU keeps fp16 or fp32, and device=cpu uses no GPU"):
+        resolved(kv_type="fp8")
+    for kv_type in ("fp16", "fp32"):
+        assert resolved(kv_type=kv_type).machine.kv_type == kv_type
+    with pytest.raises(ConfigError, match="kv_type=fp32: is for a CPU's KV cache; with device=cuda:0"):
+        resolve(Config(machine=MachineConfig(device="cuda:0", kv_type="fp32")), 2)
     with pytest.raises(ConfigError, match="kv_disk_bytes=1GiB: limits a folder; set the folder with kv_disk_dir"):
         resolved(kv_disk_bytes=GIB)
     with pytest.raises(ConfigError, match=r"kv_disk_dir=.*expected a folder"):

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 KvType = Literal["fp32", "fp16", "fp8"]
-"""The type of a cache: float32 on a CPU, half precision or 8 bits on a GPU."""
+"""The type of a cache: float32 on a CPU only, half precision, 8 bits on a GPU only."""
+KvTypeOption = Literal["auto", "fp32", "fp16", "fp8"]
+
+
+def kept_type(requested: KvTypeOption, *, on_gpu: bool) -> KvType:
+    """The type of a cache for a value of `--kv_type`."""
+    if requested != "auto":
+        return requested
+    return "fp16" if on_gpu else "fp32"
 
 
 class Plane(NamedTuple):
@@ -14,7 +22,7 @@ class Plane(NamedTuple):
 
     name: str
     width: int
-    """Numbers per token. The pool decides their type: float32 on a CPU."""
+    """Numbers per token. The pool decides their type."""
     window: int | None = None
     """Tokens that are read of it: the last ones up to a token's own. None: all."""
     num_short: int = 0

@@ -54,6 +54,13 @@ _HARMONY: tuple[dict[str, Any], ...] = (
     {"model_identity": "You are a parrot."},
 )
 _PRESERVED: tuple[dict[str, Any], ...] = (*_ENABLED, *({"preserve_thinking": True, **each} for each in _ENABLED))
+_QWEN38: tuple[dict[str, Any], ...] = (
+    *_ENABLED,
+    {"preserve_thinking": False},
+    {"preserve_thinking": False, "enable_thinking": False},
+    *({"reasoning_effort": level} for level in ("low", "medium", "xhigh")),
+    {"reasoning_effort": "low", "enable_thinking": False},
+)
 _MIMO: tuple[dict[str, Any], ...] = (*_ENABLED, *({"keep_all_reasoning": each} for each in (True, False)))
 _THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": False})
 # The templates of V3 and R1 support only one message with exactly two calls per conversation, and list no tools.
@@ -133,7 +140,7 @@ _V32_EDITS = (
     ("{%- for key, val in args.items() -%}", "{{- '' if args else '\\n' -}}{%- for key, val in args.items() -%}"),
 )
 
-_NO_REASONING = ("qwen3-coder", "qwen3-next-instruct", "qwen3-coder-next")
+_NO_REASONING = ("qwen3-coder", "qwen3-next-instruct", "qwen3-coder-next", "qwen3.8")
 
 PUBLISHED: dict[str, Published] = {
     "deepseek-v2": Published("tokenizer-v2", "deepseek", "deepseek-v2", Shapes(tools=False)),
@@ -194,6 +201,7 @@ PUBLISHED: dict[str, Published] = {
     "qwen3-coder-next": Published("Qwen3-Coder.jinja", "qwen3", "qwen3-coder-next", edits=_CODER_NEXT),
     "qwen3.5": Published("Qwen3.5-4B.jinja", "qwen3", "qwen3.5", Shapes(switches=_ENABLED), edits=_QWEN35),
     "qwen3.6": Published("Qwen3.5-4B.jinja", "qwen3", "qwen3.6", Shapes(switches=_PRESERVED), edits=_QWEN36),
+    "qwen3.8": Published("Qwen3.8-Flash-Next.jinja", "qwen3", "qwen3.8", Shapes(switches=_QWEN38)),
     "glm-4.6": Published("GLM-4.6.jinja", "glm", "glm-4.5", Shapes(switches=_ENABLED)),
     "glm-4.7-flash": Published(
         "GLM-4.7-Flash.jinja", "glm", "glm-4.7", Shapes(switches=(*_ENABLED, {"clear_thinking": False}))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from os import SEEK_CUR
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from ballast.families.registry import RELEASES, source_of
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import expected_tensors
+from ballast.model.tensors import NGRAM_TABLE, expected_tensors
 from ballast.tiny.quant_mix import fitting_type
 from ballast.weights.gguf import block_of
 from devkit.models.changed_spec import changed
@@ -44,6 +44,7 @@ from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.minimax import MINIMAX_M2_SPEC
 from devkit.models.specs.qwen3 import (
+    FLASH_NEXT_125B_SPEC,
     QWEN3_30B_SPEC,
     QWEN3_NEXT_80B_SPEC,
     QWEN35_35B_SPEC,
@@ -89,6 +90,7 @@ SHAPES = {
     "qwen3.5-35b": Shape(QWEN35_35B_SPEC),
     "qwen3.5-122b": Shape(QWEN35_122B_SPEC),
     "qwen3.5-397b": Shape(QWEN35_397B_SPEC),
+    "qwen3.8-flash-next": Shape(FLASH_NEXT_125B_SPEC),
     "kimi-linear": Shape(KIMI_LINEAR_48B_SPEC),
     "glm-5.3-flash": Shape(GLM53_FLASH_SPEC),
     "v4-flash": Shape(V4_FLASH_SPEC, mxfp4_types, LlamaFileType.MOSTLY_MXFP4_MOE),
@@ -97,12 +99,15 @@ SHAPES = {
     "gpt-oss-120b": Shape(GPT_OSS_120B_SPEC, mxfp4_types, LlamaFileType.MOSTLY_MXFP4_MOE),
 }
 
-CHATS = {"qwen3next": "qwen3-coder-next", "qwen35moe": "qwen3.5"}
+CHATS = {"qwen3next": "qwen3-coder-next", "qwen35moe": "qwen3.5", "qwen4exp": "qwen3.5"}
 """The releases whose templates are in files with a vocabulary, by architecture."""
 
 _DRAWN_ROWS = 1 << 10
 """Number of random weights per tensor. They are repeated: drawing gigabytes takes minutes, and the speed is the
 same."""
+
+_PIECE_ROWS = 1 << 20
+"""Rows of a table that are written together."""
 
 _SCALES = {GgmlType.Q4_K: 1e-4, GgmlType.Q6_K: 1e-5, GgmlType.Q8_0: 3e-4}
 """Scales of blocks that give weights of about 0.02. Weights of other types have the size that `random_blocks` gives."""
@@ -184,7 +189,8 @@ def write_random_model(
         if kind == GgmlType.I32:
             out.write(table_of_experts(rng, spec.routing.num_experts, dims).data)
         elif not is_hollow or is_always_written(name, kind):
-            out.write(weights(rng, name, dims, kind).data)
+            for piece in pieces(name, dims):
+                out.write(weights(rng, name, piece, kind).data)
         else:
             out.seek(math.prod(gguf.quant_shape_to_byte_shape(dims, kind)), SEEK_CUR)
     out.truncate(out.tell() + -out.tell() % writer.data_alignment)
@@ -215,9 +221,16 @@ def made_up_vocabulary(size: int, architecture: str) -> dict[str, Any]:
     return metadata | template
 
 
+def pieces(name: str, shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The shapes of a tensor's parts that are in memory at a time: a table may be larger than it."""
+    most = _PIECE_ROWS if name == NGRAM_TABLE else shape[0]
+    for begin in range(0, shape[0], most):
+        yield min(most, shape[0] - begin), *shape[1:]
+
+
 def is_always_written(name: str, kind: GgmlType) -> bool:
     """Whether a hollow file contains the tensor's bytes."""
-    return kind == GgmlType.F32 or block_of(name) in (None, 0, 1)
+    return name != NGRAM_TABLE and (kind == GgmlType.F32 or block_of(name) in (None, 0, 1))
 
 
 def table_of_experts(rng: np.random.Generator, num_experts: int, shape: tuple[int, ...]) -> NDArray[np.int32]:

@@ -21,10 +21,12 @@ import torch
 
 from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.attention.attention import Attention
+from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, ExpandedWeights
 from ballast.model.hybrid.attention.flashinfer_grouped import FlashinferGrouped
 from ballast.model.hybrid.attention.gpu import compiled_flashinfer, paged_attention
 from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
+from ballast.model.hybrid.attention.triton_expanded import TritonExpandedKernels
 from ballast.model.switched_off import SwitchedOff
 from devkit.bench_record import bench_record
 from devkit.gpu_times import median_us
@@ -32,6 +34,8 @@ from devkit.kernels.attention_cases import AttentionCase, attention_case
 
 DEVICE = torch.device("cuda:0")
 COLD_BYTES = 256 << 20
+LONG_FROM = 1024
+"""Minimum prompt that is measured outside the latent space too."""
 
 
 def main() -> None:
@@ -73,6 +77,10 @@ def main() -> None:
                     decode(name, attend, sizes, batch, context)
             for prompt in options.prompts:
                 prefill(name, attend, sizes, prompt)
+        if isinstance(sizes, LatentSizes):
+            for prompt in options.prompts:
+                if prompt >= LONG_FROM:
+                    expanded(sizes, prompt)
 
 
 @torch.inference_mode()
@@ -102,6 +110,20 @@ def prefill(name: str, attend: Attention, sizes: Sizes, prompt: int) -> None:
     seen = prompt * (prompt + 1) / 2
     flops = seen * sizes.num_heads * 2 * (sizes.key_dim + sizes.v_dim)
     record(f"prompt of {prompt}, {named(sizes)}, {name}", us, tflops=flops / us / 1e6)
+
+
+@torch.inference_mode()
+def expanded(sizes: LatentSizes, prompt: int) -> None:
+    """Keys and values expanded from the latent space, by our kernels: heads of 128 + 64, and 128 for values."""
+    own = ExpandedSizes(sizes.num_heads, sizes.rank, 128, sizes.rope_dim, 128, sizes.scale, sizes.block_tokens)
+    case = attention_case(sizes, [prompt], [prompt], DEVICE, torch.float16)
+    attend = ExpandedAttention(own, TritonExpandedKernels(own, torch.zeros((), dtype=torch.int64, device=DEVICE)), 8192)
+    width = 128 * own.num_heads
+    keys, values = (torch.randn(2 * own.rank, width, device=DEVICE, dtype=torch.float16) / 32 for _ in range(2))
+    query = torch.randn(prompt, own.num_heads, 192, device=DEVICE, dtype=torch.float16)
+    us = median_us(lambda: attend(query, ExpandedWeights(keys, values), case.cache, case.step))
+    flops = prompt * (prompt + 1) / 2 * own.num_heads * 2 * 320
+    record(f"prompt of {prompt}, {named(sizes)}, expanded, ours", us, tflops=flops / us / 1e6)
 
 
 def named(sizes: Sizes) -> str:

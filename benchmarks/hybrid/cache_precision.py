@@ -1,12 +1,13 @@
-"""Effect of the latent cache's type, and of attention in that type, on a model's distributions. Prints one JSON line
-per member of the family and way of rounding, over all quantised types.
+"""Effect on a model's distributions of the latent cache's type, of attention in that type, and of products in half
+precision. Prints one JSON line per member of the family and way of rounding, over all quantised types.
 
 Runs the hybrid's code on the CPU in float32, except for the cache and, with "attention", what flashinfer's kernels
 round to the cache's type: scaled queries, weights of values, results. For every token of some prompts, it reports the
 divergence (KL, in nats) from the distribution of the C++ model, which does not round, with its standard error over
 prompts; how often the best token is the same; and how many choices of experts differ. "led" in the records compares
 with the hybrid's code in float32 that is forced to make the same choices if scores are nearly equal, so that only
-rounding is left.
+rounding is left. Both factors of every product are rounded for the built-in model with float32 weights, in all layers
+and experts, as for the prompts of a GPU.
 
 Random models get random tokens. The built-in model gets a text that it was not trained on.
 
@@ -19,12 +20,14 @@ import argparse
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import tokenizers
 import torch
 
+from ballast._core import kernels
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.engine.startup.build import EngineSettings, scheduler_config
@@ -32,7 +35,9 @@ from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.backends import selection
 from ballast.model.hybrid.layers.latent_attention import LatentAttention
+from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.metadata import read_spec
@@ -42,6 +47,8 @@ from ballast.tiny.quant_mix import QUANTS
 from ballast.weights.gguf import open_gguf
 from devkit.bench_record import bench_record
 from devkit.generate import generate
+from devkit.models.cpu_backend import CpuBackend
+from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.oracles.divergence import divergences, log_probabilities
 from devkit.oracles.forced_routing import ForcedRouting
@@ -149,6 +156,44 @@ class Side(Runner):
         return theirs[batch.sampled]
 
 
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x.half().float()
+
+
+class HalfLinear(FloatLinear):
+    """Rounds both factors."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__(half(weight))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return super().__call__(half(x))
+
+
+class HalfProducts(CpuBackend):
+    """Multiplies in half precision, experts included."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device, partial(FloatExperts, rounded=half))
+
+    def make_linear(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
+        """See `Backend`."""
+        return HalfLinear(torch.from_numpy(kernels.unpack(matrix)))
+
+
+def rounding_products(file: Path) -> Side:
+    """Every expert is in the memory of the simulated GPU."""
+    gguf_model = open_gguf(file)
+    spec = read_spec(gguf_model, None)
+    plain = load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, cpu_isa="reference"))
+    everything = (tuple(range(spec.routing.num_experts)),) * len(spec.routed_layers)
+    before = selection.MAKERS["cpu"]
+    selection.MAKERS["cpu"] = HalfProducts
+    rounded = load_hybrid(file, torch.device("cpu"), SETTINGS, kv_dtype=torch.float32, gpu_experts=everything)
+    selection.MAKERS["cpu"] = before
+    return Side(plain, rounded, load(file, torch.float32))
+
+
 def sides(file: Path) -> Iterator[tuple[str, Side]]:
     gguf_model = open_gguf(file)
     spec = read_spec(gguf_model, None)
@@ -191,6 +236,9 @@ def main() -> None:
                     found[rounding].append(measure(side, prompts))
             for rounding, measured in found.items():
                 print(record(f"{name}, {rounding}", measured, options.seed), flush=True)
+        floats = write_built_in(Path(directory) / "floats", quant="f32").gguf
+        products = measure(rounding_products(floats), prompts_of[True])
+        print(record("built-in, half-precision products", [products], options.seed), flush=True)
 
 
 def measure(side: Side, prompts: list[tuple[int, ...]]) -> Measured:

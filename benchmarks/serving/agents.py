@@ -36,7 +36,7 @@ from typing import Any
 
 from benchmarks.serving.arrivals import percentile
 from devkit.bench_record import bench_record
-from devkit.servers.process import JSON, ServerProcess
+from devkit.servers.process import JSON, ServerProcess, events_of
 
 Message = dict[str, Any]
 
@@ -124,12 +124,10 @@ class Client:
             "stream_options": {"include_usage": True},
         }
         with self._post("/v1/chat/completions", body) as response:
-            for line in response:
-                if line.startswith(b"data: {"):
-                    event = json.loads(line[6:])
-                    if "error" in event:
-                        raise ServerError(f"{self.url}: {event['error']}")
-                    yield event
+            for event in events_of(response):
+                if "error" in event:
+                    raise ServerError(f"{self.url}: {event['error']}")
+                yield event
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), JSON)

@@ -29,7 +29,7 @@ from statistics import median
 from typing import Any
 
 from devkit.bench_record import bench_record
-from devkit.servers.process import JSON, ServerProcess
+from devkit.servers.process import JSON, ServerProcess, events_of
 
 FIRST_TOKENS = 200
 """Number of token ids that prompts use. Every vocabulary has them, and none of them ends a text."""
@@ -159,9 +159,7 @@ def stream(server: ServerProcess, body: dict[str, Any]) -> Iterator[dict[str, An
     whole = body | {"temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
     request = urllib.request.Request(server.url + "/v1/completions", json.dumps(whole).encode(), JSON)
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-        for line in response:
-            if line.startswith(b"data: {"):
-                yield json.loads(line[6:])
+        yield from events_of(response)
 
 
 if __name__ == "__main__":

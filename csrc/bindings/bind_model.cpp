@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ids.h"
 #include "bindings/arrays.h"
 #include "bindings/gating.h"
 #include "bindings/state_rows.h"
@@ -59,13 +60,13 @@ std::vector<float> copy_vector(const char* name, const py::array& array) {
   return {data, data + array.size()};
 }
 
-LayerView make_layer(const MixerShape& mixer, const py::dict& tensors, size_t rope) {
-  LayerView layer{{mixer, {}, rope}, {}};
+TensorsByRole read_tensors(const py::dict& tensors, Owners& owners) {
+  TensorsByRole found;
   for (const auto& [key, value] : tensors) {
     const std::string role = py::cast<std::string>(key);
     const auto add = [&](LayerTensor tensor, const auto& owner) {
-      layer.input.tensors.emplace(role, std::move(tensor));
-      layer.owners.add(owner);
+      found.emplace(role, std::move(tensor));
+      owners.add(owner);
     };
     if (py::isinstance<MatrixView>(value)) {
       const auto& view = py::cast<const MatrixView&>(value);
@@ -77,9 +78,16 @@ LayerView make_layer(const MixerShape& mixer, const py::dict& tensors, size_t ro
       const auto& view = py::cast<const ExpertsView&>(value);
       add(view.experts, view);
     } else {
-      layer.input.tensors.emplace(role, copy_vector(role.c_str(), py::cast<py::array>(value)));
+      found.emplace(role, copy_vector(role.c_str(), py::cast<py::array>(value)));
     }
   }
+  return found;
+}
+
+LayerView make_layer(const MixerShape& mixer, const py::dict& tensors, size_t rope,
+                     const std::optional<NgramShape>& ngram) {
+  LayerView layer{{mixer, {}, rope, ngram}, {}};
+  layer.input.tensors = read_tensors(tensors, layer.owners);
   return layer;
 }
 
@@ -96,10 +104,10 @@ class ModelView {
             const std::vector<LayerView>& layers, const py::array& output_norm, const MatrixView& output,
             const std::vector<RopeArrays>& ropes, std::vector<std::vector<py::array>> kv_layers,
             int64_t block_tokens, std::vector<std::vector<py::array>> state_layers,
-            const std::optional<StreamEndArrays>& stream_end)
+            const py::dict& output_stream, const std::optional<StreamEndArrays>& stream_end)
       : block_tokens_(block_tokens),
-        model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output, stream_end), ropes,
-                    kv_layers, state_layers)) {
+        model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output, output_stream, stream_end),
+                    ropes, kv_layers, state_layers)) {
     if (block_tokens < 1) {
       throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
     }
@@ -112,7 +120,8 @@ class ModelView {
                              const py::array& kv_indices, const py::array& sampled,
                              const std::optional<py::array>& window_slots,
                              const std::optional<py::array>& window_indices,
-                             const std::optional<StateArrays>& states, const py::function& alive,
+                             const std::optional<StateArrays>& states,
+                             const std::optional<py::array>& earlier_ids, const py::function& alive,
                              double alive_every_s) {
     const int32_t* ids = read<int32_t>("token_ids", token_ids, {{"T"}});
     const int64_t num_tokens = token_ids.shape(0);
@@ -135,6 +144,7 @@ class ModelView {
       of_windows.kv_indices =
           read<int32_t>("window_indices", *window_indices, {{"blocks", kv_indices.size()}});
     }
+    const Dim num_earlier{"3 * requests", kEarlierTokens * num_requests};
     const Step step{ids,
                     rows,
                     batch,
@@ -142,7 +152,8 @@ class ModelView {
                     of_windows,
                     read_states(states, num_requests, query_ends),
                     read<int64_t>("sampled", sampled, {{"S"}}),
-                    sampled.shape(0)};
+                    sampled.shape(0),
+                    earlier_ids ? read<int32_t>("earlier_ids", *earlier_ids, {num_earlier}) : nullptr};
     py::array_t<float> logits({step.num_sampled, model_.num_logits()});
     float* to = logits.mutable_data();
     const py::gil_scoped_release unlocked;
@@ -172,9 +183,10 @@ class ModelView {
   };
 
   ModelInput gather(const MatrixView& embedding, const std::vector<LayerView>& layers,
-                    const py::array& output_norm, const MatrixView& output,
+                    const py::array& output_norm, const MatrixView& output, const py::dict& output_stream,
                     const std::optional<StreamEndArrays>& stream_end) {
     ModelInput input{embedding.matrix, {}, copy_vector("output_norm", output_norm), output.matrix};
+    input.stream = read_tensors(output_stream, owners_);
     if (stream_end) {
       const auto& [products, base, scales] = *stream_end;
       input.stream_end =
@@ -244,9 +256,9 @@ class ModelView {
           i < weights.layers.size() ? weights.layers[i].attention->plane_widths() : std::vector<int64_t>();
       for (size_t plane = 0; plane < kv_layers[i].size(); ++plane) {
         const int64_t width = plane < widths.size() ? widths[plane] : Dim::kAny;
-        planes.push_back(
-            write<float>("kv_layers", kv_layers[i][plane], {{"slots", num_slots}, {"width", width}}));
-        owners_.add(kv_layers[i][plane]);
+        const py::array& array = kv_layers[i][plane];
+        planes.push_back(write_plane("kv_layers", array, {{"slots", num_slots}, {"width", width}}));
+        owners_.add(array);
       }
       cache.layers.push_back({std::move(planes), {}});
     }
@@ -259,7 +271,7 @@ class ModelView {
     std::optional<int64_t> num_slots;
     for (size_t i = 0; i < std::min(state_layers.size(), cache.layers.size()); ++i) {
       const std::vector<int64_t> floats =
-          i < weights.layers.size() ? weights.layers[i].attention->state_floats() : std::vector<int64_t>();
+          i < weights.layers.size() ? weights.layers[i].state_floats() : std::vector<int64_t>();
       for (size_t state = 0; state < state_layers[i].size(); ++state) {
         py::array& array = state_layers[i][state];
         const int64_t width = state < floats.size() ? floats[state] : Dim::kAny;
@@ -286,23 +298,24 @@ void bind_model(py::module_ m) {
       .def(py::init([](int64_t hidden, float rms_eps, int64_t num_experts, int64_t num_experts_used,
                        int64_t num_groups, int64_t num_groups_used, const std::string& gating,
                        bool group_score_top2, bool normalize_weights, float weights_scale,
-                       int64_t num_stream_rows, int64_t stream_rounds, float stream_eps) {
+                       int64_t num_stream_rows, int64_t stream_rounds, float stream_eps, int64_t stream_rank) {
              return ModelShape{hidden,
                                rms_eps,
                                {num_experts, num_experts_used, num_groups, num_groups_used, gating_of(gating),
                                 group_score_top2, normalize_weights, weights_scale},
-                               {num_stream_rows, stream_rounds, stream_eps}};
+                               {num_stream_rows, stream_rounds, stream_eps, stream_rank}};
            }),
            py::kw_only(), arg("hidden"), arg("rms_eps"), arg("num_experts"), arg("num_experts_used"),
            arg("num_groups"), arg("num_groups_used"), arg("gating"), arg("group_score_top2"),
            arg("normalize_weights"), arg("weights_scale"), arg("num_stream_rows") = 1,
-           arg("stream_rounds") = 0, arg("stream_eps") = 0.0f);
+           arg("stream_rounds") = 0, arg("stream_eps") = 0.0f, arg("stream_rank") = 0);
   py::class_<IndexerShape>(m, "IndexerShape")
-      .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k, bool pairs_apart, int64_t pool) {
-             return IndexerShape{num_heads, key_width, top_k, pairs_apart, pool};
+      .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k, bool pairs_apart, int64_t pool,
+                       bool averages) {
+             return IndexerShape{num_heads, key_width, top_k, pairs_apart, pool, averages};
            }),
            py::kw_only(), arg("num_heads"), arg("key_width"), arg("top_k"), arg("pairs_apart"),
-           arg("pool") = 1);
+           arg("pool") = 1, arg("averages") = false);
   py::class_<LatentShape>(m, "LatentShape")
       .def(py::init([](int64_t num_heads, int64_t kv_lora_rank, int64_t nope_dim, int64_t rope_dim,
                        int64_t v_dim, float softmax_scale, const std::optional<IndexerShape>& index,
@@ -315,21 +328,31 @@ void bind_model(py::module_ m) {
   py::class_<GroupedShape>(m, "GroupedShape")
       .def(py::init([](int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t v_dim,
                        int64_t rope_dim, float softmax_scale, bool norms_all_heads, int64_t window,
-                       float value_scale, bool softplus_gates, bool gates_entries, bool gates_queries) {
-             return GroupedShape{num_heads,   num_kv_heads,   head_dim,        v_dim,
-                                 rope_dim,    softmax_scale,  norms_all_heads, window,
-                                 value_scale, softplus_gates, gates_entries,   gates_queries};
+                       float value_scale, bool softplus_gates, bool gates_entries, bool gates_queries,
+                       const std::optional<IndexerShape>& index) {
+             return GroupedShape{num_heads,     num_kv_heads,    head_dim, v_dim,       rope_dim,
+                                 softmax_scale, norms_all_heads, window,   value_scale, softplus_gates,
+                                 gates_entries, gates_queries,   index};
            }),
            py::kw_only(), arg("num_heads"), arg("num_kv_heads"), arg("head_dim"), arg("v_dim"),
            arg("rope_dim"), arg("softmax_scale"), arg("norms_all_heads"), arg("window"), arg("value_scale"),
-           arg("softplus_gates"), arg("gates_entries"), arg("gates_queries"));
+           arg("softplus_gates"), arg("gates_entries"), arg("gates_queries"), arg("index") = py::none());
   py::class_<DeltaNetShape>(m, "DeltaNetShape")
       .def(py::init([](int64_t num_heads, int64_t num_key_heads, int64_t key_dim, int64_t v_dim,
-                       int64_t conv_taps, bool heads_alternate) {
-             return DeltaNetShape{num_heads, num_key_heads, key_dim, v_dim, conv_taps, heads_alternate};
+                       int64_t conv_taps, bool heads_alternate, bool sigmoid_gates) {
+             return DeltaNetShape{num_heads, num_key_heads,   key_dim,      v_dim,
+                                  conv_taps, heads_alternate, sigmoid_gates};
            }),
            py::kw_only(), arg("num_heads"), arg("num_key_heads"), arg("key_dim"), arg("v_dim"),
-           arg("conv_taps"), arg("heads_alternate"));
+           arg("conv_taps"), arg("heads_alternate"), arg("sigmoid_gates") = false);
+  py::class_<NgramShape>(m, "NgramShape")
+      .def(py::init([](std::vector<uint64_t> multipliers, std::vector<int64_t> head_offsets,
+                       std::vector<int64_t> head_sizes, int32_t end_id, int64_t conv_taps) {
+             return NgramShape{std::move(multipliers), std::move(head_offsets), std::move(head_sizes), end_id,
+                               conv_taps};
+           }),
+           py::kw_only(), arg("multipliers"), arg("head_offsets"), arg("head_sizes"), arg("end_id"),
+           arg("conv_taps"));
   py::class_<KimiDeltaShape>(m, "KimiDeltaShape")
       .def(py::init([](int64_t num_heads, int64_t head_dim, int64_t conv_taps, float lower_bound) {
              return KimiDeltaShape{num_heads, head_dim, conv_taps, lower_bound};
@@ -353,19 +376,21 @@ void bind_model(py::module_ m) {
            }),
            arg("matrix"), arg("head_stride"), arg("row_offset"), arg("transposed"));
   py::class_<LayerView>(m, "Layer")
-      .def(py::init(&make_layer), py::kw_only(), arg("mixer"), arg("tensors"), arg("rope"));
+      .def(py::init(&make_layer), py::kw_only(), arg("mixer"), arg("tensors"), arg("rope"),
+           arg("ngram") = py::none());
   py::class_<ModelView>(m, "Transformer")
       .def(py::init<ThreadPool&, const std::string&, const ModelShape&, const MatrixView&,
                     const std::vector<LayerView>&, const py::array&, const MatrixView&,
                     const std::vector<RopeArrays>&, std::vector<std::vector<py::array>>, int64_t,
-                    std::vector<std::vector<py::array>>, const std::optional<StreamEndArrays>&>(),
+                    std::vector<std::vector<py::array>>, const py::dict&,
+                    const std::optional<StreamEndArrays>&>(),
            py::keep_alive<1, 2>(), arg("pool"), py::kw_only(), arg("isa"), arg("shape"), arg("embedding"),
            arg("layers"), arg("output_norm"), arg("output"), arg("ropes"), arg("kv_layers"),
            arg("block_tokens"), arg("state_layers") = std::vector<std::vector<py::array>>(),
-           arg("stream_end") = py::none())
+           arg("output_stream") = py::dict(), arg("stream_end") = py::none())
       .def("forward", &ModelView::forward, py::kw_only(), arg("token_ids"), arg("positions"), arg("slots"),
            arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"),
            arg("window_slots") = py::none(), arg("window_indices") = py::none(), arg("states") = py::none(),
-           arg("alive"), arg("alive_every_s"))
+           arg("earlier_ids") = py::none(), arg("alive"), arg("alive_every_s"))
       .def_property_readonly("expert_bytes_read", &ModelView::expert_bytes_read);
 }

@@ -122,9 +122,14 @@ void bind_gqa_attention(ThreadPool& pool, const py::array& query, const py::arra
                         const std::optional<py::array>& sinks) {
   const float* q = read<float>("query", query, {{"T"}, {"H"}, {"K"}});
   const int64_t key_width = query.shape(2);
-  const float* k = read<float>("keys", keys, {{"slots"}, {"kv heads"}, {"K", key_width}});
+  const CachePlane k = read_plane("keys", keys, {{"slots"}, {"kv heads"}, {"K", key_width}});
   const int64_t num_slots = keys.shape(0), num_kv_heads = keys.shape(1);
-  const float* v = read<float>("values", values, {{"slots", num_slots}, {"kv heads", num_kv_heads}, {"V"}});
+  const CachePlane v =
+      read_plane("values", values, {{"slots", num_slots}, {"kv heads", num_kv_heads}, {"V"}});
+  if (k.is_half != v.is_half) {
+    throw py::value_error("values are " + describe(values) + "; expected the type of keys, " +
+                          describe(keys));
+  }
   const float* s = sinks ? read<float>("sinks", *sinks, {{"H", query.shape(1)}}) : nullptr;
   const AttentionShape shape{query.shape(1), num_kv_heads, key_width, values.shape(2), scale, window, s};
   if (window < 0) throw py::value_error("window is " + std::to_string(window) + "; expected 0 or more");
@@ -175,7 +180,7 @@ void bind_choose_positions(ThreadPool& pool, const py::array& query, const py::a
   const float* q = read<float>("query", query, {{"T"}, {"H"}, {"K"}});
   const int64_t num_tokens = query.shape(0), num_heads = query.shape(1), width = query.shape(2);
   const float* w = read<float>("weights", weights, {{"T", num_tokens}, {"H", num_heads}});
-  const float* k = read<float>("keys", keys, {{"slots"}, {"K", width}});
+  const CachePlane k = read_plane("keys", keys, {{"slots"}, {"K", width}});
   const PagedBatch batch =
       read_batch(num_tokens, keys.shape(0), block_tokens, query_indptr, positions, kv_indptr, kv_indices);
   int32_t* rows = write<int32_t>("chosen", chosen, {{"T", num_tokens}, {"top_k"}});
@@ -196,7 +201,7 @@ void bind_mla_attention(ThreadPool& pool, const py::array& query, const py::arra
   const float* q = read<float>("query", query, {{"T"}, {"H"}, {"L"}});
   const int64_t num_tokens = query.shape(0);
   const AttentionShape shape{query.shape(1), 1, query.shape(2), value_dim, scale};
-  const float* cache = read<float>("kv_cache", kv_cache, {{"slots"}, {"L", shape.key_width}});
+  const CachePlane cache = read_plane("kv_cache", kv_cache, {{"slots"}, {"L", shape.key_width}});
   if (value_dim < 1 || value_dim > shape.key_width) {
     throw py::value_error("value_dim is " + std::to_string(value_dim) + "; expected 1 to query's L, " +
                           std::to_string(shape.key_width));

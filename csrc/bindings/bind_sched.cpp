@@ -174,6 +174,7 @@ QueueState queue_state(const Scheduler& scheduler, std::optional<double> mean_re
 
 void bind_sched(py::module_ m) {
   m.attr("MAX_IDLE_TOKENS") = kMaxIdleTokens;
+  m.attr("EARLIER_TOKENS") = kEarlierTokens;
 
   m.def(
       "num_window_blocks",
@@ -264,6 +265,7 @@ void bind_sched(py::module_ m) {
       .def_property_readonly("seqs", view_of(&Plan::seqs))
       .def_property_readonly("query_indptr", view_of(&Plan::query_indptr))
       .def_property_readonly("token_ids", view_of(&Plan::token_ids))
+      .def_property_readonly("earlier_ids", view_of(&Plan::earlier_ids))
       .def_property_readonly("positions", view_of(&Plan::positions))
       .def_property_readonly("slots", view_of(&Plan::slots))
       .def_property_readonly("kv_indptr", view_of(&Plan::kv_indptr))

@@ -21,15 +21,24 @@ struct AttentionState {
   float* values;   // [value_width][rows]
 };
 
+// Rows of the cache, one per position: floats, or IEEE halves that are widened a span at a time.
+struct PositionRows {
+  const void* const* rows;  // per position
+  bool are_halves;
+  float* widened;          // scratch for halves, [kSpanPositions][widened_stride]; else null
+  int64_t widened_stride;  // a multiple of kAttentionRows, at least the width of a row
+};
+
 struct AttentionStretch {
   const float* query;  // [key_width][rows]
   // [rows]: a row sees the positions below this one, relative to the first of the range; may be outside the
   // range.
   const float* num_seen;
-  float fewest_seen;           // minimum of num_seen
-  int64_t num_rows;            // a multiple of kAttentionRows
-  const float* const* keys;    // [key_width] per position
-  const float* const* values;  // [value_width] per position; may be inside the key
+  float fewest_seen;          // minimum of num_seen
+  int64_t num_rows;           // a multiple of kAttentionRows
+  int64_t num_live;           // rows without padding
+  PositionRows keys;          // of [key_width]
+  const void* const* values;  // of [value_width], as the keys; null: they begin the keys
   int64_t num_positions;
   int64_t key_width;
   int64_t value_width;
@@ -43,10 +52,10 @@ struct AttentionStretch {
 
 // Positions to score: the score of a position is the sum over heads of weight * max(0, query · key).
 struct IndexStretch {
-  const float* query;        // [key_width][rows], one row per head, zeros in padding rows
-  const float* weights;      // [rows], zeros in padding rows
-  int64_t num_rows;          // a multiple of kAttentionRows
-  const float* const* keys;  // [key_width] per position
+  const float* query;    // [key_width][rows], one row per head, zeros in padding rows
+  const float* weights;  // [rows], zeros in padding rows
+  int64_t num_rows;      // a multiple of kAttentionRows
+  PositionRows keys;     // of [key_width]
   int64_t num_positions;
   int64_t key_width;
   float* products;  // scratch, [kSpanPositions][rows]
@@ -61,6 +70,8 @@ struct AttentionKernels {
                 const AttentionState& state);
   // scores [num_positions]. The score of a position depends only on its key and the query.
   void (*index)(const IndexStretch& stretch, float* scores);
+  // Rounds n floats to halves, ties to even; beyond the largest half, to that.
+  void (*narrow)(const float* from, int64_t n, void* to);
 };
 
 // Runs on every CPU.

@@ -24,6 +24,7 @@ struct IndexerShape {
   // Neighbouring tokens that share a key and are chosen together. With more than 1, a token also attends to
   // those of its own pool if that is incomplete.
   int64_t pool = 1;
+  bool averages = false;  // whether the key of a pool is the mean of its tokens' keys, else weighted by gates
 
   int64_t most_chosen() const { return top_k + pool - 1; }  // of a token
 };
@@ -60,6 +61,8 @@ struct GroupedShape {
   // Whether the query matrix also computes the gates: the query of a head is followed by the gates of the
   // entries of its output, and v_dim is head_dim.
   bool gates_queries = false;
+  // If set, a token attends to selected positions only.
+  std::optional<IndexerShape> index = {};
 };
 
 // Gated DeltaNet (arXiv 2412.06464): linear attention with a state of [key_dim, v_dim] per head, decayed and
@@ -70,7 +73,8 @@ struct DeltaNetShape {
   int64_t key_dim;        // of a head
   int64_t v_dim;          // of a head
   int64_t conv_taps;
-  bool heads_alternate;  // see DeltaShape
+  bool heads_alternate;        // see DeltaShape
+  bool sigmoid_gates = false;  // whether outputs are multiplied by the sigmoid of gates, else the silu
 
   int64_t key_width() const { return num_key_heads * key_dim; }
   int64_t value_width() const { return num_heads * v_dim; }
@@ -131,10 +135,12 @@ struct AttentionMemory {
   std::vector<float> index_key;       // [T, key_width]
   std::vector<float> head_weights;    // [T, index heads]
   std::vector<float> pool_gates;      // [T, key_width]
+  std::vector<float> pooled_key;      // [T, key_width]
   std::vector<int32_t> last_pools;    // [T] the last complete pool that a token sees; -1: none
   std::vector<int32_t> chosen_pools;  // [T, top_k / pool]
   std::vector<float> entry_values;    // [T, columns of a compressor]
   std::vector<float> entry_gates;     // [T, columns of a compressor]
+  std::vector<float> entries;         // [T, width of an entry], of tokens that complete one
   std::vector<int32_t> num_listed;    // [T] rows that a token attends to
   // Positions selected by the nearest earlier layer with an indexer.
   std::vector<int32_t> chosen;      // [T, most_chosen]

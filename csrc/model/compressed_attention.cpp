@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "base/scratch.h"
+#include "cpu/halves.h"
 #include "model/attention.h"
 #include "model/compressor.h"
 #include "model/fits.h"
@@ -130,7 +132,7 @@ class CompressedAttention final : public Attention {
 
   void project(const AttentionCall& call, const float* normed) const;
   void attend_to_rows(const AttentionCall& call, const LayerCache& cache) const;
-  const float* entry(const AttentionCall& call, int64_t request, int64_t index, const float* plane) const;
+  int64_t entry_at(const AttentionCall& call, int64_t request, int64_t index) const;
   void leave_ring(const AttentionCall& call, int64_t row, float* states) const;
 
   const CompressedShape shape_;
@@ -175,14 +177,38 @@ void CompressedAttention::project(const AttentionCall& call, const float* normed
   });
 }
 
-const float* CompressedAttention::entry(const AttentionCall& call, int64_t request, int64_t index,
-                                        const float* plane) const {
+// Where an entry of a request lies, in numbers from the plane's begin.
+int64_t CompressedAttention::entry_at(const AttentionCall& call, int64_t request, int64_t index) const {
   const CompressorShape& shape = entries_->shape();
   const PagedBatch& batch = call.step.batch;
   const int64_t position = (index + 1) * shape.ratio - shape.row_tokens();
   const int64_t block = batch.kv_indices[batch.kv_indptr[request] + position / batch.block_tokens];
-  return plane + (block * batch.block_tokens + position % batch.block_tokens) * shape.row_floats();
+  return (block * batch.block_tokens + position % batch.block_tokens) * shape.row_floats();
 }
+
+// Entries of a half-precision cache as floats, as the rows of windows are: one of each row in a call.
+class WidenedEntries {
+ public:
+  void begin(int64_t num_rows, int64_t width) {
+    width_ = width;
+    if (static_cast<int64_t>(floats_.size()) < num_rows * width) {
+      floats_.resize(static_cast<size_t>(num_rows * width));
+    }
+    next_ = floats_.data();
+  }
+  const float* add(const void* halves) {
+    float* entry = next_;
+    next_ += width_;
+    const F16* from = static_cast<const F16*>(halves);
+    for (int64_t i = 0; i < width_; ++i) entry[i] = from[i].to_float();
+    return entry;
+  }
+
+ private:
+  std::vector<float> floats_;
+  float* next_ = nullptr;
+  int64_t width_ = 0;
+};
 
 // A token's rows are those of its window, then its entries, both ascending.
 void CompressedAttention::attend_to_rows(const AttentionCall& call, const LayerCache& cache) const {
@@ -198,17 +224,21 @@ void CompressedAttention::attend_to_rows(const AttentionCall& call, const LayerC
                                            : 0;
     s.num_listed[static_cast<size_t>(token)] = static_cast<int32_t>(num_seen(position) + num_entries);
   }
-  const auto locate = [&](int64_t request, int64_t token, IndexRange range, const float** rows) {
+  const bool is_half = entries_ && cache.planes[0].is_half;
+  const auto locate = [&](int64_t request, int64_t token, IndexRange range, const void** rows) {
+    thread_local WidenedEntries widened;
     const int64_t position = step.batch.positions[token], num_window = num_seen(position);
     const int64_t first_token = step.batch.query_indptr[request];
     const int64_t first_position = step.batch.positions[first_token];
     const float* ring = cache.states[0] + step.states.slot_in(request) * window * width;
+    if (is_half) widened.begin(range.size(), width);
     for (int64_t index = range.begin; index < range.end; ++index, ++rows) {
       if (index >= num_window) {
         const int64_t nth = index - num_window;
         const int64_t own =
             indexer_ ? s.chosen_pools[static_cast<size_t>(token * shape_.index->top_k + nth)] : nth;
-        *rows = entry(call, request, own, cache.planes[0]);
+        const void* entry = cache.planes[0].at(entry_at(call, request, own));
+        *rows = is_half ? widened.add(entry) : entry;
         continue;
       }
       const int64_t key = position + 1 - num_window + index;

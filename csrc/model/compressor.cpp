@@ -66,8 +66,8 @@ Compressor::Compressor(const CompressorShape& shape, const std::string& role, in
 }
 
 // Columns begin … end - 1 of a row's entries: tokens in order, so that no sum depends on where steps begin.
-void Compressor::pass(const AttentionCall& call, int64_t row, int64_t begin, int64_t end, float* states,
-                      float* plane) const {
+void Compressor::pass(const AttentionCall& call, int64_t row, int64_t begin, int64_t end,
+                      float* states) const {
   const StateRows& rows = call.step.states;
   const int64_t width = shape_.width, columns = shape_.columns(), num_columns = end - begin;
   const int64_t first = rows.token_indptr[row];
@@ -95,7 +95,7 @@ void Compressor::pass(const AttentionCall& call, int64_t row, int64_t begin, int
       add(own, token, offset, begin + (shape_.overlaps ? width : 0));
       if (shape_.overlaps) add(next, token, offset, begin);
       if (offset != shape_.ratio - 1) continue;
-      float* entry = plane + entry_at(call.step.slots[token]) + begin;
+      float* entry = call.memory.entries.data() + token * width + begin;
       for (int64_t c = 0; c < num_columns; ++c) entry[c] = own.total[c] / own.sum[c];
       own = next;
       next.clear();
@@ -107,7 +107,8 @@ void Compressor::pass(const AttentionCall& call, int64_t row, int64_t begin, int
   });
 }
 
-void Compressor::write(const AttentionCall& call, const float* normed, float* states, float* plane) const {
+void Compressor::write(const AttentionCall& call, const float* normed, float* states,
+                       const CachePlane& plane) const {
   const Step& step = call.step;
   const int64_t num_tokens = step.num_tokens();
   require(step.batch.block_tokens % shape_.row_tokens() == 0,
@@ -116,22 +117,24 @@ void Compressor::write(const AttentionCall& call, const float* normed, float* st
   AttentionMemory& s = call.memory;
   grow(s.entry_values, num_tokens, shape_.columns());
   grow(s.entry_gates, num_tokens, shape_.columns());
+  grow(s.entries, num_tokens, shape_.width);
   linear(call.pool, normed, num_tokens, value_, s.entry_values.data());
   linear(call.pool, normed, num_tokens, gate_, s.entry_gates.data());
   const Chunks chunks(shape_.width, kTaskColumns);
   call.pool.parallel_for(step.states.num_rows * chunks.count(), [&](int64_t task) {
     const int64_t row = task / chunks.count();
     const IndexRange columns = chunks[task % chunks.count()];
-    if (step.states.num_tokens(row) > 0) pass(call, row, columns.begin, columns.end, states, plane);
+    if (step.states.num_tokens(row) > 0) pass(call, row, columns.begin, columns.end, states);
   });
   for_tokens(call.pool, num_tokens, [&](int64_t token) {
     const int64_t position = step.batch.positions[token];
     if (position % shape_.ratio != shape_.ratio - 1) return;
-    float* entry = plane + entry_at(step.slots[token]);
+    float* entry = s.entries.data() + token * shape_.width;
     rms_norm(entry, 1, shape_.width, norm_.data(), call.rms_eps, entry);
     const int64_t pairs = (position + 1 - shape_.ratio) * (shape_.rope_dim / 2);
     rope_interleaved(entry + shape_.width - shape_.rope_dim, 1, 1, shape_.rope_dim, call.rope.cos + pairs,
                      call.rope.sin + pairs);
+    plane.write(call.kernels, entry_at(step.slots[token]), entry, shape_.width);
   });
 }
 

@@ -37,15 +37,14 @@ class Compressor {
 
   const CompressorShape& shape() const { return shape_; }
   // Writes the entries that the step completes into the plane, and the states; normed [T, D].
-  void write(const AttentionCall& call, const float* normed, float* states, float* plane) const;
+  void write(const AttentionCall& call, const float* normed, float* states, const CachePlane& plane) const;
 
  private:
-  // Where the entry lies that the token of this slot completes, in floats from the plane's begin.
+  // Where the entry lies that the token of this slot completes, in numbers from the plane's begin.
   int64_t entry_at(int64_t slot) const {
     return slot / shape_.row_tokens() * shape_.row_tokens() * shape_.row_floats();
   }
-  void pass(const AttentionCall& call, int64_t row, int64_t begin, int64_t end, float* states,
-            float* plane) const;
+  void pass(const AttentionCall& call, int64_t row, int64_t begin, int64_t end, float* states) const;
 
   const CompressorShape shape_;
   const Matrix value_;               // [columns, D]

@@ -160,17 +160,21 @@ void GatedDeltaNet::prepare(const AttentionCall& call, const float* normed) cons
   });
 }
 
-// values = norm of each head's values * silu(gates)
+// values = norm of each head's values * the function of gates
 void GatedDeltaNet::apply_gates(const AttentionCall& call) const {
   AttentionMemory& s = call.memory;
   for_tokens(call.pool, call.step.num_tokens(), [&](int64_t token) {
     float* values = s.values.data() + token * shape_.value_width();
     const float* gates = s.gates.data() + token * shape_.value_width();
     rms_norm(values, shape_.num_heads, shape_.v_dim, head_norm_.data(), call.rms_eps, values);
-    if (call.kernels == nullptr) {
-      silu_mul(gates, values, shape_.value_width(), values);
+    const int64_t width = shape_.value_width();
+    if (call.kernels != nullptr) {
+      (shape_.sigmoid_gates ? call.kernels->sigmoid_mul : call.kernels->silu_mul)(gates, values, width,
+                                                                                  values);
+    } else if (shape_.sigmoid_gates) {
+      for (int64_t i = 0; i < width; ++i) values[i] *= sigmoid(gates[i]);
     } else {
-      call.kernels->silu_mul(gates, values, shape_.value_width(), values);
+      silu_mul(gates, values, width, values);
     }
   });
 }

@@ -1,9 +1,10 @@
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "model/attention.h"
+#include "model/block_indexer.h"
 #include "model/fits.h"
+#include "model/recurrent.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
@@ -31,9 +32,20 @@ class GroupedAttention final : public Attention {
         output_bias_(tensors.optional_vector("output_bias", hidden)) {
     if (tensors.has("head_gate") && !shape.gates_queries)
       gate_ = tensors.matrix("head_gate", num_gates(), hidden);
+    if (shape.index) indexer_.emplace(*shape.index, shape.rope_dim, hidden, tensors);
   }
 
-  std::vector<int64_t> plane_widths() const override { return {key_width(), value_width()}; }
+  std::vector<int64_t> plane_widths() const override {
+    std::vector<int64_t> widths{key_width(), value_width()};
+    if (shape_.index) widths.push_back(shape_.index->key_width / shape_.index->pool);
+    return widths;
+  }
+  std::vector<int64_t> state_floats() const override {
+    if (!shape_.index) return {};
+    return {PooledKeys::state_floats(*shape_.index)};
+  }
+  const IndexerShape* index() const override { return shape_.index ? &*shape_.index : nullptr; }
+  bool has_indexer() const override { return indexer_.has_value(); }
   int64_t rope_dim() const override { return shape_.rope_dim; }
   bool has_window() const override { return shape_.window != 0; }
   void attend(const AttentionCall& call, const float* normed, const LayerCache& cache,
@@ -51,6 +63,7 @@ class GroupedAttention final : public Attention {
                 std::to_string(shape.v_dim) + "; expected as many");
     require(shape.window >= 0, layer + " has a window of " + std::to_string(shape.window) +
                                    " positions; expected 1 or more, or 0 for none");
+    require(!shape.index || shape.window == 0, layer + " has an indexer and a window; expected one of them");
     return shape;
   }
 
@@ -82,6 +95,7 @@ class GroupedAttention final : public Attention {
   const Matrix output_;             // [D, H * v]
   const std::vector<float> output_bias_;
   std::optional<Matrix> gate_;  // [H, D], or [H * v, D] with gates of entries
+  std::optional<BlockIndexer> indexer_;
 };
 
 void reserve(AttentionMemory& memory, const GroupedShape& shape, int64_t num_tokens) {
@@ -120,9 +134,9 @@ void GroupedAttention::rotate_and_store(const AttentionCall& call, const LayerPl
     turn(query, shape.num_heads, query_norm_);
     turn(key, shape.num_kv_heads, key_norm_);
     const int64_t slot = (has_window() ? call.step.window_slots : call.step.slots)[token];
-    std::copy_n(key, key_width(), planes[0] + slot * key_width());
-    float* cached = planes[1] + slot * value_width();
-    for (int64_t i = 0; i < value_width(); ++i) cached[i] = value[i] * shape.value_scale;
+    planes[0].write(call.kernels, slot * key_width(), key, key_width());
+    for (int64_t i = 0; i < value_width(); ++i) value[i] *= shape.value_scale;
+    planes[1].write(call.kernels, slot * value_width(), value, value_width());
   });
 }
 
@@ -149,9 +163,6 @@ void GroupedAttention::project_queries(const AttentionCall& call, const float* n
   });
 }
 
-// ln(1 + e^x), without overflow.
-float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
-
 // Multiplies the output of each head, or each of its entries, by the function of its gate.
 void GroupedAttention::apply_gates(const AttentionCall& call, const float* normed) const {
   const int64_t num_tokens = call.step.num_tokens();
@@ -165,8 +176,7 @@ void GroupedAttention::apply_gates(const AttentionCall& call, const float* norme
     const float* gates = memory.gates.data() + token * num_gates();
     float* values = memory.values.data() + token * shape_.num_heads * shape_.v_dim;
     for (int64_t gate = 0; gate < num_gates(); ++gate, values += width) {
-      const float factor =
-          shape_.softplus_gates ? softplus(gates[gate]) : 1.0f / (1.0f + std::exp(-gates[gate]));
+      const float factor = shape_.softplus_gates ? softplus(gates[gate]) : sigmoid(gates[gate]);
       for (int64_t i = 0; i < width; ++i) values[i] *= factor;
     }
   });
@@ -182,13 +192,18 @@ void GroupedAttention::attend(const AttentionCall& call, const float* normed, co
   linear(call.pool, normed, num_tokens, key_, s.key.data());
   linear(call.pool, normed, num_tokens, value_, s.value.data());
   rotate_and_store(call, cache.planes);
+  ChosenPositions chosen{};
+  if (indexer_) {
+    indexer_->choose(call, normed, cache);
+    chosen = {s.chosen.data(), s.num_chosen.data(), shape.index->most_chosen()};
+  }
   paged_attention(call.pool, call.kernels, {{s.query.data(), shape.head_dim, shape.head_dim}, {}},
                   {cache.planes[0], key_width(), shape.head_dim},
                   {cache.planes[1], value_width(), shape.v_dim},
                   has_window() ? call.step.window_batch : call.step.batch,
                   {shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.v_dim, shape.softmax_scale,
                    shape.window, sinks_.empty() ? nullptr : sinks_.data()},
-                  s.values.data());
+                  s.values.data(), indexer_ ? &chosen : nullptr);
   if (gate_ || shape.gates_queries) apply_gates(call, normed);
   linear(call.pool, s.values.data(), num_tokens, output_, out);
   if (output_bias_.empty()) return;

@@ -68,15 +68,15 @@ void Indexer::choose(const AttentionCall& call, const float* normed, const float
   linear(call.pool, query_down, num_tokens, query_up_, s.index_query.data());
   linear(call.pool, normed, num_tokens, key_, s.index_key.data());
   linear(call.pool, normed, num_tokens, head_weights_, s.head_weights.data());
-  float* keys = cache.planes[1];
+  const CachePlane& keys = cache.planes[1];
   for_tokens(call.pool, num_tokens, [&](int64_t token) {
     prepare(call, token);
     if (pooled_) return;
-    std::copy_n(s.index_key.data() + token * shape.key_width, shape.key_width,
-                keys + call.step.slots[token] * shape.key_width);
+    keys.write(call.kernels, call.step.slots[token] * shape.key_width,
+               s.index_key.data() + token * shape.key_width, shape.key_width);
   });
   if (pooled_) {
-    pooled_->write(call, normed, s.index_key.data(), cache);
+    pooled_->write(call, normed, s.index_key.data(), keys, cache.states[0]);
     choose_pools(call, shape, keys);
     return;
   }

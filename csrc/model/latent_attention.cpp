@@ -20,6 +20,9 @@ LatentShape checked(const LatentShape& shape, const LayerTensors& tensors) {
   require(index.key_width >= shape.rope_dim, layer + " has index keys of " + std::to_string(index.key_width) +
                                                  "; expected at least " + std::to_string(shape.rope_dim) +
                                                  " entries, which are rotated");
+  require(shape.rotates || shape.rope_dim == 0, layer + " has an indexer that rotates " +
+                                                    std::to_string(shape.rope_dim) +
+                                                    " entries; expected 0, because positions rotate nothing");
   require(tensors.has("query_down"), layer + " has an indexer, but no query_down, which it reads");
   return shape;
 }
@@ -66,7 +69,7 @@ class LatentAttention final : public Attention {
  private:
   void reserve(AttentionMemory& memory, int64_t num_tokens) const;
   void queries(const AttentionCall& call, const float* x) const;
-  void rotate_and_store(const AttentionCall& call, float* cache) const;
+  void rotate_and_store(const AttentionCall& call, const CachePlane& cache) const;
 
   const LatentShape shape_;
   const Matrix kv_a_;                   // [kv_lora_rank + rope, D]
@@ -107,7 +110,7 @@ void LatentAttention::queries(const AttentionCall& call, const float* x) const {
 
 // Each token's latent is normed and its key rotated into the cache; its queries are scaled by their position
 // and rotated, and their other part laid side by side.
-void LatentAttention::rotate_and_store(const AttentionCall& call, float* cache) const {
+void LatentAttention::rotate_and_store(const AttentionCall& call, const CachePlane& cache) const {
   const LatentShape& shape = shape_;
   const int64_t rank = shape.kv_lora_rank;
   const int64_t num_pairs = shape.rope_dim / 2;
@@ -119,11 +122,10 @@ void LatentAttention::rotate_and_store(const AttentionCall& call, float* cache) 
       rope_interleaved(entries, 1, 1, shape.rope_dim, call.rope.cos + position * num_pairs,
                        call.rope.sin + position * num_pairs);
     };
-    const float* latent = memory.latent.data() + token * shape.latent_dim();
-    float* row = cache + call.step.slots[token] * shape.latent_dim();
-    rms_norm(latent, 1, rank, kv_a_norm_.data(), call.rms_eps, row);
-    std::copy_n(latent + rank, shape.rope_dim, row + rank);
+    float* row = memory.latent.data() + token * shape.latent_dim();
+    rms_norm(row, 1, rank, kv_a_norm_.data(), call.rms_eps, row);
     rotate(row + rank);
+    cache.write(call.kernels, call.step.slots[token] * shape.latent_dim(), row, shape.latent_dim());
     const float* scale = call.rope.query_scale ? call.rope.query_scale + position : nullptr;
     for (int64_t head = 0; head < shape.num_heads; ++head) {
       const int64_t index = token * shape.num_heads + head;

@@ -40,6 +40,8 @@ class LayerTensors {
   bool has(const std::string& role) const { return tensors_.count(role) != 0; }
 
   Matrix matrix(const std::string& role, int64_t rows, int64_t cols);
+  // The tensor defines its shape.
+  Matrix any_matrix(const std::string& role) { return find<Matrix>(role, "a matrix"); }
   // The tensor defines the number of rows, such as a rank.
   Matrix matrix_of_width(const std::string& role, int64_t cols);
   // The same for the number of columns.

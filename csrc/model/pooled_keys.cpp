@@ -9,14 +9,14 @@
 
 namespace ballast {
 
-PooledKeys::PooledKeys(const IndexerShape& shape, int64_t hidden, LayerTensors& tensors)
-    : shape_(shape),
-      gate_(tensors.matrix("index_pool_gate", shape.key_width, hidden)),
-      offset_(tensors.vector("index_pool_offset", shape.pool * shape.key_width)) {
+PooledKeys::PooledKeys(const IndexerShape& shape, int64_t hidden, LayerTensors& tensors) : shape_(shape) {
   require(shape.key_width % shape.pool == 0 && shape.top_k % shape.pool == 0,
           tensors.layer() + " has pools of " + std::to_string(shape.pool) + " tokens with keys of " +
               std::to_string(shape.key_width) + ", and chooses " + std::to_string(shape.top_k) +
               " positions; expected multiples of the pool");
+  if (shape.averages) return;
+  gate_ = tensors.matrix("index_pool_gate", shape.key_width, hidden);
+  offset_ = tensors.vector("index_pool_offset", shape.pool * shape.key_width);
 }
 
 // A call's arrays. A token's key is followed by its gates in a state, and in arrays of their own in a step.
@@ -29,7 +29,21 @@ struct PooledKeys::Step {
 };
 
 // `last`: the row's token, counted from its first, that completes a pool.
-void PooledKeys::write_pool(const Step& step, int64_t row, int64_t last, float* key) const {
+void PooledKeys::write_mean(const Step& step, int64_t row, int64_t last, float* key) const {
+  const int64_t width = shape_.key_width, pool = shape_.pool;
+  const int32_t slot = step.rows.slot_in(row);
+  std::fill_n(key, width, 0.0f);
+  for (int64_t i = 0; i < pool; ++i) {
+    const int64_t token = last - (pool - 1) + i;
+    if (token < 0 && slot == kNullState) continue;
+    const float* own = token < 0 ? step.states + slot * state_floats(shape_) + i * width
+                                 : step.keys + (step.rows.token_indptr[row] + token) * width;
+    for (int64_t c = 0; c < width; ++c) key[c] += own[c];
+  }
+  for (int64_t c = 0; c < width; ++c) key[c] /= static_cast<float>(pool);
+}
+
+void PooledKeys::write_weighted(const Step& step, int64_t row, int64_t last, float* key) const {
   const int64_t width = shape_.key_width, pool = shape_.pool;
   const int64_t first = step.rows.token_indptr[row];
   const int32_t slot = step.rows.slot_in(row);
@@ -60,7 +74,7 @@ void PooledKeys::write_pool(const Step& step, int64_t row, int64_t last, float* 
 
 // Tokens keep their places in a pool, so a state may be replaced in place.
 void PooledKeys::leave_states(const Step& step, int64_t row) const {
-  const int64_t width = shape_.key_width, num_floats = state_floats(shape_);
+  const int64_t width = shape_.key_width, num_floats = state_floats(shape_), own = token_floats(shape_);
   const int64_t first = step.rows.token_indptr[row];
   const int32_t slot_in = step.rows.slot_in(row);
   if (step.rows.num_tokens(row) == 0) return;
@@ -68,44 +82,54 @@ void PooledKeys::leave_states(const Step& step, int64_t row) const {
     if (slot == kNullState) return;
     const int64_t num_open = (step.positions[first] + end) % shape_.pool;
     float* to = step.states + slot * num_floats;
-    for (int64_t i = 0; i < shape_.pool - 1; ++i, to += 2 * width) {
+    for (int64_t i = 0; i < shape_.pool - 1; ++i, to += own) {
       const int64_t token = end - num_open + i;
       if (i >= num_open || (token < 0 && slot_in == kNullState)) {
-        std::fill_n(to, 2 * width, 0.0f);
+        std::fill_n(to, own, 0.0f);
       } else if (token >= 0) {
         std::copy_n(step.keys + (first + token) * width, width, to);
-        std::copy_n(step.gates + (first + token) * width, width, to + width);
+        if (gate_) std::copy_n(step.gates + (first + token) * width, width, to + width);
       } else if (slot != slot_in) {
-        std::copy_n(step.states + slot_in * num_floats + i * 2 * width, 2 * width, to);
+        std::copy_n(step.states + slot_in * num_floats + i * own, own, to);
       }
     }
   });
 }
 
 void PooledKeys::write(const AttentionCall& call, const float* normed, const float* keys,
-                       const LayerCache& cache) const {
+                       const CachePlane& plane, float* states, const Finish& finish) const {
   const ballast::Step& step = call.step;
   require(step.batch.block_tokens % shape_.pool == 0,
           "block_tokens is " + std::to_string(step.batch.block_tokens) + "; expected a multiple of " +
               std::to_string(shape_.pool) + ", the tokens that share an index key");
   AttentionMemory& s = call.memory;
-  grow(s.pool_gates, step.num_tokens(), shape_.key_width);
-  linear(call.pool, normed, step.num_tokens(), gate_, s.pool_gates.data());
-  const Step own{step.states, step.batch.positions, keys, s.pool_gates.data(), cache.states[0]};
+  if (gate_) {
+    grow(s.pool_gates, step.num_tokens(), shape_.key_width);
+    linear(call.pool, normed, step.num_tokens(), *gate_, s.pool_gates.data());
+  }
+  grow(s.pooled_key, step.num_tokens(), shape_.key_width);
+  const Step own{step.states, step.batch.positions, keys, s.pool_gates.data(), states};
   const int32_t* ends = step.batch.query_indptr + 1;
   for_tokens(call.pool, step.num_tokens(), [&](int64_t token) {
     if (step.batch.positions[token] % shape_.pool != shape_.pool - 1) return;
     const int64_t row = std::upper_bound(ends, ends + step.batch.num_requests, token) - ends;
     const int64_t first_slot = step.slots[token] / shape_.pool * shape_.pool;
-    write_pool(own, row, token - step.batch.query_indptr[row],
-               cache.planes[1] + first_slot * (shape_.key_width / shape_.pool));
+    const int64_t last = token - step.batch.query_indptr[row];
+    float* key = s.pooled_key.data() + token * shape_.key_width;
+    if (gate_) {
+      write_weighted(own, row, last, key);
+    } else {
+      write_mean(own, row, last, key);
+    }
+    if (finish) finish(step.batch.positions[token] - (shape_.pool - 1), key);
+    plane.write(call.kernels, first_slot * (shape_.key_width / shape_.pool), key, shape_.key_width);
   });
   // After all tokens: they read the states that are replaced here.
   call.pool.parallel_for(step.batch.num_requests, [&](int64_t row) { leave_states(own, row); });
 }
 
 void choose_complete_pools(const AttentionCall& call, const IndexShape& shape, int64_t pool,
-                           const float* keys) {
+                           const CachePlane& keys) {
   const Step& step = call.step;
   const int64_t num_tokens = step.num_tokens();
   AttentionMemory& s = call.memory;
@@ -125,7 +149,7 @@ void choose_complete_pools(const AttentionCall& call, const IndexShape& shape, i
                    {keys, shape.key_width, 0}, pools, shape, s.chosen_pools.data(), s.num_chosen.data());
 }
 
-void choose_pools(const AttentionCall& call, const IndexerShape& shape, const float* keys) {
+void choose_pools(const AttentionCall& call, const IndexerShape& shape, const CachePlane& keys) {
   const Step& step = call.step;
   const int64_t num_tokens = step.num_tokens(), top_pools = shape.top_k / shape.pool;
   AttentionMemory& s = call.memory;

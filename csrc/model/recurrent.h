@@ -1,4 +1,4 @@
-// Code shared by the layers with the gated delta rule.
+// Code shared by the layers with the gated delta rule, and functions of gates for other layers too.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace ballast {
 
 float sigmoid(float x);
-// As torch: the identity above 20.
+// ln(1 + e^x). As torch: the identity above 20.
 float softplus(float x);
 
 // [channels, taps] → [taps, channels], so that a tap's weights are adjacent.

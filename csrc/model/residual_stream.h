@@ -14,6 +14,7 @@ struct StreamShape {
   int64_t num_rows = 1;  // of a token; 1: a plain residual stream, without hyper-connections
   int64_t rounds = 0;    // of normalising columns and rows of the mixing matrix
   float eps = 0;
+  int64_t rank = 0;  // above 0: rows are not mixed, but read and added to by gates of this rank (GatedStream)
 
   // Weights of a token and block: to read each row, to add to each row, to mix rows.
   int64_t num_weights() const { return num_rows * (2 + num_rows); }

@@ -21,7 +21,7 @@ struct RopeTable {
 };
 
 // A layer's part of the cache: its planes, each [num_slots, width]. The layer's attention defines them.
-using LayerPlanes = std::vector<float*>;
+using LayerPlanes = std::vector<CachePlane>;
 
 // What a layer keeps of sequences.
 struct LayerCache {
@@ -47,6 +47,9 @@ struct Step {
   StateRows states;             // of layers with recurrent state
   const int64_t* sampled;       // [num_sampled], the tokens whose logits are wanted
   int64_t num_sampled;
+  // [requests, kEarlierTokens] the tokens before each request's first, the nearest last; kNoToken before a
+  // sequence's begin. Null: there are none.
+  const int32_t* earlier_ids = nullptr;
 
   int64_t num_tokens() const { return batch.num_tokens; }
 };

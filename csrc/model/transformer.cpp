@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/ids.h"
 #include "model/fits.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
@@ -40,6 +41,8 @@ Transformer::Transformer(ThreadPool& pool, const Kernels* kernels, const ModelSh
       cache_(cache),
       stream_(pool, shape.hidden, shape.rms_eps, shape.stream),
       routed_(pool, shape.routing) {
+  if (shape.stream.rank > 0)
+    gated_.emplace(pool, kernels, shape.hidden, shape.rms_eps, shape.stream.num_rows);
   const auto has_experts = [](const LayerWeights& layer) { return layer.routed.has_value(); };
   if (std::any_of(weights_.layers.begin(), weights_.layers.end(), has_experts)) shape_.routing.check();
   check_cache();
@@ -71,7 +74,7 @@ void Transformer::check_cache() const {
     };
     const Attention& attention = *weights_.layers[i].attention;
     check(cache_.layers[i].planes.size(), attention.plane_widths().size(), "planes");
-    check(cache_.layers[i].states.size(), attention.state_floats().size(), "states");
+    check(cache_.layers[i].states.size(), weights_.layers[i].state_floats().size(), "states");
   }
 }
 
@@ -84,25 +87,48 @@ void Transformer::forward(const Step& step, float* logits, const std::function<v
   Outputs pending;  // what is still to be added to the residual stream
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[i];
-    stream_.next_block(pending, connection(layer.attention_connection), layer.attention_norm,
-                       memory_.normed.data());
     const RopeTable& rope = layer.attention->rope_dim() == 0 ? kNoRope : ropes_[layer.rope];
-    layer.attention->attend({pool_, kernels_, rope, shape_.rms_eps, step, attention_memory_},
-                            memory_.normed.data(), cache_.layers[i], memory_.block_out.data());
-    stream_.next_block({memory_.block_out.data()}, connection(layer.ffn_connection), layer.ffn_norm,
-                       memory_.normed.data());
+    const AttentionCall call{pool_, kernels_, rope, shape_.rms_eps, step, attention_memory_};
+    if (layer.ngram) {
+      gated_->add(pending);
+      pending.clear();
+      layer.ngram->add(call, cache_.layers[i].states.back(), gated_->rows());
+    }
+    next_block(layer, true, pending);
+    layer.attention->attend(call, memory_.normed.data(), cache_.layers[i], memory_.block_out.data());
+    next_block(layer, false, {memory_.block_out.data()});
     pending = feed_forward(layer, step);
     layer_done();
   }
   output(pending, step, logits);
 }
 
+// Adds what the last block has computed, and writes the input of a layer's attention or feed-forward.
+void Transformer::next_block(const LayerWeights& layer, bool is_attention, const Outputs& added) {
+  float* normed = memory_.normed.data();
+  if (gated_) {
+    gated_->add(added);
+    gated_->read(*(is_attention ? layer.attention_gates : layer.ffn_gates), normed);
+  } else if (is_attention) {
+    stream_.next_block(added, connection(layer.attention_connection), layer.attention_norm, normed);
+  } else {
+    stream_.next_block(added, connection(layer.ffn_connection), layer.ffn_norm, normed);
+  }
+}
+
 void Transformer::embed(const Step& step) {
-  stream_.begin(step.num_tokens());
-  for_tokens(pool_, step.num_tokens(), [&](int64_t token) {
-    weights_.embedding.dequantize_row(step.token_ids[token], stream_.first_row(token));
-    stream_.copy_row(token);
-  });
+  const auto write = [&](auto& stream) {
+    stream.begin(step.num_tokens());
+    for_tokens(pool_, step.num_tokens(), [&](int64_t token) {
+      weights_.embedding.dequantize_row(step.token_ids[token], stream.first_row(token));
+      stream.copy_row(token);
+    });
+  };
+  if (gated_) {
+    write(*gated_);
+  } else {
+    write(stream_);
+  }
 }
 
 // normed → what the layer adds to the residual stream.
@@ -151,7 +177,11 @@ Experts::Call Transformer::choose(const RoutedWeights& weights, const Step& step
 
 void Transformer::output(const Outputs& pending, const Step& step, float* logits) {
   const int64_t hidden = shape_.hidden;
-  for_tokens(pool_, step.num_sampled, [&](int64_t i) {
+  if (gated_) {
+    gated_->add(pending);
+    gated_->finish(*weights_.output_gates, step.sampled, step.num_sampled, memory_.normed.data());
+  }
+  for_tokens(pool_, gated_ ? 0 : step.num_sampled, [&](int64_t i) {
     float* normed = memory_.normed.data() + i * hidden;
     stream_.finish(pending, step.sampled[i], connection(weights_.stream_end), normed);
     rms_norm(normed, 1, hidden, weights_.output_norm.data(), shape_.rms_eps, normed);
@@ -174,6 +204,14 @@ void Transformer::check_states(const StateRows& states) const {
   }
 }
 
+void Transformer::check_earlier(const Step& step) const {
+  if (step.earlier_ids == nullptr) return;
+  for (int64_t i = 0; i < step.batch.num_requests * kEarlierTokens; ++i) {
+    if (step.earlier_ids[i] == kNoToken) continue;
+    within("earlier_ids", i, step.earlier_ids[i], weights_.embedding.rows());
+  }
+}
+
 void Transformer::check(const Step& step) const {
   step.batch.check();
   step.window_batch.check();
@@ -190,6 +228,7 @@ void Transformer::check(const Step& step) const {
       within("positions", token, step.batch.positions[token], rope.num_positions);
   }
   check_states(step.states);
+  check_earlier(step);
   for (int64_t i = 0; i < step.num_sampled; ++i) within("sampled", i, step.sampled[i], step.num_tokens());
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "cpu/kernels.h"
@@ -54,7 +55,9 @@ class Transformer {
 
   void check(const Step& step) const;
   void check_states(const StateRows& states) const;
+  void check_earlier(const Step& step) const;
   void embed(const Step& step);
+  void next_block(const LayerWeights& layer, bool is_attention, const std::vector<const float*>& added);
   void check_cache() const;
   void check_ropes() const;
   Outputs feed_forward(const LayerWeights& weights, const Step& step);
@@ -70,6 +73,7 @@ class Transformer {
   const KvCache cache_;
   StepMemory memory_;
   ResidualStream stream_;
+  std::optional<GatedStream> gated_;  // takes its place
   AttentionMemory attention_memory_;
   RoutedExperts routed_;
 };

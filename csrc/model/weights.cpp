@@ -10,11 +10,24 @@ namespace {
 // None in a model with a plain residual stream.
 std::optional<HyperConnection> make_connection(const std::string& block, const ModelShape& shape,
                                                LayerTensors& tensors) {
-  if (shape.stream.num_rows == 1) return std::nullopt;
+  if (shape.stream.num_rows == 1 || shape.stream.rank > 0) return std::nullopt;
   const int64_t num_weights = shape.stream.num_weights();
   return HyperConnection{
       tensors.vector(block + "_stream_products", num_weights * shape.stream.num_rows * shape.hidden),
       tensors.vector(block + "_stream_base", num_weights), tensors.vector(block + "_stream_scales", 3)};
+}
+
+// None unless the rows of the stream are gated.
+std::optional<StreamGates> make_gates(const std::string& block, const ModelShape& shape, bool injects,
+                                      LayerTensors& tensors) {
+  const StreamShape& stream = shape.stream;
+  if (stream.rank == 0) return std::nullopt;
+  return make_stream_gates(block, stream.num_rows, stream.rank, shape.hidden, injects, tensors);
+}
+
+// Empty in a stream of gated rows, whose gates have one.
+std::vector<float> make_norm(const std::string& role, const ModelShape& shape, LayerTensors& tensors) {
+  return shape.stream.rank > 0 ? std::vector<float>() : tensors.vector(role, shape.hidden);
 }
 
 // The experts of each token's id, which come as floats; none if the router chooses.
@@ -34,16 +47,23 @@ LayerWeights make_layer(const std::string& name, const LayerInput& input, const 
                         int64_t vocabulary) {
   LayerTensors tensors(name, input.tensors);
   LayerWeights layer{
-      tensors.vector("attention_norm", shape.hidden),
+      make_norm("attention_norm", shape, tensors),
       std::visit([&](const auto& mixer) { return make_attention(mixer, shape.hidden, tensors); },
                  input.mixer),
       input.rope,
-      tensors.vector("ffn_norm", shape.hidden),
+      make_norm("ffn_norm", shape, tensors),
       std::nullopt,
       tensors.optional_vector("mlp_gate", shape.hidden),
       std::nullopt,
       make_connection("attention", shape, tensors),
-      make_connection("ffn", shape, tensors)};
+      make_connection("ffn", shape, tensors),
+      make_gates("attention", shape, true, tensors),
+      make_gates("ffn", shape, true, tensors),
+      std::nullopt};
+  if (input.ngram) {
+    require(shape.stream.rank > 0, name + " embeds groups of tokens; expected a stream of gated rows");
+    layer.ngram.emplace(*input.ngram, shape.stream.num_rows, shape.hidden, tensors);
+  }
   if (tensors.has("mlp")) layer.mlp = tensors.experts("mlp", 1, shape.hidden);
   if (tensors.has("experts")) {
     const int64_t num_experts = shape.routing.num_experts;
@@ -77,6 +97,12 @@ void check_choices(const std::vector<LayerWeights>& layers) {
 
 }  // namespace
 
+std::vector<int64_t> LayerWeights::state_floats() const {
+  std::vector<int64_t> floats = attention->state_floats();
+  if (ngram) floats.push_back(ngram->state_floats());
+  return floats;
+}
+
 ModelWeights::ModelWeights(const ModelInput& input, const ModelShape& shape)
     : embedding(input.embedding),
       output_norm(input.output_norm),
@@ -97,7 +123,10 @@ ModelWeights::ModelWeights(const ModelInput& input, const ModelShape& shape)
     check_vector("stream_end scales", stream_end->scales, 1);
   }
   check_choices(layers);
-  check_vector("output_norm", output_norm, shape.hidden);
+  LayerTensors of_output("output", input.stream);
+  output_gates = make_gates("output", shape, false, of_output);
+  of_output.check_all_used();
+  if (!output_gates) check_vector("output_norm", output_norm, shape.hidden);
   check_matrix("output", output, output.rows(), shape.hidden);
 }
 

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "model/attention.h"
+#include "model/gated_stream.h"
 #include "model/layer_tensors.h"
+#include "model/ngram_embedding.h"
 #include "model/residual_stream.h"
 #include "moe/experts.h"
 #include "moe/router.h"
@@ -28,6 +30,7 @@ struct LayerInput {
   MixerShape mixer;
   TensorsByRole tensors;
   size_t rope = 0;  // the table by which positions rotate
+  std::optional<NgramShape> ngram = {};
 };
 
 struct ModelInput {
@@ -35,6 +38,7 @@ struct ModelInput {
   std::vector<LayerInput> layers;
   std::vector<float> output_norm;  // [D]
   Matrix output;                   // [sampled vocabulary, D]
+  TensorsByRole stream = {};       // by which the output reads a stream of gated rows, instead of a norm
   // How the rows of the residual stream become one at the end; none: their mean.
   std::optional<HyperConnection> stream_end = std::nullopt;
 };
@@ -48,16 +52,22 @@ struct RoutedWeights {
 };
 
 struct LayerWeights {
-  std::vector<float> attention_norm;  // [D]
+  std::vector<float> attention_norm;  // [D]; empty in a stream of gated rows
   std::shared_ptr<const Attention> attention;
   size_t rope;
-  std::vector<float> ffn_norm;  // [D]
+  std::vector<float> ffn_norm;  // [D]; empty in a stream of gated rows
   // One expert: a dense feed-forward, or the shared expert of a layer with routed ones.
   std::optional<Experts> mlp;
   std::vector<float> mlp_gate;  // [D], whose product's sigmoid multiplies the expert's output; empty for none
   std::optional<RoutedWeights> routed;
   std::optional<HyperConnection> attention_connection;
   std::optional<HyperConnection> ffn_connection;
+  std::optional<StreamGates> attention_gates = {};
+  std::optional<StreamGates> ffn_gates = {};
+  std::optional<NgramEmbedding> ngram = {};
+
+  // Floats of each recurrent state of a sequence.
+  std::vector<int64_t> state_floats() const;
 };
 
 struct ModelWeights {
@@ -68,6 +78,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   std::vector<float> output_norm;
   Matrix output;
+  std::optional<StreamGates> output_gates;
   std::optional<HyperConnection> stream_end;
 };
 

@@ -136,6 +136,7 @@ class GroupAttention {
         query_(query),
         keys_(keys),
         values_(values),
+        shares_rows_(keys.plane.bytes == values.plane.bytes),
         batch_(batch),
         shape_(shape),
         out_(out),
@@ -169,16 +170,28 @@ class GroupAttention {
   void attend(const RowGroup& group, const float* query, int64_t stretch, const AttentionState& state) const {
     thread_local GrowOnlyBuffer buffer;
     const int64_t num_rows = group.num_padded();
-    float* num_seen = buffer.at_least(num_rows * (2 + kSpanPositions + 1));
+    const int64_t stride = padded_width();
+    float* num_seen = buffer.at_least(num_rows * (2 + kSpanPositions + 1) + kSpanPositions * stride);
     float* passed = num_seen + num_rows;
     float* scores = passed + num_rows;
+    float* widened = scores + num_rows * (kSpanPositions + 1);
     const IndexRange positions = group.stretch(stretch);
     const float fewest_seen = count_seen(group, positions.begin, num_seen);
-    const float* keys[kStretchPositions];
-    const float* values[kStretchPositions];
-    locate(group, positions, keys, values);
-    AttentionStretch in{query,  num_seen,         fewest_seen,      num_rows,           keys,
-                        values, positions.size(), shape_.key_width, shape_.value_width, shape_.scale,
+    const void* keys[kStretchPositions];
+    const void* values[kStretchPositions];
+    locate(group, positions, keys_, keys);
+    if (!shares_rows_) locate(group, positions, values_, values);
+    AttentionStretch in{query,
+                        num_seen,
+                        fewest_seen,
+                        num_rows,
+                        group.rows.size(),
+                        {keys, keys_.plane.is_half, widened, stride},
+                        shares_rows_ ? nullptr : values,
+                        positions.size(),
+                        shape_.key_width,
+                        shape_.value_width,
+                        shape_.scale,
                         scores};
     if (shape_.window != 0) {
       count_passed(group, positions.begin, passed);
@@ -247,24 +260,28 @@ class GroupAttention {
     std::fill(passed + group.rows.size(), passed + group.num_padded(), 0.0f);
   }
 
-  void locate(const RowGroup& group, IndexRange positions, const float** keys, const float** values) const {
+  // Numbers of the widest row that is widened, padded; 0 if none is.
+  int64_t padded_width() const {
+    if (!keys_.plane.is_half) return 0;
+    const int64_t widest = std::max(shape_.key_width, shape_.value_width);
+    return Chunks(widest, kAttentionRows).count() * kAttentionRows;
+  }
+
+  void locate(const RowGroup& group, IndexRange positions, const CacheRows& cache, const void** rows) const {
     if (listed_ != nullptr) {
       listed_->locate(group.request, group.first_token + group.rows.begin / shape_.group_heads(), positions,
-                      keys);
-      std::copy_n(keys, positions.size(), values);
+                      rows);
       return;
     }
     const int32_t* blocks = batch_.kv_indices + batch_.kv_indptr[group.request];
-    const float* first_key = keys_.rows + group.kv_head * keys_.head_stride;
-    const float* first_value = values_.rows + group.kv_head * values_.head_stride;
     const int64_t token = group.first_token + group.rows.begin / shape_.group_heads();
     const int32_t* chosen = chosen_ == nullptr ? nullptr : chosen_->rows + token * chosen_->stride;
     for (int64_t index = positions.begin; index < positions.end; ++index) {
       const int64_t position = chosen == nullptr ? index : chosen[index];
       const int64_t slot =
           blocks[position / batch_.block_tokens] * batch_.block_tokens + position % batch_.block_tokens;
-      keys[index - positions.begin] = first_key + slot * keys_.slot_stride;
-      values[index - positions.begin] = first_value + slot * values_.slot_stride;
+      rows[index - positions.begin] =
+          cache.plane.at(slot * cache.slot_stride + group.kv_head * cache.head_stride);
     }
   }
 
@@ -272,6 +289,7 @@ class GroupAttention {
   const AttentionQuery& query_;
   const CacheRows& keys_;
   const CacheRows& values_;
+  const bool shares_rows_;
   const PagedBatch& batch_;
   const AttentionShape& shape_;
   float* out_;
@@ -279,27 +297,46 @@ class GroupAttention {
   const ListedRows* listed_;
 };
 
+// A stretch of a group, both by index.
+struct StretchTask {
+  size_t group;
+  int64_t stretch;
+};
+
+// The stretches of all groups. Heads of the cache come after one another for each stretch: their rows are
+// neighbours in memory, often on one page.
+std::vector<StretchTask> stretch_tasks(const RowGroup* groups, size_t num_groups) {
+  std::vector<StretchTask> tasks;
+  for (size_t begin = 0; begin < num_groups;) {
+    size_t end = begin + 1;
+    while (end < num_groups && groups[end].request == groups[begin].request &&
+           groups[end].rows.begin == groups[begin].rows.begin) {
+      ++end;
+    }
+    for (int64_t stretch = 0; stretch < groups[begin].num_stretches(); ++stretch) {
+      for (size_t group = begin; group < end; ++group) tasks.push_back({group, stretch});
+    }
+    begin = end;
+  }
+  return tasks;
+}
+
 // A task is one stretch of one group; the thread that finishes a group's last stretch merges them all.
 void attend_by_stretch(ThreadPool& pool, const GroupAttention& attention, const RowGroup* groups,
                        size_t num_groups, int64_t num_floats) {
   std::vector<std::atomic<int64_t>> num_unfinished(num_groups);
-  std::vector<size_t> group_of;
-  for (size_t index = 0; index < num_groups; ++index) {
-    const int64_t num_stretches = groups[index].num_stretches();
-    num_unfinished[index] = num_stretches;
-    group_of.insert(group_of.end(), static_cast<size_t>(num_stretches), index);
-  }
+  for (size_t index = 0; index < num_groups; ++index) num_unfinished[index] = groups[index].num_stretches();
+  const std::vector<StretchTask> tasks = stretch_tasks(groups, num_groups);
   thread_local GrowOnlyBuffer buffer;
-  const int64_t num_tasks = static_cast<int64_t>(group_of.size());
+  const int64_t num_tasks = static_cast<int64_t>(tasks.size());
   float* states = buffer.at_least(num_tasks * num_floats);
   pool.parallel_for(num_tasks, [&](int64_t task) {
-    const size_t index = group_of[static_cast<size_t>(task)];
+    const auto [index, stretch] = tasks[static_cast<size_t>(task)];
     const RowGroup& group = groups[index];
-    const int64_t first_task = group.first_stretch - groups[0].first_stretch;
-    const auto state_of = [&](int64_t stretch) {
-      return attention.state_at(states + (first_task + stretch) * num_floats, group);
+    const int64_t first_state = group.first_stretch - groups[0].first_stretch;
+    const auto state_of = [&](int64_t of_stretch) {
+      return attention.state_at(states + (first_state + of_stretch) * num_floats, group);
     };
-    const int64_t stretch = task - first_task;
     attention.attend(group, attention.gather(group), stretch, state_of(stretch));
     if (num_unfinished[index].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     for (int64_t next = 1; next < group.num_stretches(); ++next) {
@@ -395,8 +432,8 @@ void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQu
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,
                      const AttentionShape& shape, float* out, const ChosenPositions* chosen) {
   BALLAST_CHECK(chosen == nullptr || shape.window == 0);
-  const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query, keys,
-                                 values, batch, shape, out, chosen);
+  BALLAST_CHECK(keys.plane.is_half == values.plane.is_half);
+  const GroupAttention attention(attention_kernels(kernels), query, keys, values, batch, shape, out, chosen);
   const std::vector<RowGroup> groups =
       chosen == nullptr ? group_rows(batch, shape) : group_by_token(batch, shape, chosen->counts);
   attend_groups(pool, attention, groups, shape.value_width);
@@ -407,8 +444,8 @@ void listed_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQ
                       float* out) {
   BALLAST_CHECK(shape.window == 0 && shape.num_kv_heads == 1);
   const CacheRows none{};
-  const GroupAttention attention(kernels == nullptr ? reference_attention() : kernels->attention, query, none,
-                                 none, batch, shape, out, nullptr, &listed);
+  const GroupAttention attention(attention_kernels(kernels), query, none, none, batch, shape, out, nullptr,
+                                 &listed);
   attend_groups(pool, attention, group_by_token(batch, shape, listed.counts), shape.value_width);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/index_range.h"
 #include "cpu/kernels.h"
+#include "ops/cache_plane.h"
 #include "threads/thread_pool.h"
 
 namespace ballast {
@@ -57,9 +58,9 @@ struct AttentionQuery {
   QueryPart second;
 };
 
-// Cached rows of every slot: keys or values. Strides are in floats.
+// Cached rows of every slot: keys or values. Strides are in numbers.
 struct CacheRows {
-  const float* rows;
+  CachePlane plane;
   int64_t slot_stride;
   int64_t head_stride;
 };
@@ -76,10 +77,11 @@ struct ListedRows {
   const int32_t* counts;  // [T], at least 1
   // Writes where rows `range` of a token's list are; a row's first value_width floats are its value. Called
   // by several threads.
-  std::function<void(int64_t request, int64_t token, IndexRange range, const float** rows)> locate;
+  std::function<void(int64_t request, int64_t token, IndexRange range, const void** rows)> locate;
 };
 
-// out [T, H, value_width]. `batch` has passed its check. A null `kernels` stands for the reference, a null
+// out [T, H, value_width]. Keys and values have one type; where they share a plane, values begin the keys.
+// `batch` has passed its check. A null `kernels` stands for the reference, a null
 // `chosen` for all positions that a token sees. Windows and chosen positions exclude each other.
 void paged_attention(ThreadPool& pool, const Kernels* kernels, const AttentionQuery& query,
                      const CacheRows& keys, const CacheRows& values, const PagedBatch& batch,

@@ -126,14 +126,22 @@ class Scorer {
   }
 
   void score(const ScoredToken& scored, IndexRange positions) const {
-    const Scratch<float> products(num_rows_ * kSpanPositions);
-    const float* keys[kTaskPositions];
+    const bool are_halves = keys_.plane.is_half;
+    const int64_t stride = are_halves ? Chunks(shape_.key_width, kAttentionRows).count() * kAttentionRows : 0;
+    const Scratch<float> memory((num_rows_ + stride) * kSpanPositions);
+    float* products = memory.get();
+    const void* keys[kTaskPositions];
     for (int64_t at = positions.begin; at < positions.end; ++at) {
       const int64_t slot = scored.blocks[at / block_tokens_] * block_tokens_ + at % block_tokens_;
-      keys[at - positions.begin] = keys_.rows + slot * keys_.slot_stride;
+      keys[at - positions.begin] = keys_.plane.at(slot * keys_.slot_stride);
     }
-    kernels_.index({query_of(scored), weights_of(scored), num_rows_, keys, positions.size(), shape_.key_width,
-                    products.get()},
+    kernels_.index({query_of(scored),
+                    weights_of(scored),
+                    num_rows_,
+                    {keys, are_halves, products + num_rows_ * kSpanPositions, stride},
+                    positions.size(),
+                    shape_.key_width,
+                    products},
                    scores_of(scored) + positions.begin);
   }
 
@@ -194,8 +202,8 @@ void choose_positions(ThreadPool& pool, const Kernels* kernels, const float* que
   const auto finish_round = [&] {
     if (round.empty()) return;
     const Scratch<float> memory(num_floats);
-    const Scorer scorer(kernels == nullptr ? reference_attention() : kernels->attention, queries, weights,
-                        keys, batch.block_tokens, shape, memory.get());
+    const Scorer scorer(attention_kernels(kernels), queries, weights, keys, batch.block_tokens, shape,
+                        memory.get());
     const int64_t num_scored = static_cast<int64_t>(round.size());
     pool.parallel_for(num_scored, [&](int64_t i) { scorer.gather(round[static_cast<size_t>(i)]); });
     const std::vector<Task> tasks = cut(round);

@@ -21,7 +21,7 @@ const float* input_of(const ConvShape& shape, const float* x, const StateRows& r
                       int64_t row, int64_t token) {
   if (token >= 0) return x + (rows.token_indptr[row] + token) * shape.channels;
   if (rows.slot_in(row) == kNullState) return nullptr;
-  return states + rows.slot_in(row) * shape.state_floats() + (token + shape.taps - 1) * shape.channels;
+  return states + rows.slot_in(row) * shape.state_floats() + (token + shape.reach()) * shape.channels;
 }
 
 // sums = weights * inputs, summed over kUsualTaps taps in their order; the weights of taps are a stride
@@ -39,7 +39,7 @@ void convolve(const ConvShape& shape, const float* weights, const float* x, cons
               const float* states, int64_t row, int64_t token, IndexRange channels, float* sums) {
   static const std::vector<float> zeros(kTaskChannels, 0.0f);
   const auto input = [&](int64_t tap) {
-    const float* found = input_of(shape, x, rows, states, row, token - shape.taps + 1 + tap);
+    const float* found = input_of(shape, x, rows, states, row, token - shape.reach() + tap * shape.dilation);
     return found == nullptr ? zeros.data() : found + channels.begin;
   };
   const int64_t count = channels.size();
@@ -63,8 +63,8 @@ void leave_states(const ConvShape& shape, const float* x, const StateRows& rows,
   rows.for_each_left(row, [&](int64_t end, int32_t slot) {
     if (slot == kNullState) return;
     float* to = states + slot * shape.state_floats();
-    for (int64_t i = 0; i < shape.taps - 1; ++i, to += shape.channels) {
-      const float* input = input_of(shape, x, rows, states, row, end - shape.taps + 1 + i);
+    for (int64_t i = 0; i < shape.reach(); ++i, to += shape.channels) {
+      const float* input = input_of(shape, x, rows, states, row, end - shape.reach() + i);
       if (input == nullptr) {
         std::fill(to + channels.begin, to + channels.end, 0.0f);
       } else {

@@ -4,30 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/halves.h"
+
 namespace ballast {
-
-inline float float_from_bits(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-// A little-endian IEEE half. Stored as bytes, so that blocks may be at any address of a mapped file.
-struct F16 {
-  uint8_t bytes[2];
-
-  float to_float() const {
-    const uint32_t half = static_cast<uint32_t>(bytes[0] | (bytes[1] << 8));
-    const uint32_t magnitude = half & 0x7fffu;
-    // Shifted, the exponent is 112 too small; multiplying by 2^112 corrects that exactly, for subnormals too.
-    const float finite = float_from_bits(magnitude << 13) * 0x1p112f;
-    uint32_t bits;
-    std::memcpy(&bits, &finite, sizeof(bits));
-    if (magnitude >= 0x7c00u) bits = (magnitude << 13) | 0x7f800000u;  // infinity and NaN
-    return float_from_bits(bits | ((half & 0x8000u) << 16));
-  }
-};
-static_assert(sizeof(F16) == 2 && alignof(F16) == 1);
 
 // 2 to the power of a byte - 128 (E8M0, halved); the two smallest are no normal floats.
 inline float power_of_two(uint8_t power) {

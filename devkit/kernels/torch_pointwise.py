@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from ballast.families.architecture import Unit
 from ballast.model.hybrid.attention.device_kv_pool import largest_number
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
+from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.short_rows import ShortRows
 from ballast.model.rope import RopeTable
 from devkit.kernels.short_rows import rounded_rows
+from devkit.kernels.torch_pools import keep_pools
 from devkit.kernels.torch_unit import unit_of
 
 
@@ -55,7 +57,8 @@ class TorchPointwise:
         key = self._rotated(latents[:, None, rank:], step)[:, 0]
         row = torch.cat([self.norm(latents[:, :rank], weight), key], -1)
         self._keep(row, cache, step, ShortRows.of_latents(rank, self._rope_dim))
-        query = torch.cat([nope, self._rotated(heads[..., -self._rope_dim :], step)], -1)
+        turned = self._rotated(heads[..., heads.shape[-1] - self._rope_dim :], step)
+        query = torch.cat([nope, turned], -1)
         return self._bounded(self._scaled(query, step), self._largest_query)
 
     def cache_rows(self, latents: torch.Tensor, weight: torch.Tensor, cache: torch.Tensor, step: Step) -> None:
@@ -93,20 +96,36 @@ class TorchPointwise:
         return self._bounded(turned[0], self._largest_query)
 
     def index_query_and_key(
-        self, query: torch.Tensor, key: torch.Tensor, norm: IndexNorm, keys: torch.Tensor, step: Step
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        norm: IndexNorm,
+        keys: torch.Tensor,
+        step: Step,
+        normed: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `Pointwise`."""
         largest = torch.finfo(keys.dtype).max
-        normed = F.layer_norm(key, norm.weight.shape, norm.weight, norm.shift, INDEX_NORM_EPS)
+        own = F.layer_norm(key, norm.weight.shape, norm.weight, norm.shift, INDEX_NORM_EPS)
         turned = []
-        for heads in (query, normed[:, None]):
-            if norm.pairs_apart:
+        for heads in (query, own[:, None]):
+            if self._rope_dim == 0:
+                turned.append(heads)
+            elif norm.pairs_apart:
                 turned.append(self._halves_rotated(heads, step))
             else:
                 first, rest = heads.tensor_split((self._rope_dim,), -1)
                 turned.append(torch.cat([self._rotated(first, step), rest], -1))
-        keys[step.slots] = self._bounded(turned[1][:, 0], largest).to(keys.dtype)
+        bounded = self._bounded(turned[1][:, 0], largest)
+        if normed is None:
+            keys[step.slots] = bounded.to(keys.dtype)
+        else:
+            normed.copy_(bounded)
         return self._bounded(turned[0], largest).to(keys.dtype)
+
+    def keep_pools(self, tokens: PooledTokens, memory: PoolMemory, step: Step) -> None:
+        """See `Pointwise`."""
+        keep_pools(tokens, memory, step)
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """See `Pointwise`."""

@@ -30,7 +30,7 @@ class TorchRecurrence:
             seen = torch.cat([earlier, x[begin:end]])
             sums = sum(seen[tap : tap + end - begin] * weight for tap, weight in enumerate(weights))
             out[begin:end] = F.silu(torch.as_tensor(sums))
-            for at, left in _left(rows, row):
+            for at, left in states_left(rows, row):
                 inputs[left] = seen[at - begin : at - begin + kept]
         return out
 
@@ -55,13 +55,16 @@ class TorchRecurrence:
         beta, alpha = gates.parts()
         # [T, H, K], or [T, H, 1] for one decay of all rows.
         shifted = (alpha + rate_shift).view(len(alpha), sizes.num_heads, -1)
-        decays, betas = (rate[:, None] * F.softplus(shifted)).exp(), beta.sigmoid()
+        rates = rate[:, None]
+        bounded = sizes.lower_bound * (-rates * shifted).sigmoid()
+        decays = (bounded if sizes.lower_bound < 0 else rates * F.softplus(shifted)).exp()
+        betas = beta.sigmoid()
         values = values.view(len(values), sizes.num_heads, sizes.v_dim)
         out = torch.empty_like(values)
         for row, (begin, end) in enumerate(_bounds(rows)):
             slot = int(rows.before[row])
             state = states[slot].clone() if slot else torch.zeros_like(states[0])
-            left = list(_left(rows, row))
+            left = list(states_left(rows, row))
             for token in range(begin, end):
                 query, key = (each[key_head][:, :, None] for each in keyed[token])
                 state = state * decays[token, :, :, None]
@@ -83,7 +86,7 @@ def _bounds(rows: StateRows) -> list[tuple[int, int]]:
     return list(itertools.pairwise(rows.begins.tolist()))
 
 
-def _left(rows: StateRows, row: int) -> list[tuple[int, int]]:
+def states_left(rows: StateRows, row: int) -> list[tuple[int, int]]:
     """The states that a row leaves: the token that follows, and the slot."""
     if row < rows.num_single or rows.chunks is None:
         left = [(int(rows.begins[row + 1]), int(rows.after[row]))]

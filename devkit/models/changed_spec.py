@@ -51,8 +51,8 @@ def changed(
     num_rows = of_model.get("vocab_size", spec.vocab_size)
     routed = [replace(experts, table_rows=num_rows if _has_table(layer) else 0) for layer in layers[num_dense:]]
     feed_forwards: list[FeedForward] = [*[dense] * num_dense, *routed]
-    streams = [layer.stream for layer in layers]
-    return replace(spec, layers=tuple(map(LayerSpec, mixers, feed_forwards, streams)), **of_model)
+    streams, ngrams = [layer.stream for layer in layers], [layer.ngram for layer in layers]
+    return replace(spec, layers=tuple(map(LayerSpec, mixers, feed_forwards, streams, ngrams)), **of_model)
 
 
 def _has_table(layer: LayerSpec) -> bool:

@@ -21,6 +21,7 @@ from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.recurrent.recurrence import Recurrence
+from ballast.model.hybrid.residual.residual import StreamMixer
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
@@ -28,12 +29,14 @@ from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import RecurrentMixer
+from ballast.model.layers.stream import StreamSpec
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from devkit.kernels.plain_routing import Router, divide
 from devkit.kernels.torch_pointwise import TorchPointwise
 from devkit.kernels.torch_recurrence import TorchRecurrence
+from devkit.kernels.torch_stream import TorchStreamMixer
 from devkit.models.cpu_hand_off import cpu_hand_off
 from devkit.models.cpu_platform import CpuPlatform as CpuPlatform
 from devkit.models.float_experts import FloatExperts
@@ -73,17 +76,22 @@ class CpuBackend:
         self, index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype
     ) -> tuple[PositionChoice, ChosenAttention]:
         """See `Backend`."""
-        return PlainPositionChoice(index), PlainChosenAttention(sizes)
+        return PlainPositionChoice(index), PlainChosenAttention(sizes, index)
 
     def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> Recurrence:
         """See `Backend`."""
         return TorchRecurrence(mixer, rms_eps)
 
+    def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> StreamMixer:
+        return TorchStreamMixer(spec, rms_eps)
+
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateAttention | None:
         """See `Backend`."""
         return None
 
-    def expanded_kernels(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> ExpandedKernels | None:
+    def expanded_kernels(
+        self, sizes: ExpandedSizes, num_saturated: torch.Tensor, off: SwitchedOff
+    ) -> ExpandedKernels | None:
         """See `Backend`."""
         return PlainExpandedKernels(sizes, num_saturated)
 

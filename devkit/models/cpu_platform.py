@@ -43,6 +43,7 @@ class CpuPlatform:
     pins = False
     has_fast_launches = False
     term_dtype = torch.float32
+    multiplies_halves = False
     name = "cpu"
     num_processors = 3
     has_large_memory = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from ballast.model.hybrid.panels.stack import PanelStack
@@ -12,9 +14,19 @@ from devkit.kernels.torch_unit import unit_of
 class FloatExperts:
     """GroupedExperts that read their panels when they are called."""
 
-    def __init__(self, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
+    def __init__(
+        self,
+        gate: PanelStack,
+        up: PanelStack,
+        down: PanelStack,
+        *,
+        unit: ExpertUnit = PLAIN,
+        rounded: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.float,
+    ) -> None:
+        """`rounded`: applied to both factors of each product."""
         self._matrices = gate, up, down
         self._unit = unit
+        self._rounded = rounded
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """See `GroupedExperts`."""
@@ -23,10 +35,11 @@ class FloatExperts:
             share = (weights * (ids == expert)).sum(1, keepdim=True)
             if not share.any():
                 continue  # most experts of a small step
-            gate, up, down = (self._floats(each, expert) for each in self._matrices)
-            gates = _biased(x @ gate.T, self._unit.gate_bias, expert)
-            hidden = unit_of(gates, _biased(x @ up.T, self._unit.up_bias, expert), self._unit.unit)
-            total += share * _biased(hidden @ down.T, self._unit.down_bias, expert)
+            gate, up, down = (self._rounded(self._floats(each, expert)) for each in self._matrices)
+            given = self._rounded(x)
+            gates = _biased(given @ gate.T, self._unit.gate_bias, expert)
+            hidden = unit_of(gates, _biased(given @ up.T, self._unit.up_bias, expert), self._unit.unit)
+            total += share * _biased(self._rounded(hidden) @ down.T, self._unit.down_bias, expert)
         return total
 
     @staticmethod

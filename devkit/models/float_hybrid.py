@@ -26,7 +26,6 @@ from ballast.weights.gguf import open_gguf
 from devkit.models.cpu_backend import CpuBackend
 
 CPU = torch.device("cpu")
-FLOAT_BYTES = 4
 
 
 def load_hybrid(
@@ -76,7 +75,7 @@ def load_hybrid(
         if make_experts is not None:
             patch.setitem(MAKERS, "cpu", partial(CpuBackend, make_experts=make_experts))
         hybrid, _ = load_hybrid_model(gguf_model, spec, packing, hybrid_options, ahead=ahead)
-    hybrid.state_slots, hybrid.state_bytes = state_slots, FLOAT_BYTES * spec.state_numbers
+    hybrid.state_slots, hybrid.state_bytes = state_slots, spec.state_bytes
     if window is not None and window_blocks is not None:
         hybrid.window = window, window_blocks
     return hybrid

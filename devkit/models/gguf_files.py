@@ -18,9 +18,13 @@ from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import OUTPUT, expected_tensors
 from devkit.models.changed_spec import experts_of
+
+_QWEN = ("qwen3moe", "qwen3next", "qwen35moe", "qwen4exp")
+"""Their files have no keys for the router's rule."""
 
 Tensors = dict[str, tuple[NDArray[Any], GgmlType]]
 """Blocks and type by name."""
@@ -45,22 +49,22 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
         "expert_feed_forward_length": experts.width,
     }
     if isinstance(mixer, GroupedSpec):
-        keys |= _grouped_keys(spec) | _delta_net_keys(spec)
+        keys |= _grouped_keys(spec) | _delta_net_keys(spec) | _stream_keys(spec) | _block_keys(spec) | _ngram_keys(spec)
     elif isinstance(mixer, CompressedSpec):
         keys |= _compressed_keys(spec) | _stream_keys(spec)
     else:
         keys |= _latent_keys(mixer) | _index_keys(spec) | _kimi_delta_keys(spec) | _stream_keys(spec)
     if spec.architecture.has_limits:
         keys |= _limits(spec)
-    if spec.architecture.name in ("hy_v3", "step35", "laguna", "qwen3next", "qwen35moe"):
+    if spec.architecture.name in ("hy_v3", "step35", "laguna", "qwen3next", "qwen35moe", "qwen4exp"):
         keys["expert_shared_feed_forward_length"] = experts.shared_width
     elif spec.architecture.name not in ("qwen3moe", "minimax-m2", "gpt-oss", "mimo2"):
         keys["expert_shared_count"] = experts.num_shared
-    if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "minimax-m2", "gpt-oss", "mimo2", "hy_v3"):
+    if spec.architecture.name not in (*_QWEN, "minimax-m2", "gpt-oss", "mimo2", "hy_v3"):
         keys["leading_dense_block_count"] = spec.routed_layers[0]
-    if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "dots1", "gpt-oss", "mimo2"):
+    if spec.architecture.name not in (*_QWEN, "dots1", "gpt-oss", "mimo2"):
         keys["expert_gating_func"] = {"softmax": 1, "sigmoid": 2, "sqrtsoftplus": 4}[routing.gating]
-    if spec.architecture.name not in ("qwen3moe", "qwen3next", "qwen35moe", "minimax-m2", "gpt-oss", "mimo2"):
+    if spec.architecture.name not in (*_QWEN, "minimax-m2", "gpt-oss", "mimo2"):
         keys |= {
             "expert_weights_norm": routing.normalize_weights,
             "expert_weights_scale": routing.weights_scale,
@@ -160,10 +164,43 @@ def _kimi_delta_keys(spec: ModelSpec) -> dict[str, Any]:
 def _stream_keys(spec: ModelSpec) -> dict[str, Any]:
     if spec.stream is None:
         return {}
+    if isinstance(spec.stream, GatedStreamSpec):
+        return {"hyper_connection.count": spec.stream.num_rows, "hyper_connection.low_rank": spec.stream.rank}
     return {
         "hyper_connection.count": spec.stream.num_rows,
         "hyper_connection.sinkhorn_iterations": spec.stream.rounds,
         "hyper_connection.epsilon": spec.stream.eps,
+    }
+
+
+def _block_keys(spec: ModelSpec) -> dict[str, Any]:
+    indexes = [layer.mixer.index if isinstance(layer.mixer, GroupedSpec) else None for layer in spec.layers]
+    first = next((index for index in indexes if index is not None), None)
+    if first is None:
+        return {}
+    return {
+        "attention.compress_ratios": [0 if index is None else index.pool for index in indexes],
+        "attention.indexer.head_count": first.num_heads,
+        "attention.indexer.key_length": first.key_dim,
+        "attention.indexer.top_k": first.top_k,
+    }
+
+
+def _ngram_keys(spec: ModelSpec) -> dict[str, Any]:
+    ngram = spec.ngram
+    if ngram is None:
+        return {}
+    most = len(ngram.multipliers)
+    return {
+        "embedding_length_per_layer_input": ngram.row_width,
+        "ple.conv_kernel": ngram.conv_taps,
+        "ple.eos_token_id": ngram.end_id,
+        "ple.head_offsets": list(ngram.head_offsets),
+        "ple.head_vocab_sizes": list(ngram.head_sizes),
+        "ple.heads_per_ngram": len(ngram.head_sizes) // (most - 1),
+        "ple.layer_multipliers": list(ngram.multipliers),
+        "ple.layers": [layer for layer, each in enumerate(spec.layers) if each.ngram is not None],
+        "ple.ngram_size": most,
     }
 
 
@@ -358,5 +395,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_float32(key, value)
     elif isinstance(value, str):
         writer.add_string(key, value)
+    elif value and all(isinstance(each, int) for each in value) and max(value) >= 2**31:
+        writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT64)
     else:
         writer.add_array(key, value)

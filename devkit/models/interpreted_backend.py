@@ -33,12 +33,13 @@ from ballast.model.hybrid.panels import (
     bf16_split_kernels,
     dequant_gemm_kernels,
     gemv_kernels,
+    half_kernels,
     int_gemm,
     int_gemm_kernels,
     matmul,
 )
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
-from ballast.model.hybrid.pointwise import pointwise_kernels, triton_pointwise
+from ballast.model.hybrid.pointwise import pointwise_kernels, pool_kernels, triton_pointwise, triton_pools
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.recurrent import (
     chunk_kernels,
@@ -48,6 +49,8 @@ from ballast.model.hybrid.recurrent import (
     triton_recurrence,
 )
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
+from ballast.model.hybrid.residual import stream_kernels, triton_stream
+from ballast.model.hybrid.residual.triton_stream import TritonStreamMixer
 from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
@@ -55,6 +58,7 @@ from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import RecurrentMixer
+from ballast.model.layers.stream import StreamSpec
 from ballast.model.rope import RopeTable
 from devkit.kernels.interpreted import interpreted
 from devkit.models.cpu_backend import CpuBackend
@@ -69,14 +73,17 @@ KERNELS = (
     (triton_pointwise, "pointwise_kernels", pointwise_kernels),
     (triton_choice, "choice_kernels", choice_kernels),
     (triton_chosen, "chosen_kernels", chosen_kernels),
+    (triton_pools, "pool_kernels", pool_kernels),
     (matmul, "gemv_kernels", gemv_kernels),
     (matmul, "bf16_split_kernels", bf16_split_kernels),
     (matmul, "dequant_gemm_kernels", dequant_gemm_kernels),
+    (matmul, "half_kernels", half_kernels),
     (int_gemm, "int_gemm_kernels", int_gemm_kernels),
     (grouped_int_gemm, "grouped_int_gemm_kernels", grouped_int_gemm_kernels),
     (expert_panels, "combine_kernels", combine_kernels),
     (pair_sums, "many_pairs_kernels", many_pairs_kernels),
     (fused_routing, "routing_kernels", routing_kernels),
+    (triton_stream, "stream_kernels", stream_kernels),
     (triton_recurrence, "conv_kernels", conv_kernels),
     (triton_recurrence, "delta_kernels", delta_kernels),
     (triton_recurrence, "chunk_kernels", chunk_kernels),
@@ -110,12 +117,17 @@ def interpret_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
             self, index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype
         ) -> tuple[TritonPositionChoice, TritonChosenAttention]:
             tilings, num_processors = choose_tilings(sizes, SHARED_BYTES), CpuPlatform.num_processors
-            return TritonPositionChoice(index, num_processors), TritonChosenAttention(sizes, tilings, num_processors)
+            return TritonPositionChoice(index, num_processors), TritonChosenAttention(
+                sizes, index, tilings, num_processors
+            )
 
         def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> TritonRecurrence:
             return TritonRecurrence(mixer, rms_eps)
 
-        def expanded_kernels(self, sizes: object, num_saturated: torch.Tensor) -> None:
+        def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> TritonStreamMixer:
+            return TritonStreamMixer(spec, rms_eps)
+
+        def expanded_kernels(self, sizes: object, num_saturated: torch.Tensor, off: object) -> None:
             return None
 
         def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> TritonPointwise:

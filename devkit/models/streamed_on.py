@@ -14,6 +14,9 @@ from ballast.model.hybrid.streaming.streamed_experts import MakeSums
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers, StreamingDevice
 from devkit.models.cpu_backend import copied
 
+_EXCHANGE_BYTES = 8 << 20
+"""Enough for the steps of all tests whose devices do not access each other: 2048 tokens of 512 numbers."""
+
 
 def streaming_device(device: torch.device, make_sums: MakeSums, num_layers: int) -> StreamingDevice:
     """A device that computes this number of layers."""
@@ -34,4 +37,4 @@ def streamed_on(
         streaming_device(device, make_sums, end - begin)
         for device, begin, end in zip(devices, bounds, bounds[1:], strict=False)
     ]
-    return StreamedLayers(layers, owners, speeds)
+    return StreamedLayers(layers, owners, speeds, exchange_bytes=_EXCHANGE_BYTES)

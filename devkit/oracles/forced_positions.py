@@ -32,7 +32,8 @@ class ForcedPositions:
         self.num_refused = 0
         """Choices that the follower made differently, because the leader's is not a near tie."""
         spec = leader._spec
-        shape = most_tokens, spec.choices[0].top_k
+        self._pool, self._top_pools = spec.choices[0].pool, spec.choices[0].top_k // spec.choices[0].pool
+        shape = most_tokens, spec.choices[0].most_chosen
         caches = [layer for device in leader.devices for layer in device.kv.layers]
         # On the device of the layer: a captured step copies to no other device.
         self._chosen = [
@@ -45,7 +46,7 @@ class ForcedPositions:
             keys = [layer.index_keys for layer in layers if layer.index_keys is not None]
             of_layer = {of.data_ptr(): number for number, of in enumerate(keys)}
             for lane in (lane for device in model.devices for lane in (device.attention, device.prefill_attention)):
-                attend = lane.kinds[0].attend
+                [attend] = {kind.attend for kind in lane.kinds if kind.attend is not None}
                 assert isinstance(attend, SparseAttention)
                 attend._choose = make(of_layer, attend._choose)
 
@@ -68,8 +69,8 @@ class ForcedPositions:
             ours = choose(query, weights, keys, owners, step)
             theirs = self._chosen[of_layer[keys.data_ptr()]][: len(ours)].cpu()
             for token, owner in enumerate(owners.tolist()):
-                num_seen = int(step.positions[token]) + 1
-                if num_seen <= ours.shape[1]:
+                num_seen = (int(step.positions[token]) + 1) // self._pool
+                if num_seen <= self._top_pools:
                     continue
                 own = slice(token, token + 1)
                 [scores] = choose.scores(query[own], weights[own], keys, step.requests.blocks[owner])
@@ -81,13 +82,14 @@ class ForcedPositions:
     def _nearest(self, scores: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
         """The leader's choice (`theirs`) where its scores are within the tolerance, else the follower's (`ours`)."""
         self.num_choices += 1
-        if torch.equal(ours, theirs):
+        their_pools = theirs[: self._top_pools * self._pool : self._pool] // self._pool
+        if torch.equal(ours[: self._top_pools * self._pool], theirs[: self._top_pools * self._pool]):
             return ours
         self.num_differing += 1
         moved = torch.zeros_like(scores)
-        moved[theirs.long()] = MAX_MOVED * scores.abs().max()
+        moved[their_pools.long()] = MAX_MOVED * scores.abs().max()
         num_seen = torch.tensor([len(scores)])
-        if torch.equal(highest((scores + moved)[None], num_seen, len(ours))[0], theirs):
+        if torch.equal(highest((scores + moved)[None], num_seen, self._top_pools)[0], their_pools):
             return theirs
         self.num_refused += 1
         return ours

@@ -55,6 +55,9 @@ _BLOCK_NAMES = {
     "indexer.attn_k.weight": "self_attn.indexer.wk.weight",
     "indexer.k_norm.weight": "self_attn.indexer.k_norm.weight",
     "indexer.k_norm.bias": "self_attn.indexer.k_norm.bias",
+    "indexer.q_proj.weight": "self_attn.indexer.q_proj.weight",
+    "indexer.q_norm.weight": "self_attn.indexer.q_norm.weight",
+    "indexer.k_proj.weight": "self_attn.indexer.k_proj.weight",
     "indexer.proj.weight": "self_attn.indexer.weights_proj.weight",
     "indexer_compressor_gate.weight": "self_attn.indexer.index_kpool_compress_gate",
     "indexer_compressor_ape.weight": "self_attn.indexer.index_kpool_compress_ape",
@@ -184,7 +187,9 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     tensors = dequantized(gguf_path)
     if config.model_type == "qwen3_next":
         tensors = _grouped_by_key_head(tensors, config_values)
-    if config.model_type == "qwen3_5_moe_text":
+    if config.model_type == "qwen4_exp_text":
+        tensors = _unmerged(tensors, config_values)
+    if config.model_type in ("qwen3_5_moe_text", "qwen4_exp_text"):
         tensors = _with_neighbours(tensors, config_values)
     if config.model_type in ("kimi_linear", "glm5_next_text"):
         tensors = _with_kimi_names(tensors)
@@ -193,8 +198,10 @@ def hf_model(gguf_path: Path, config_dir: Path) -> Any:
     weights = hf_weights(_separated(tensors, config_values))
     if config.model_type == "glm5_next_text":
         weights = {name: values.reshape(-1) if name.endswith(".A_log") else values for name, values in weights.items()}
-    if config.model_type in ("qwen3_next", "qwen3_5_moe_text"):
+    if config.model_type in ("qwen3_next", "qwen3_5_moe_text", "qwen4_exp_text"):
         weights = _as_qwen3_next(weights)
+    if config.model_type == "qwen4_exp_text":
+        weights = _as_qwen4_exp(weights, gguf_path)
     if config.model_type == "gpt_oss":
         weights = _as_gpt_oss(weights)
     if model_class is StepForCausalLM:
@@ -234,11 +241,20 @@ def near_ties(model: Any, ids: Sequence[int], noise: float, num_copies: int = 64
             again = indexer.forward(*moved, *others)[0].sort(dim=-1).values
             positions.update(torch.nonzero(_seen_of(again) != _seen_of(chosen))[:, 0].tolist())
 
+    def look_at_blocks(indexer: Any, seen: tuple[Any, ...], result: torch.Tensor) -> None:
+        states, *others = seen
+        for _ in range(num_copies):
+            again = indexer.forward(states * (1 + noise * torch.randn(states.shape, generator=random)), *others)
+            positions.update(torch.nonzero((again != result)[0, 0].any(dim=-1)).flatten().tolist())
+
     routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
     assert routers, "the model has no routers, so it has no near ties"
     indexers = [module for module in model.modules() if type(module).__name__.endswith("Indexer")]
+    of_blocks = [indexer for indexer in indexers if type(indexer).__name__.endswith("QSAIndexer")]
     hooks = [router.register_forward_hook(look) for router in routers]
-    hooks += [indexer.register_forward_hook(look_at_index, with_kwargs=True) for indexer in indexers]
+    hooks += [indexer.register_forward_hook(look_at_blocks) for indexer in of_blocks]
+    others = [indexer for indexer in indexers if indexer not in of_blocks]
+    hooks += [indexer.register_forward_hook(look_at_index, with_kwargs=True) for indexer in others]
     try:
         hf_logits(model, ids)
     finally:
@@ -368,6 +384,74 @@ def _as_qwen3_next(weights: Mapping[str, Floats]) -> dict[str, Floats]:
             found[name] = values[:, None]
         if name.endswith(".shared_expert_gate.weight"):
             found[name] = values[None]
+    return found
+
+
+_STREAM_NAMES = {
+    "norm": "hc_norm",
+    "down": "input_mix_weight_down",
+    "up": "input_mix_weight_up",
+    "inject": "block_inject_weight",
+}
+_NGRAM_TABLE = "per_layer_token_embd.weight"
+
+
+def _unmerged(tensors: Mapping[str, Floats], config: Mapping[str, Any]) -> dict[str, Floats]:
+    """`tensors` with each of those apart that some files merge."""
+    heads, width = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    parts = {
+        "attn_qkv_gate": ("attn_qkv", "attn_gate", heads * width),
+        "ssm_beta_alpha": ("ssm_beta", "ssm_alpha", heads),
+        "hc_attn_down_inject": ("hc_attn_down", "hc_attn_inject", config["hc_count"]),
+        "hc_ffn_down_inject": ("hc_ffn_down", "hc_ffn_inject", config["hc_count"]),
+    }
+    found: dict[str, Floats] = {}
+    for name, values in tensors.items():
+        block, _, stem = name.removesuffix(".weight").rpartition(".")
+        if stem in parts:
+            first, second, num_last = parts[stem]
+            found |= {f"{block}.{first}.weight": values[:-num_last], f"{block}.{second}.weight": values[-num_last:]}
+        else:
+            found[name] = values
+    return found
+
+
+def _as_qwen4_exp(weights: Mapping[str, Floats], gguf_path: Path) -> dict[str, Any]:
+    """Rename the tensors of streams, indexers and of the n-gram embedding; take its numbers from the file's keys."""
+    fields = {name.partition(".")[2]: field for name, field in PlainReader(gguf_path).fields.items()}
+    found: dict[str, Any] = {}
+    for name, values in weights.items():
+        block, is_connection, rest = name.rpartition(".hc_")
+        if is_connection:
+            kind, _, part = rest.removesuffix(".weight").partition("_")
+            module = {"attn": "attn_hyper_connection", "ffn": "mlp_hyper_connection"}[kind]
+            found[f"{block}.{module}.{_STREAM_NAMES[part]}.weight"] = values
+        elif name.startswith("output_hc_"):
+            part = name.removeprefix("output_hc_").removesuffix(".weight")
+            found[f"model.hyper_connection_mixer.{_STREAM_NAMES[part]}.weight"] = values
+        elif ".ple_norm_" in name:
+            found[name.replace(".ple_norm_", ".ple.norm_")] = values - 1
+        elif name.endswith(".ple_conv1d.weight"):
+            found[name.replace(".ple_conv1d", ".ple.conv1d")] = values[:, None]
+        elif ".ple_" in name:
+            found[name.replace(".ple_", ".ple.").replace(".weight", "_proj.weight")] = values
+        elif name.endswith(".indexer.q_proj.weight"):
+            both = [values, weights[name.replace("q_proj", "k_proj")]]
+            found[name.replace("q_proj", "index_qk_proj")] = np.concatenate(both)
+        elif name.endswith((".indexer.q_norm.weight", ".indexer.k_norm.weight")):
+            found[name.replace("_norm", "_layernorm")] = values
+        elif name != _NGRAM_TABLE and not name.endswith(".indexer.k_proj.weight"):
+            found[name] = values
+    if _NGRAM_TABLE in weights:
+        [layer] = fields["ple.layers"].contents()
+        module = f"model.layers.{layer}.ple.ple_embedding"
+        keys = {
+            "layer_multipliers": "layer_multipliers",
+            "ngram_heads_vocab_sizes": "head_vocab_sizes",
+            "ngram_heads_offsets": "head_offsets",
+        }
+        found |= {f"{module}.{name}": np.array(fields[f"ple.{key}"].contents(), np.int64) for name, key in keys.items()}
+        found[f"{module}.ngram_embedding.weight"] = weights[_NGRAM_TABLE]
     return found
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.message import Message
 from types import TracebackType
 from typing import Any, Self
@@ -30,6 +30,13 @@ STOP_TIMEOUT_S = 90.0
 
 FIRST_INTERVAL_S, LONGEST_INTERVAL_S, GROWTH = 0.005, 0.05, 1.2
 """Interval between two reads of the metrics: each read costs the server and the test time."""
+
+
+def events_of(reply: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON events of a streamed reply, without its end."""
+    for line in reply:
+        if line.startswith(b"data: {"):
+            yield json.loads(line[len(b"data: ") :])
 
 
 def start_interpreter(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:

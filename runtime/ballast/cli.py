@@ -28,7 +28,6 @@ from ballast.version import __version__
 
 if TYPE_CHECKING:
     from ballast.hub.naming import HubName
-    from ballast.plan.described import Described
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +133,8 @@ def _parser() -> tuple[argparse.ArgumentParser, _Commands]:
     return parser, commands
 
 
-def _config(arguments: argparse.Namespace) -> Config:
+def _config(arguments: argparse.Namespace, *, for_another: bool = False) -> Config:
+    """The resolved configuration; see `resolve`. Raises ConfigError."""
     from ballast.config.resolve import resolve
     from ballast.host.machine import read_machine
 
@@ -143,7 +143,7 @@ def _config(arguments: argparse.Namespace) -> Config:
     in_file = options_in_file(Path(file)) if file else {}
     config = read_config(given, options_in_environment(os.environ), in_file)
     _warn_of_unknown_variables(config.log)
-    return resolve(config, read_machine().default_threads)
+    return resolve(config, read_machine().default_threads, for_another=for_another)
 
 
 def _warn_of_unknown_variables(settings: LogConfig) -> None:
@@ -305,6 +305,9 @@ def _add_plan(commands: _Commands) -> None:
     )
     _add_model(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--hot_experts", metavar="N:SHARE", help="share of the uses that a layer's N most used experts get: 32:0.5"
+    )
     machine = parser.add_argument_group("another machine", "Default: this machine.")
     machine.add_argument("--host_memory", metavar="SIZE", help="memory that may be used, such as 384GiB")
     machine.add_argument("--memory_bandwidth", metavar="RATE", help="its bandwidth, such as 300GB/s; default: measured")
@@ -319,13 +322,13 @@ def _add_plan(commands: _Commands) -> None:
 
 def _plan(arguments: argparse.Namespace) -> int:
     from ballast import plan
-    from ballast.plan.described import THIS_MACHINE
+    from ballast.plan.described import THIS_MACHINE, read_described
 
     hub_name = _hub_name(arguments)
-    described = _described(arguments)
+    described = read_described(vars(arguments))
     if described != THIS_MACHINE and "vram_limit" in arguments and "device" not in arguments:
         arguments.device = "cuda"  # the GPU need not be in this machine
-    config = _config(arguments)
+    config = _config(arguments, for_another=described != THIS_MACHINE)
     if hub_name is None:
         return plan.run(config, as_json=arguments.json, described=described)
     from ballast.hub.pull import find, print_plan
@@ -334,24 +337,6 @@ def _plan(arguments: argparse.Namespace) -> int:
     hub = Hub.of_environment(hub_name.site)
     print_plan(find(hub_name, hub, sys.stderr), hub, config, as_json=arguments.json, described=described)
     return 0
-
-
-def _described(arguments: argparse.Namespace) -> Described:
-    """The machine that the options describe. Raises ConfigError."""
-    from ballast.plan.described import Described, read_pcie, read_rate, read_size
-
-    rates = {
-        name: None if text is None else read_rate(name, text)
-        for name, text in (
-            ("memory_bandwidth", arguments.memory_bandwidth),
-            ("gpu_bandwidth", arguments.gpu_bandwidth),
-        )
-    }
-    return Described(
-        host_memory=None if arguments.host_memory is None else read_size("host_memory", arguments.host_memory),
-        pcie=None if arguments.pcie is None else read_pcie("pcie", arguments.pcie),
-        **rates,
-    )
 
 
 _WITHOUT_HTTP = frozenset({"request_timeout_s", "max_body_bytes", "unknown_fields"})
@@ -460,9 +445,9 @@ def _add_tiny_model(commands: _Commands) -> None:
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="where model.gguf and config/ are written")
     archs = (
-        *("ballast", "v2lite", "v2", "v3", "v32", "k2", "k25", "kimilinear", "qwen3", "qwen3next", "qwen35", "glm45"),
-        *("glm45air", "glm47flash", "glm5", "glm53flash", "minimaxm2", "hy3", "dots1", "gptoss", "step35", "mimov2"),
-        *("v4", "laguna", "lagunam1", "mistral4", "mistrallarge3"),
+        *("ballast", "v2lite", "v2", "v3", "v32", "k2", "k25", "kimilinear", "qwen3", "qwen3next", "qwen35"),
+        *("qwen38flashnext", "glm45", "glm45air", "glm47flash", "glm5", "glm53flash", "minimaxm2", "hy3", "dots1"),
+        *("gptoss", "step35", "mimov2", "v4", "laguna", "lagunam1", "mistral4", "mistrallarge3"),
     )
     parser.add_argument("--arch", choices=archs, default="ballast", help="default: %(default)s")
     parser.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")

@@ -88,7 +88,7 @@ def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None]
         num_bytes,
         sums(plan),
         facts_of(gguf),
-        has_states=spec.state_numbers > 0,
+        has_states=spec.state_bytes > 0,
     )
 
 

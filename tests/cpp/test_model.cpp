@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "check.h"
 #include "cpu/dispatch.h"
 #include "model/transformer.h"
@@ -31,18 +32,27 @@ const IndexerShape kIndexer{5, 8, 3, true};
 const IndexerShape kPooledIndexer{5, 8, 4, true, 2};
 constexpr StreamShape kStream{3, 4, 1e-6f};
 
+const IndexerShape kBlockIndexer{5, 8, 4, true, 2, true};
+constexpr StreamShape kGatedStream{3, 0, 0.0f, 5};
+// Groups of two and three tokens, with two heads each.
+const NgramShape kNgram{{3, 1000003, 77777777777}, {0, 7, 12, 23}, {7, 5, 11, 6}, 5, 3};
+constexpr int64_t kTableRows = 30, kTableWidth = 4;
+
 // Entries of 2 tokens in the first layer, which are chosen, and of 4 in the second one.
 const CompressedShape kIndexedEntries{4, 12, kRopeDim, 3, 2, 2, EntryIndexShape{5, 8, 2}};
 const CompressedShape kEntries{4, 12, kRopeDim, 3, 4, 2, std::nullopt};
 
-// The last two have hyper-connections as well, and the last one tables of experts.
-enum class Kind { kOfLatent, kOfGroups, kSparse, kPooled, kCompressed };
+// Pooled and compressed ones have hyper-connections as well, and compressed ones tables of experts; gated ones
+// have gated rows, chosen blocks and an embedding of groups of tokens.
+enum class Kind { kOfLatent, kOfGroups, kSparse, kPooled, kGated, kCompressed };
 
-bool has_states(Kind kind) { return kind == Kind::kPooled || kind == Kind::kCompressed; }
+bool mixes_rows(Kind kind) { return kind == Kind::kPooled || kind == Kind::kCompressed; }
+bool has_states(Kind kind) { return mixes_rows(kind) || kind == Kind::kGated; }
 
 ModelShape shape_of(Kind kind) {
   ModelShape shape = kShape;
-  if (has_states(kind)) shape.stream = kStream;
+  if (mixes_rows(kind)) shape.stream = kStream;
+  if (kind == Kind::kGated) shape.stream = kGatedStream;
   if (kind == Kind::kCompressed) shape.routing.gating = Gating::kSqrtSoftplus;
   return shape;
 }
@@ -50,7 +60,7 @@ ModelShape shape_of(Kind kind) {
 // A two-layer model, one layer dense and one routed, with its memory.
 class SmallModel {
  public:
-  SmallModel(const Kernels* kernels, int num_threads, Kind kind = Kind::kOfLatent)
+  SmallModel(const Kernels* kernels, int num_threads, Kind kind = Kind::kOfLatent, bool is_half = false)
       : kind_(kind), pool_(num_threads), engine_(7) {
     cos_ = floats(kPositions * kRopeDim / 2);
     sin_ = floats(kPositions * kRopeDim / 2);
@@ -58,6 +68,7 @@ class SmallModel {
                      {layer(true), layer(false)},
                      floats(kShape.hidden),
                      matrix(kVocabulary, kShape.hidden)};
+    if (kind == Kind::kGated) input.stream = gates("output", false);
     if (kind == Kind::kCompressed) {
       const int64_t num_rows = kStream.num_rows;
       input.stream_end =
@@ -67,14 +78,15 @@ class SmallModel {
     const ModelShape shape = shape_of(kind);
     for (const LayerWeights& each : ModelWeights(input, shape).layers) {
       cache.layers.emplace_back();
-      for (const int64_t num_floats : each.attention->state_floats()) {
+      for (const int64_t num_floats : each.state_floats()) {
         cache.num_state_slots = 2;  // the null slot is not used
         planes_.emplace_back(static_cast<size_t>(2 * num_floats), NAN);
         cache.layers.back().states.push_back(planes_.back().data());
       }
       for (const int64_t width : each.attention->plane_widths()) {
-        planes_.emplace_back(static_cast<size_t>(kPositions * width), NAN);
-        cache.layers.back().planes.push_back(planes_.back().data());
+        const int64_t num_floats = is_half ? (kPositions * width + 1) / 2 : kPositions * width;
+        planes_.emplace_back(static_cast<size_t>(num_floats), NAN);
+        cache.layers.back().planes.push_back({reinterpret_cast<uint8_t*>(planes_.back().data()), is_half});
       }
     }
     if (break_input) break_input(input, *this);
@@ -110,8 +122,12 @@ class SmallModel {
     if (has_states(kind_)) {
       states = {1, query_indptr.data(), &state_in, &state_out, save_indptr, nullptr, nullptr};
     }
-    const Step step{ids.data(), slots.data(), batch,          slots.data(),
-                    batch,      states,       sampled.data(), end - begin};
+    std::vector<int32_t> earlier;
+    for (int64_t at = begin - kEarlierTokens; at < begin; ++at) {
+      earlier.push_back(at < 0 ? kNoToken : static_cast<int32_t>(at * 5 % kVocabulary));
+    }
+    const Step step{ids.data(), slots.data(),   batch,       slots.data(),  batch,
+                    states,     sampled.data(), end - begin, earlier.data()};
     std::vector<float> logits(static_cast<size_t>((end - begin) * kVocabulary), NAN);
     model_->forward(step, logits.data(), [this] { ++layers_done; });
     return logits;
@@ -135,8 +151,11 @@ class SmallModel {
   }
 
   LayerInput layer(bool dense) {
-    TensorsByRole tensors{
-        {"attention_norm", floats(kShape.hidden)}, {"ffn_norm", floats(kShape.hidden)}, {"mlp", experts(1)}};
+    TensorsByRole tensors{{"mlp", experts(1)}};
+    if (kind_ != Kind::kGated) {
+      tensors.emplace("attention_norm", floats(kShape.hidden));
+      tensors.emplace("ffn_norm", floats(kShape.hidden));
+    }
     GroupedShape grouped_shape = kGrouped;
     if (dense) {
       grouped_shape.window = 3;
@@ -149,6 +168,11 @@ class SmallModel {
     if (kind_ == Kind::kOfGroups) {
       tensors.merge(grouped(dense, grouped_shape.num_kv_heads));
       if (!dense) tensors.emplace("router_logit_bias", floats(kShape.routing.num_experts));
+    } else if (kind_ == Kind::kGated) {
+      GroupedShape shape = kGrouped;
+      shape.index = kBlockIndexer;
+      mixer = shape;
+      tensors.merge(gated(dense));
     } else if (kind_ == Kind::kCompressed) {
       mixer = dense ? kIndexedEntries : kEntries;
       tensors.merge(compressed(dense ? kIndexedEntries : kEntries));
@@ -159,7 +183,7 @@ class SmallModel {
       mixer = latent_shape;
       tensors.merge(latent(dense));
     }
-    if (has_states(kind_)) tensors.merge(connections());
+    if (mixes_rows(kind_)) tensors.merge(connections());
     if (!dense) {
       const int64_t num_experts = kShape.routing.num_experts;
       tensors.emplace("router", matrix(num_experts, kShape.hidden));
@@ -170,7 +194,9 @@ class SmallModel {
       }
       tensors.emplace("experts", experts(5));
     }
-    return {mixer, tensors};
+    LayerInput input{mixer, tensors};
+    if (kind_ == Kind::kGated && dense) input.ngram = kNgram;
+    return input;
   }
 
   // With sparse attention, the first layer chooses positions, and the second one reuses its choice.
@@ -257,6 +283,40 @@ class SmallModel {
     return tensors;
   }
 
+  TensorsByRole gates(const std::string& block, bool injects) {
+    const int64_t rows = kGatedStream.num_rows, rank = kGatedStream.rank, width = rows * kShape.hidden;
+    TensorsByRole tensors{{block + "_stream_norm", floats(width)},
+                          {block + "_stream_down", matrix(rank, width)},
+                          {block + "_stream_up", matrix(width, rank)}};
+    if (injects) tensors.emplace(block + "_stream_inject", matrix(rows, width));
+    return tensors;
+  }
+
+  TensorsByRole gated(bool has_ngram) {
+    const int64_t heads = kGrouped.num_heads, width = kGrouped.head_dim, kv_heads = kGrouped.num_kv_heads;
+    const int64_t index_width = kBlockIndexer.key_width, rows = kGatedStream.num_rows * kShape.hidden;
+    TensorsByRole tensors{{"query", matrix(heads * width, kShape.hidden)},
+                          {"key", matrix(kv_heads * width, kShape.hidden)},
+                          {"value", matrix(kv_heads * kGrouped.v_dim, kShape.hidden)},
+                          {"output", matrix(kShape.hidden, heads * kGrouped.v_dim)},
+                          {"index_query", matrix(kBlockIndexer.num_heads * index_width, kShape.hidden)},
+                          {"index_key", matrix(index_width, kShape.hidden)},
+                          {"index_query_norm", floats(index_width)},
+                          {"index_key_norm", floats(index_width)}};
+    tensors.merge(gates("attention", true));
+    tensors.merge(gates("ffn", true));
+    if (!has_ngram) return tensors;
+    const int64_t embedded = kNgram.num_heads() * kTableWidth;
+    tensors.merge(TensorsByRole{{"ngram_table", matrix(kTableRows, kTableWidth)},
+                                {"ngram_key", matrix(rows, embedded)},
+                                {"ngram_value", matrix(kShape.hidden, embedded)},
+                                {"ngram_key_norm", floats(rows)},
+                                {"ngram_query_norm", floats(rows)},
+                                {"ngram_conv_norm", floats(rows)},
+                                {"ngram_conv", floats(rows * kNgram.conv_taps)}});
+    return tensors;
+  }
+
   // One layer has a window, more heads in the cache, scaled values, sinks, biases and gates per entry; the
   // other one has norms and gates per head.
   TensorsByRole grouped(bool dense, int64_t kv_heads) {
@@ -334,24 +394,27 @@ bool begins_with(const std::string& text, const std::string& beginning) {
 
 }  // namespace
 
-TEST(logits_do_not_depend_on_steps_or_threads) {
-  for (const Kind kind :
-       {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled, Kind::kCompressed}) {
-    for (const std::string& isa : usable_isas()) {
-      const Kernels* kernels = find_isa(isa);
-      const std::vector<float> whole = SmallModel(kernels, 1, kind).run(0, kNumTokens);
-      for (const float logit : whole) EXPECT(std::isfinite(logit));
-      for (int num_threads : {1, 2, 5}) {
-        for (int64_t step : {int64_t{1}, int64_t{2}, int64_t{4}, kNumTokens}) {
-          SmallModel model(kernels, num_threads, kind);
-          for (int64_t begin = 0; begin < kNumTokens; begin += step) {
-            const int64_t end = std::min(begin + step, kNumTokens);
-            const std::vector<float> logits = model.run(begin, end);
-            EXPECT(std::memcmp(logits.data(), whole.data() + begin * kVocabulary,
-                               logits.size() * sizeof(float)) == 0);
-          }
-        }
+void expect_same_logits(const Kernels* kernels, Kind kind, bool is_half) {
+  const std::vector<float> whole = SmallModel(kernels, 1, kind, is_half).run(0, kNumTokens);
+  for (const float logit : whole) EXPECT(std::isfinite(logit));
+  for (int num_threads : {1, 2, 5}) {
+    for (int64_t step : {int64_t{1}, int64_t{2}, int64_t{4}, kNumTokens}) {
+      SmallModel model(kernels, num_threads, kind, is_half);
+      for (int64_t begin = 0; begin < kNumTokens; begin += step) {
+        const int64_t end = std::min(begin + step, kNumTokens);
+        const std::vector<float> logits = model.run(begin, end);
+        EXPECT(std::memcmp(logits.data(), whole.data() + begin * kVocabulary,
+                           logits.size() * sizeof(float)) == 0);
       }
+    }
+  }
+}
+
+TEST(logits_do_not_depend_on_steps_or_threads) {
+  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled, Kind::kGated,
+                          Kind::kCompressed}) {
+    for (const std::string& isa : usable_isas()) {
+      for (const bool is_half : {false, true}) expect_same_logits(find_isa(isa), kind, is_half);
     }
   }
 }
@@ -430,10 +493,36 @@ TEST(a_mismatched_indexer_is_rejected_by_name) {
                      "layers[1] attends to 4 positions; expected 3"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { index_of(w, 0).key_width = 5; }),
                      "layers[0] has index keys of 5; expected at least 6 entries"));
+  EXPECT(begins_with(
+      refused([](ModelInput& w, SmallModel&) { std::get<LatentShape>(w.layers[0].mixer).rotates = false; }),
+      "layers[0] has an indexer that rotates 6 entries; expected 0"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { index_of(w, 1).num_heads = 0; }),
                      "layers[1] chooses 3 positions by 0 heads; expected at least 1 of each"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].tensors.erase("query_down"); }),
                      "layers[0] has an indexer, but no query_down"));
+}
+
+TEST(gates_blocks_and_groups_of_tokens_that_do_not_fit_are_rejected_by_name) {
+  const auto refused = [](void (*break_input)(ModelInput&, SmallModel&)) {
+    return refusal(break_input, Kind::kGated);
+  };
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.stream.erase("output_stream_up"); }),
+                     "output has no output_stream_up; expected a matrix"));
+  EXPECT(
+      begins_with(refused([](ModelInput& w, SmallModel&) { vector_of(w, 1, "ffn_stream_norm").pop_back(); }),
+                  "layers[1].ffn_stream_norm has 95 entries; expected 96"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) {
+                       std::get<GroupedShape>(w.layers[1].mixer).index->averages = false;
+                     }),
+                     "layers[1] chooses 4 positions in pools of 2 by 5 heads; expected mean keys"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->head_sizes[3] = 8; }),
+                     "layers[0].ngram_table has 30 rows; head 3 expects 8 from row 23"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->head_offsets[0] = -1; }),
+                     "layers[0].ngram_table has 30 rows; head 0 expects 7 from row -1"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->multipliers.resize(5); }),
+                     "layers[0] embeds groups of 5 tokens; expected 2 to 4"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->head_sizes.pop_back(); }),
+                     "layers[0] has 3 sizes and 4 offsets of heads"));
 }
 
 TEST(pools_and_hyper_connections_that_do_not_fit_are_rejected_by_name) {

@@ -10,6 +10,8 @@
 
 #include "base/index_range.h"
 #include "check.h"
+#include "cpu/dispatch.h"
+#include "cpu/halves.h"
 #include "moe/experts.h"
 #include "moe/router.h"
 #include "ops/activations.h"
@@ -156,7 +158,7 @@ TEST(attention_weights_the_rows_of_its_own_sequence_by_softmax) {
       2, 3, 44, 11, 4, query_indptr.data(), positions.data(), kv_indptr.data(), kv_indices.data()};
   batch.check();
   Floats out(static_cast<size_t>(3 * heads * value_width), NAN);
-  const CacheRows rows{cache.data(), width, 0};
+  const CacheRows rows{{reinterpret_cast<uint8_t*>(const_cast<float*>(cache.data())), false}, width, 0};
   paged_attention(
       pool, nullptr,
       {{query.data(), width, value_width}, {query.data() + value_width, width, width - value_width}}, rows,
@@ -180,6 +182,43 @@ TEST(attention_weights_the_rows_of_its_own_sequence_by_softmax) {
     }
     for (int64_t i = 0; i < value_width; ++i) {
       EXPECT(near(out[static_cast<size_t>(th * value_width + i)], values[static_cast<size_t>(i)] / sum));
+    }
+  }
+}
+
+TEST(a_cache_rounds_to_the_nearest_half_within_its_range) {
+  Floats numbers;
+  for (uint32_t half = 0; half < 0x7c00u; ++half) {
+    const auto value = [](uint32_t bits) {
+      return F16{{static_cast<uint8_t>(bits & 255u), static_cast<uint8_t>(bits >> 8)}}.to_float();
+    };
+    const float low = value(half);
+    numbers.push_back(half % 2 == 0 ? low : -low);
+    if (half == 0x7bffu) break;
+    const float middle = 0.5f * (low + value(half + 1));
+    numbers.insert(numbers.end(), {middle, -std::nextafter(middle, 0.0f), std::nextafter(middle, 1e9f)});
+  }
+  numbers.insert(numbers.end(), {65519.0f, 65520.0f, -1e9f, INFINITY, -INFINITY, NAN, 1e-40f, -0.0f});
+  for (const std::string& isa : usable_isas()) {
+    std::vector<F16> halves(numbers.size());
+    attention_kernels(find_isa(isa))
+        .narrow(numbers.data(), static_cast<int64_t>(numbers.size()), halves.data());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const float wanted = std::min(std::max(numbers[i], -65504.0f), 65504.0f);
+      const float found = halves[i].to_float();
+      if (numbers[i] != numbers[i]) {
+        EXPECT(found != found);
+        continue;
+      }
+      // A half of `bits` and its neighbours: none is nearer, and of two as near it is the even one.
+      const int bits = halves[i].bytes[0] | (halves[i].bytes[1] & 0x7f) << 8;
+      EXPECT((halves[i].bytes[1] >= 0x80) == std::signbit(numbers[i]));
+      for (const int other : {std::max(bits - 1, 0), std::min(bits + 1, 0x7bff)}) {
+        const F16 next{{static_cast<uint8_t>(other & 255), static_cast<uint8_t>(other >> 8)}};
+        const float error = std::fabs(std::fabs(wanted) - std::fabs(found));
+        const float its_error = std::fabs(std::fabs(wanted) - next.to_float());
+        EXPECT(other == bits || error < its_error || (error == its_error && bits % 2 == 0));
+      }
     }
   }
 }

@@ -139,17 +139,20 @@ TEST(a_prompt_is_computed_in_chunks_and_then_decoded_to_its_length) {
   auto plan = run.step();
   EXPECT(row_sizes(*plan) == Tokens{8});
   EXPECT(plan->samples == Tokens{0});
+  EXPECT(plan->earlier_ids == (Tokens{kNoToken, kNoToken, kNoToken}));
   EXPECT(plan->slots == (Tokens{4, 5, 6, 7, 8, 9, 10, 11}));
   EXPECT(plan->kv_lens == Tokens{8});
 
   plan = run.step();
   EXPECT(plan->token_ids == (Tokens{10008, 10009}));
+  EXPECT(plan->earlier_ids == (Tokens{10005, 10006, 10007}));
   EXPECT(plan->positions == (Tokens{8, 9}));
   EXPECT(plan->samples == Tokens{1});
   EXPECT_EQ(plan->num_decode, 0);
 
   plan = run.step();
   EXPECT(plan->token_ids == Tokens{1});
+  EXPECT(plan->earlier_ids == (Tokens{10007, 10008, 10009}));
   EXPECT(plan->positions == Tokens{10});
   EXPECT(plan->slots == Tokens{14});
   EXPECT(plan->kv_lens == Tokens{11});

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,10 @@ from triton.runtime import driver
 from triton.runtime.jit import KernelInterface
 
 from ballast._core import kernels
-from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings
+from ballast.model.hybrid.attention.expanded import ExpandedSizes
+from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes
+from ballast.model.hybrid.attention.triton_expanded import TritonExpandedKernels
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import carried
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
@@ -25,12 +28,21 @@ from ballast.model.hybrid.experts.fused_routing import FusedRouter, fused_divide
 from ballast.model.hybrid.experts.pair_sums import PairSums
 from ballast.model.hybrid.handoff import transport, transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox
+from ballast.model.hybrid.linear import FloatLinear
+from ballast.model.hybrid.pointwise.pointwise import IndexNorm
+from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.recurrent.recurrence import Gates
 from ballast.model.hybrid.recurrent.state_rows import PlannedRows
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
+from ballast.model.hybrid.residual.residual import Connection
+from ballast.model.hybrid.residual.triton_stream import TritonStreamMixer
+from ballast.model.hybrid.sparse.sizes import IndexSizes
+from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
+from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
-from ballast.model.rope import RopeTable
+from ballast.model.layers.stream import StreamSpec
+from ballast.model.rope import RopeTable, unrotated
 from devkit.kernels.attention_cases import attention_case
 from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
 from devkit.models.cpu_platform import CpuPlatform
@@ -120,9 +132,18 @@ def expanded_queries() -> None:
     pointwise.rotated_query(heads, case.step, 0.25, heads.half())
 
 
+def expanded_attention() -> None:
+    sizes = ExpandedSizes(2, rank=512, nope_dim=128, rope_dim=64, v_dim=128, scale=0.1, block_tokens=16)
+    ways, half = TritonExpandedKernels(sizes, torch.zeros((), dtype=torch.int64)), torch.float16
+    keys = ways.keys(torch.zeros(9, 256, dtype=half), torch.zeros(9, 64, dtype=half))
+    query, values = torch.zeros(9, 2, 192, dtype=half), ways.values(torch.zeros(9, 256, dtype=half))
+    total, weight = ways.attend(query, keys, values, is_causal=True)
+    ways.merge(total.float(), weight, total, weight)
+
+
 def row_decays() -> None:
     """A token of one row, and two chunks of another."""
-    mixer, width = KimiDeltaSpec(num_heads=2, head_dim=64, conv_taps=4), 128
+    mixer, width = KimiDeltaSpec(num_heads=2, head_dim=64, conv_taps=4, lower_bound=-5.0), 128
     recurrence, states = TritonRecurrence(mixer, 1e-6), torch.zeros(3, 2, 64, 64)
     rows = PlannedRows([0, 1, 71], [1, 2], [1, 2], [(1, 1, 65, 0), (1, 65, 71, 2)], 1).send(torch.from_numpy)
     gates = Gates(torch.zeros(71, 2), torch.zeros(71, width))
@@ -130,6 +151,36 @@ def row_decays() -> None:
     recurrence.gated_norm(values, torch.zeros(71, width), torch.zeros(64))
 
 
+def hyper_connections() -> None:
+    spec, width = StreamSpec(4, 20, 1e-6), 4096
+    mixer, rows, norm = TritonStreamMixer(spec, 1e-5), torch.zeros(2, 4, width), torch.zeros(width)
+    products = torch.zeros(2, spec.num_weights)
+    connection = Connection(FloatLinear(torch.zeros(1, 1, 1)), torch.zeros(spec.num_weights), torch.zeros(3))
+    _, weights = mixer.read(rows, products, connection, norm)
+    mixer.mix(rows, (norm[None], norm[None]), weights)
+
+
+def pooled_choice() -> None:
+    """Latent attention without a rotated part, to positions that are selected by pools."""
+    sizes, index = LatentSizes(64, 512, 0, 0.1, 16), IndexSizes(32, 128, 2048, 16, pool=4)
+    case = attention_case(sizes, [1, 70], [3, 90], CPU, torch.float16)
+    rows = PlannedRows([0, 1, 71], [1, 2], [1, 2], [(1, 1, 65, 0), (1, 65, 71, 2)], 1).send(torch.from_numpy)
+    step, owners = replace(case.step, states=rows), torch.zeros(71, dtype=torch.int32)
+    pointwise, kept = TritonPointwise(1e-6, unrotated(0), CPU), torch.zeros(len(case.cache) // 4, 128).half()
+    key, vector = torch.zeros(71, 128), torch.zeros(128)
+    norm, query = IndexNorm(vector, vector, pairs_apart=True), torch.zeros(71, 32, 128)
+    query = pointwise.index_query_and_key(query, key, norm, kept, step, key.clone())
+    tokens = PooledTokens(key, key.clone(), torch.zeros(4, 128), owners)
+    pointwise.keep_pools(tokens, PoolMemory(kept, torch.zeros(3, 3, 2, 128)), step)
+    nope = torch.zeros(71, 64, 512)
+    latents = pointwise.query_and_cache(nope, torch.zeros(71, 64, 256), nope[:, 0], nope[0, 0], case.cache, step)
+    chosen = TritonPositionChoice(index, 132)(query, torch.zeros(71, 32), kept, owners, step)
+    TritonChosenAttention(sizes, index, choose_tilings(sizes, 227 << 10), 132)(
+        latents, case.cache, chosen, owners, step
+    )
+
+
+POOLED = {"index_query_and_key", "write_pools", "leave_pools", "query_and_cache", "score", "keep_highest"}
 ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks", "fade_chunks", "pass_chunks"}
 
 
@@ -140,7 +191,10 @@ ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks"
         (hand_off, {"send", "fetch"}),
         (attention, {"round_query", "attend", "merge", "attend_heads", "attend_latents"}),
         (expanded_queries, {"rotated_query"}),
+        (expanded_attention, {"place_keys", "bound", "attend_expanded", "merge"}),
         (row_decays, {*ROW_DECAYS, "gated_norm"}),
+        (hyper_connections, {"read", "mix"}),
+        (pooled_choice, {*POOLED, "spread_pools", "round_query", "attend"}),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -154,7 +208,7 @@ def test_kernels_of_experts_compile(launched: set[str], rng: np.random.Generator
     x, ids, weights = torch.zeros(2, 64), torch.zeros(2, 2, dtype=torch.int32), torch.zeros(2, 2)
     ExpertPanels(*stacks)(x, ids, weights)
     PairSums(x, ids, weights, NUM_EXPERTS).add(0, *stacks)
-    assert {"group_and_split", "combine_experts", "split_bf16", "decode_rows"} <= launched
+    assert {"group_and_split", "combine_experts", "round_to_half", "decode_rows"} <= launched
 
 
 def test_a_small_copy_compiles(launched: set[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -500,6 +500,7 @@ def test_gate_and_up_products_are_combined(device, both) -> None:
             "index_query_and_key",
             {
                 "QUERY_STRIDE": 8192,
+                "BY_SLOT": True,
                 "KEY_STRIDE": 2240,
                 "KEY_DIM": 128,
                 "ROPE": 64,

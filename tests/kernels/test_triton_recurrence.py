@@ -43,7 +43,10 @@ NETS = [
     replace(NET, num_heads=6, heads_alternate=True, v_dim=96),
     replace(NET, num_key_heads=1, num_heads=1, key_dim=16, v_dim=64, conv_taps=2),
 ]
-KIMI_NETS = [KimiDeltaSpec(num_heads=3, head_dim=32, conv_taps=4), KimiDeltaSpec(num_heads=1, head_dim=64, conv_taps=2)]
+KIMI_NETS = [
+    KimiDeltaSpec(num_heads=3, head_dim=32, conv_taps=4),
+    KimiDeltaSpec(num_heads=1, head_dim=64, conv_taps=2, lower_bound=-5.0),
+]
 ALL_NETS: list[RecurrentMixer] = [*NETS, *KIMI_NETS]
 
 
@@ -247,7 +250,8 @@ def mixed_decays(net: KimiDeltaSpec, num_tokens: int) -> Inputs:
     given.products[:, net.num_heads :] = levels[chosen]
     given.products[4:14, net.num_heads :] = 30.0
     given.products[14:40, net.num_heads :] = -5.0
-    return given._replace(rate=given.rate * 0 - 16.0, rate_shift=given.rate_shift * 0)
+    rate = -1.0 if net.lower_bound else -16.0  # which would keep nothing or all
+    return given._replace(rate=given.rate * 0 + rate, rate_shift=given.rate_shift * 0)
 
 
 @pytest.mark.parametrize("net", KIMI_NETS)
@@ -296,7 +300,9 @@ def test_a_gpu_computes_what_the_cpu_does(device: torch.device, net: RecurrentMi
     keyed = keyed / np.sqrt(np.square(keyed).sum(-1, keepdims=True) + NORM_EPS)
     beta, alpha = host.products.tensor_split((sizes.num_heads,), 1)
     shifted = (alpha + host.rate_shift).view(num_tokens, sizes.num_heads, -1)
-    decays = (host.rate[:, None] * torch.nn.functional.softplus(shifted)).exp().numpy()
+    rates, bound = host.rate[:, None], sizes.lower_bound
+    log_decays = bound * (-rates * shifted).sigmoid() if bound else rates * torch.nn.functional.softplus(shifted)
+    decays = log_decays.exp().numpy()
     expected = np.empty((num_tokens, sizes.num_heads, sizes.v_dim), np.float32)
     kernels.delta_rule(
         pool,
@@ -402,7 +408,7 @@ KIMI = {"KEY_HEADS": 32, "CHANNELS": 12288, "ALPHA_STRIDE": 4096, "ALTERNATE": F
         (delta_kernels, "update_one_each", KIMI),
         (delta_kernels, "gated_norm", {"BLOCK": 8, "SIGMOID": True}),
         (chunk_kernels, "pass_chunks", KIMI),
-        (row_decay_kernels, "prepare_rows", KIMI | {"BLOCK": 8}),
+        *((row_decay_kernels, "prepare_rows", KIMI | {"BLOCK": 8, "BOUND": bound}) for bound in (0.0, -5.0)),
         *((row_decay_kernels, name, KIMI | {"BLOCK": 16}) for name in ("score_blocks", "invert_chunks", "fade_chunks")),
     ],
 )

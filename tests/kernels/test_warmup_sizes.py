@@ -124,8 +124,8 @@ def test_experts_and_their_way_there(rng, pool, launched, num_used) -> None:
 
 
 def test_warmup_sizes_cover_ranges_and_include_the_maximum() -> None:
-    assert sizes_for_experts(4096, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 4096]
-    assert sizes_for_experts(16384, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 1025, 16384]
+    assert sizes_for_experts(4096, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 257, 4096]
+    assert sizes_for_experts(16384, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 257, 16384]
     assert sizes_for_experts(1, 8, 256) == [1]
     assert {2, 5, MIN_CUBLAS_TOKENS, 4096} <= set(sizes_for_steps(4096, 6, 64))
     assert sizes_for_steps(7, 8, 256) == [1, 2, 3, 7]

@@ -751,7 +751,7 @@ SPARSE_ATTENTION = Question(
     about=(
         "Attention of one token in one layer of DeepSeek V3.2's shape, on two cores with AVX-512: to all positions, or "
         "to the 2,048 that the indexer selects, including its scores and the selection. Projections are the same for "
-        "both and are left out. Scores take 32 operations per byte of an index key, so arithmetic is the limit."
+        "both and are left out."
     ),
     file="sparse_attention.jsonl",
     rows=tuple(
@@ -764,9 +764,26 @@ SPARSE_ATTENTION = Question(
         Column("scores and selection in it, ms", "index_seconds", digits=1, scale=1000),
         Column("times faster", "times_faster", digits=1),
         Column("scores, GFLOP/s", "index_gflops"),
-        Column("index keys read, % of memory bandwidth", "index_read_share", digits=0, scale=100),
     ),
     command="python benchmarks/kernels/sparse_attention.py",
+)
+
+CPU_CACHE = Question(
+    name="cpu-cache",
+    title="A CPU alone: KV cache in half precision",
+    about="One token in one layer, CPU time with AVX-512: 32 heads that share 4, or DeepSeek's latents.",
+    file="attention.jsonl",
+    rows=tuple(
+        Row(f"{label}, {length:,} tokens", f"{heads} heads, 1 x 1 tokens at the end of {length}", {"isa": "avx512"})
+        for label, heads in (("heads", "32/4"), ("latents", "16"))
+        for length in (512, 32768, 131072)
+    ),
+    columns=(
+        Column("fp32, ms", "fp32_cpu_ms", digits=2),
+        Column("fp16, ms", "fp16_cpu_ms", digits=2),
+        Column("times faster", "ratio_of_best", digits=2),
+    ),
+    command="python benchmarks/kernels/attention.py --isa avx512 --threads 2",
 )
 
 SPARSE_ATTENTION_GPU = Question(
@@ -781,10 +798,9 @@ SPARSE_ATTENTION_GPU = Question(
     file="hybrid_sparse_attention.jsonl",
     rows=tuple(
         Row(f"{label}, {length:,}", f"{case} of {length}")
-        for length in (4096, 32768, 131072)
+        for length in (32768, 131072)
         for label, case in (
             ("1 token", "1 tokens at the end"),
-            ("4 tokens", "4 tokens at the end"),
             ("16 tokens", "16 tokens at the end"),
             ("1,024 of a prompt", "the last 1024 tokens"),
         )
@@ -954,6 +970,7 @@ MEASURED = (
     RESIDENT,
     AMX,
     EXPERT_TYPES,
+    CPU_CACHE,
     SPARSE_ATTENTION,
     SPARSE_ATTENTION_GPU,
     CONVERSATIONS,

@@ -137,6 +137,7 @@ void merge(int64_t num_rows, int64_t value_width, const AttentionState& next, co
   avx512_kernels()->attention.merge(num_rows, value_width, next, state);
 }
 void index(const IndexStretch& stretch, float* scores) { avx512_kernels()->attention.index(stretch, scores); }
+void narrow(const float* from, int64_t n, void* to) { avx512_kernels()->attention.narrow(from, n, to); }
 void delta_rule(const DeltaTile& tile) { avx512_kernels()->delta_rule(tile); }
 
 const SamplingKernels& sampling() { return avx512_kernels()->sampling(); }
@@ -154,7 +155,7 @@ void bounded_decays(const float* x, const float* shift, float rate, float bound,
 constexpr Kernels kTileKernels{"amx",          {tile_kernels<1>(), tile_kernels<2>()},
                                silu_times,     clamped_swiglu,
                                sigmoid_mul,    softplus_decays,
-                               bounded_decays, {attend, merge, index},
+                               bounded_decays, {attend, merge, index, narrow},
                                delta_rule,     sampling};
 
 }  // namespace

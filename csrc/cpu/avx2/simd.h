@@ -145,6 +145,9 @@ BALLAST_INLINE Bytes join_fours(const __m128i* fours) { return _mm256_set_m128i(
 BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
+BALLAST_INLINE void store_halves(uint8_t* to, Floats a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
 BALLAST_INLINE Floats bfloats_to_floats(const uint8_t* from) {
   const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));

@@ -116,6 +116,9 @@ BALLAST_INLINE Bytes join_fours(const __m128i* fours) {
 BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
+BALLAST_INLINE void store_halves(uint8_t* to, Floats a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
 BALLAST_INLINE Floats bfloats_to_floats(const uint8_t* from) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));

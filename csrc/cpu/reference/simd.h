@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "cpu/halves.h"
+
 #define BALLAST_INLINE static inline __attribute__((always_inline))
 
 namespace ballast {
@@ -23,6 +25,18 @@ BALLAST_INLINE Floats load_floats(const float* from) {
 }
 BALLAST_INLINE void store_floats(float* to, Floats a) { __builtin_memcpy(to, &a, sizeof(a)); }
 BALLAST_INLINE Floats broadcast_float(float value) { return Floats{value, value, value, value}; }
+BALLAST_INLINE Floats halves_to_floats(const uint8_t* from) {
+  Floats value;
+  for (int i = 0; i < kVectorRows; ++i) value[i] = F16{{from[2 * i], from[2 * i + 1]}}.to_float();
+  return value;
+}
+BALLAST_INLINE void store_halves(uint8_t* to, Floats a) {
+  for (int i = 0; i < kVectorRows; ++i) {
+    const F16 half = F16::rounded(a[i]);
+    to[2 * i] = half.bytes[0];
+    to[2 * i + 1] = half.bytes[1];
+  }
+}
 BALLAST_INLINE Floats zero_floats() { return Floats{}; }
 BALLAST_INLINE Floats add(Floats a, Floats b) { return a + b; }
 BALLAST_INLINE Floats subtract(Floats a, Floats b) { return a - b; }

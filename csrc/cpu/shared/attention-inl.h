@@ -30,10 +30,97 @@ BALLAST_INLINE Floats exp_of_negative(Floats a) {
   return zero_where_less(a, broadcast_float(-87.0f), multiply(sum, exponent_of_low_bits(shifted)));
 }
 
+// Writes whole vectors to `to`: zeros after the nth number.
+BALLAST_INLINE void widen(const uint8_t* from, int64_t n, float* to) {
+  int64_t i = 0;
+  for (; i + kVectorRows <= n; i += kVectorRows) store_floats(to + i, halves_to_floats(from + 2 * i));
+  if (i == n) return;
+  uint8_t rest[2 * kVectorRows] = {};
+  __builtin_memcpy(rest, from + 2 * i, static_cast<size_t>(2 * (n - i)));
+  store_floats(to + i, halves_to_floats(rest));
+}
+
+void narrow(const float* from, int64_t n, void* to) {
+  const Floats most = broadcast_float(65504.0f), least = broadcast_float(-65504.0f);
+  uint8_t* halves = static_cast<uint8_t*>(to);
+  const auto store = [&](Floats numbers, uint8_t* place) {
+    numbers = where_less(most, numbers, most, numbers);
+    store_halves(place, where_less(numbers, least, least, numbers));
+  };
+  int64_t i = 0;
+  for (; i + kVectorRows <= n; i += kVectorRows) store(load_floats(from + i), halves + 2 * i);
+  if (i == n) return;
+  float rest[kVectorRows] = {};
+  uint8_t narrowed[2 * kVectorRows];
+  __builtin_memcpy(rest, from + i, static_cast<size_t>(n - i) * sizeof(float));
+  store(load_floats(rest), narrowed);
+  __builtin_memcpy(halves + 2 * i, narrowed, static_cast<size_t>(2 * (n - i)));
+}
+
+// Prefetches rows of the cache that are read next, a few lines at a time between the computations with
+// others: many at once would have to wait for each other.
+class NextRows {
+ public:
+  NextRows() = default;
+  // `num_steps`: how often `step` is called, about.
+  NextRows(const void* const* rows, int64_t num_rows, int64_t row_bytes, int64_t num_steps)
+      : rows_(rows),
+        num_rows_(num_rows),
+        row_bytes_(row_bytes),
+        lines_(num_rows * ((row_bytes + kLineBytes - 1) / kLineBytes) / (num_steps < 1 ? 1 : num_steps) + 1) {
+  }
+
+  __attribute__((always_inline)) void step() {
+    for (int64_t line = 0; line < lines_ && row_ < num_rows_; ++line) {
+      __builtin_prefetch(static_cast<const char*>(rows_[row_]) + at_);
+      at_ += kLineBytes;
+      if (at_ < row_bytes_) continue;
+      at_ = 0;
+      ++row_;
+    }
+  }
+
+ private:
+  static constexpr int64_t kLineBytes = 64;
+  const void* const* rows_ = nullptr;
+  int64_t num_rows_ = 0;
+  int64_t row_bytes_ = 0;
+  int64_t lines_ = 0;
+  int64_t row_ = 0;
+  int64_t at_ = 0;
+};
+// Terms of a sum between two steps.
+constexpr int64_t kStepTerms = 16;
+
+BALLAST_INLINE int64_t step_end(int64_t begin, int64_t end) {
+  return begin + kStepTerms < end ? begin + kStepTerms : end;
+}
+
+// The positions of the span at `begin`; 0 after the last one.
+BALLAST_INLINE int64_t span_size(int64_t num_positions, int64_t begin) {
+  const int64_t rest = num_positions - begin;
+  return rest < 0 ? 0 : rest < kSpanPositions ? rest : kSpanPositions;
+}
+
+// The rows of `size` positions as floats: in the cache, or widened into the scratch memory, where they remain
+// until the next call.
+BALLAST_INLINE void span_floats(const PositionRows& in, const void* const* rows, int64_t size, int64_t width,
+                                const float** floats) {
+  if (!in.are_halves) {
+    for (int64_t p = 0; p < size; ++p) floats[p] = static_cast<const float*>(rows[p]);
+    return;
+  }
+  for (int64_t p = 0; p < size; ++p) {
+    float* row = in.widened + p * in.widened_stride;
+    widen(static_cast<const uint8_t*>(rows[p]), width, row);
+    floats[p] = row;
+  }
+}
+
 // Scores of kItems positions from `position`, for kVectors vectors of rows from `row`.
 template <int kVectors, int kItems>
 BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const float* const* keys,
-                                float* scores) {
+                                float* scores, NextRows& next) {
   const int64_t num_rows = in.num_rows;
   const int64_t key_width = in.key_width;
   const float* query = in.query + row;
@@ -45,15 +132,18 @@ BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const f
   for (int i = 0; i < kItems; ++i) {
     for (int v = 0; v < kVectors; ++v) sums[i][v] = zero_floats();
   }
-  for (int64_t k = 0; k < key_width; ++k, query += num_rows) {
-    Floats queries[kVectors];
+  for (int64_t first = 0; first < key_width; first += kStepTerms) {
+    next.step();
+    for (int64_t k = first; k < step_end(first, key_width); ++k, query += num_rows) {
+      Floats queries[kVectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) queries[v] = load_floats(query + v * kVectorRows);
+      for (int v = 0; v < kVectors; ++v) queries[v] = load_floats(query + v * kVectorRows);
 #pragma GCC unroll 16
-    for (int i = 0; i < kItems; ++i) {
-      const Floats entry = broadcast_float(entries[i][k]);
+      for (int i = 0; i < kItems; ++i) {
+        const Floats entry = broadcast_float(entries[i][k]);
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, queries[v], sums[i][v]);
+        for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, queries[v], sums[i][v]);
+      }
     }
   }
   const Floats scale = broadcast_float(in.scale);
@@ -69,7 +159,7 @@ BALLAST_INLINE void score_block(const AttentionStretch& in, int64_t row, const f
 template <int kVectors, int kItems>
 BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const float* const* entries,
                                 int64_t size, int64_t dim, bool is_first, const float* correction,
-                                float* values) {
+                                float* values, NextRows& next) {
   const int64_t num_rows = in.num_rows;
   const float* weights = in.scores + row;
   float* out = values + dim * num_rows + row;
@@ -83,16 +173,19 @@ BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const f
                                        load_floats(correction + row + v * kVectorRows));
     }
   }
-  for (int64_t p = 0; p < size; ++p, weights += num_rows) {
-    const float* value = entries[p] + dim;
-    Floats row_weights[kVectors];
+  for (int64_t first = 0; first < size; first += kStepTerms) {
+    next.step();
+    for (int64_t p = first; p < step_end(first, size); ++p, weights += num_rows) {
+      const float* value = entries[p] + dim;
+      Floats row_weights[kVectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) row_weights[v] = load_floats(weights + v * kVectorRows);
+      for (int v = 0; v < kVectors; ++v) row_weights[v] = load_floats(weights + v * kVectorRows);
 #pragma GCC unroll 16
-    for (int i = 0; i < kItems; ++i) {
-      const Floats entry = broadcast_float(value[i]);
+      for (int i = 0; i < kItems; ++i) {
+        const Floats entry = broadcast_float(value[i]);
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, row_weights[v], sums[i][v]);
+        for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(entry, row_weights[v], sums[i][v]);
+      }
     }
   }
 #pragma GCC unroll 16
@@ -104,36 +197,38 @@ BALLAST_INLINE void value_block(const AttentionStretch& in, int64_t row, const f
 
 // Divides `total` items into blocks of kMost, then blocks of four, then single items.
 template <int kVectors, int kMost>
-void score_positions(const AttentionStretch& in, int64_t row, const float* const* keys, int64_t total) {
+void score_positions(const AttentionStretch& in, int64_t row, const float* const* keys, int64_t total,
+                     NextRows& next) {
   int64_t i = 0;
   for (; i + kMost <= total; i += kMost) {
-    score_block<kVectors, kMost>(in, row, keys + i, in.scores + i * in.num_rows);
+    score_block<kVectors, kMost>(in, row, keys + i, in.scores + i * in.num_rows, next);
   }
-  for (; i + 4 <= total; i += 4) score_block<kVectors, 4>(in, row, keys + i, in.scores + i * in.num_rows);
-  for (; i < total; ++i) score_block<kVectors, 1>(in, row, keys + i, in.scores + i * in.num_rows);
+  for (; i + 4 <= total; i += 4)
+    score_block<kVectors, 4>(in, row, keys + i, in.scores + i * in.num_rows, next);
+  for (; i < total; ++i) score_block<kVectors, 1>(in, row, keys + i, in.scores + i * in.num_rows, next);
 }
 
 template <int kVectors, int kMost>
 void add_values(const AttentionStretch& in, int64_t row, const float* const* entries, int64_t size,
-                bool is_first, const float* correction, float* values) {
+                bool is_first, const float* correction, float* values, NextRows& next) {
   int64_t dim = 0;
   for (; dim + kMost <= in.value_width; dim += kMost) {
-    value_block<kVectors, kMost>(in, row, entries, size, dim, is_first, correction, values);
+    value_block<kVectors, kMost>(in, row, entries, size, dim, is_first, correction, values, next);
   }
   for (; dim + 4 <= in.value_width; dim += 4) {
-    value_block<kVectors, 4>(in, row, entries, size, dim, is_first, correction, values);
+    value_block<kVectors, 4>(in, row, entries, size, dim, is_first, correction, values, next);
   }
   for (; dim < in.value_width; ++dim) {
-    value_block<kVectors, 1>(in, row, entries, size, dim, is_first, correction, values);
+    value_block<kVectors, 1>(in, row, entries, size, dim, is_first, correction, values, next);
   }
 }
 
 // Hides the positions of a span that a row does not see.
-BALLAST_INLINE void hide_unseen(const AttentionStretch& in, int64_t begin, int64_t size) {
+BALLAST_INLINE void hide_unseen(const AttentionStretch& in, int64_t num_live, int64_t begin, int64_t size) {
   const Floats hidden = broadcast_float(-__builtin_inff());
   for (int64_t p = 0; p < size; ++p) {
     const Floats position = broadcast_float(static_cast<float>(begin + p));
-    for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
+    for (int64_t row = 0; row < num_live; row += kVectorRows) {
       float* score = in.scores + p * in.num_rows + row;
       store_floats(score, where_less(position, load_floats(in.num_seen + row), load_floats(score), hidden));
     }
@@ -141,11 +236,11 @@ BALLAST_INLINE void hide_unseen(const AttentionStretch& in, int64_t begin, int64
 }
 
 // Hides the positions of a span that lie before a row's window.
-BALLAST_INLINE void hide_passed(const AttentionStretch& in, int64_t begin, int64_t size) {
+BALLAST_INLINE void hide_passed(const AttentionStretch& in, int64_t num_live, int64_t begin, int64_t size) {
   const Floats hidden = broadcast_float(-__builtin_inff());
   for (int64_t p = 0; p < size; ++p) {
     const Floats position = broadcast_float(static_cast<float>(begin + p));
-    for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
+    for (int64_t row = 0; row < num_live; row += kVectorRows) {
       float* score = in.scores + p * in.num_rows + row;
       store_floats(score, where_less(position, load_floats(in.first_seen + row), hidden, load_floats(score)));
     }
@@ -160,9 +255,9 @@ BALLAST_INLINE int64_t first_span(const AttentionStretch& in) {
 }
 
 // Converts the scores of a span to weights. Earlier weights have to be multiplied by `correction`.
-BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const AttentionState& state,
-                          float* correction) {
-  for (int64_t row = 0; row < in.num_rows; row += kVectorRows) {
+BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t num_live, int64_t size,
+                          const AttentionState& state, float* correction) {
+  for (int64_t row = 0; row < num_live; row += kVectorRows) {
     float* scores = in.scores + row;
     const Floats old_maximum = load_floats(state.maximum + row);
     Floats maximum = old_maximum;
@@ -180,34 +275,61 @@ BALLAST_INLINE void weigh(const AttentionStretch& in, int64_t size, const Attent
   }
 }
 
-void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
-  constexpr int64_t kPairRows = 2 * kVectorRows;
-  // One more line of rows after the scores of the span.
-  float* correction = in.scores + kSpanPositions * in.num_rows;
+// The state of no position. Vectors of padding rows keep it.
+BALLAST_INLINE void begin_state(const AttentionStretch& in, int64_t num_live, const AttentionState& state) {
   for (int64_t row = 0; row < in.num_rows; ++row) {
     state.maximum[row] = kNoMaximum;
     state.sum[row] = 0.0f;
   }
+  for (int64_t dim = 0; dim < in.value_width; ++dim) {
+    for (int64_t row = num_live; row < in.num_rows; ++row) state.values[dim * in.num_rows + row] = 0.0f;
+  }
+}
+
+// The rows that hold at least one of a stretch's, rounded up to vectors.
+BALLAST_INLINE int64_t vector_rows(int64_t num_live) {
+  return (num_live + kVectorRows - 1) / kVectorRows * kVectorRows;
+}
+
+void attend_stretch(const AttentionStretch& in, const AttentionState& state) {
+  constexpr int64_t kPairRows = 2 * kVectorRows;
+  // One more line of rows after the scores of the span.
+  float* correction = in.scores + kSpanPositions * in.num_rows;
+  const int64_t num_live = vector_rows(in.num_live);
+  begin_state(in, num_live, state);
+  const bool is_shared = in.values == nullptr;
+  const int64_t number_bytes = in.keys.are_halves ? 2 : 4;
+  // Computations of the first rows alone: those of others find the lines there.
+  const int64_t key_steps = kSpanPositions * in.key_width / kStepTerms / kSingleItems;
+  const int64_t value_steps = kSpanPositions * in.value_width / kStepTerms / kSingleItems;
   const int64_t first = first_span(in);
   for (int64_t begin = first; begin < in.num_positions; begin += kSpanPositions) {
-    const int64_t rest = in.num_positions - begin;
-    const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
-    const float* const* keys = in.keys + begin;
-    const float* const* entries = in.values + begin;
+    const int64_t size = span_size(in.num_positions, begin);
+    NextRows next_values,
+        next_keys(in.keys.rows + begin + kSpanPositions, span_size(in.num_positions, begin + kSpanPositions),
+                  number_bytes * in.key_width, value_steps);
+    if (!is_shared) {
+      next_values = NextRows(in.values + begin, size, number_bytes * in.value_width, key_steps);
+    }
+    const float* entries[kSpanPositions];
+    span_floats(in.keys, in.keys.rows + begin, size, in.key_width, entries);
     int64_t row = 0;
-    for (; row + kPairRows <= in.num_rows; row += kPairRows)
-      score_positions<2, kPairItems>(in, row, keys, size);
-    for (; row < in.num_rows; row += kVectorRows) score_positions<1, kSingleItems>(in, row, keys, size);
-    if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, begin, size);
-    if (in.first_seen != nullptr && in.most_passed > static_cast<float>(begin)) hide_passed(in, begin, size);
-    weigh(in, size, state, correction);
+    for (; row + kPairRows <= num_live; row += kPairRows)
+      score_positions<2, kPairItems>(in, row, entries, size, next_values);
+    for (; row < num_live; row += kVectorRows)
+      score_positions<1, kSingleItems>(in, row, entries, size, next_values);
+    if (in.fewest_seen < static_cast<float>(begin + size)) hide_unseen(in, num_live, begin, size);
+    if (in.first_seen != nullptr && in.most_passed > static_cast<float>(begin))
+      hide_passed(in, num_live, begin, size);
+    weigh(in, num_live, size, state, correction);
+    if (!is_shared) span_floats(in.keys, in.values + begin, size, in.value_width, entries);
     const bool is_first = begin == first;
     row = 0;
-    for (; row + kPairRows <= in.num_rows; row += kPairRows) {
-      add_values<2, kPairItems>(in, row, entries, size, is_first, correction, state.values);
+    for (; row + kPairRows <= num_live; row += kPairRows) {
+      add_values<2, kPairItems>(in, row, entries, size, is_first, correction, state.values, next_keys);
     }
-    for (; row < in.num_rows; row += kVectorRows) {
-      add_values<1, kSingleItems>(in, row, entries, size, is_first, correction, state.values);
+    for (; row < num_live; row += kVectorRows) {
+      add_values<1, kSingleItems>(in, row, entries, size, is_first, correction, state.values, next_keys);
     }
   }
 }
@@ -232,16 +354,6 @@ void merge_states(int64_t num_rows, int64_t value_width, const AttentionState& n
   }
 }
 
-// Prefetches the keys of positions begin…begin + kSpanPositions that exist.
-BALLAST_INLINE void prefetch_span(const IndexStretch& in, int64_t begin) {
-  constexpr int64_t kLineFloats = 16;
-  const int64_t rest = in.num_positions - begin;
-  const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
-  for (int64_t p = 0; p < size; ++p) {
-    for (int64_t k = 0; k < in.key_width; k += kLineFloats) __builtin_prefetch(in.keys[begin + p] + k);
-  }
-}
-
 void index_stretch(const IndexStretch& in, float* scores) {
   constexpr int64_t kPairRows = 2 * kVectorRows;
   AttentionStretch products{};
@@ -251,14 +363,16 @@ void index_stretch(const IndexStretch& in, float* scores) {
   products.scale = 1.0f;
   products.scores = in.products;
   for (int64_t begin = 0; begin < in.num_positions; begin += kSpanPositions) {
-    const int64_t rest = in.num_positions - begin;
-    const int64_t size = rest < kSpanPositions ? rest : kSpanPositions;
-    prefetch_span(in, begin + kSpanPositions);
+    const int64_t size = span_size(in.num_positions, begin);
+    const float* keys[kSpanPositions];
+    span_floats(in.keys, in.keys.rows + begin, size, in.key_width, keys);
+    NextRows next(in.keys.rows + begin + kSpanPositions, span_size(in.num_positions, begin + kSpanPositions),
+                  (in.keys.are_halves ? 2 : 4) * in.key_width, in.key_width / kStepTerms);
     int64_t row = 0;
     for (; row + kPairRows <= in.num_rows; row += kPairRows)
-      score_positions<2, kPairItems>(products, row, in.keys + begin, size);
+      score_positions<2, kPairItems>(products, row, keys, size, next);
     for (; row < in.num_rows; row += kVectorRows)
-      score_positions<1, kSingleItems>(products, row, in.keys + begin, size);
+      score_positions<1, kSingleItems>(products, row, keys, size, next);
     for (int64_t p = 0; p < size; ++p) {
       Floats sums = zero_floats();
       for (row = 0; row < in.num_rows; row += kVectorRows) {

@@ -17,6 +17,7 @@ void reserve(Plan& plan, const std::vector<Request*>& rows) {
   plan.query_indptr.reserve(rows.size() + 1);
   plan.kv_indptr.reserve(rows.size() + 1);
   plan.token_ids.reserve(num_tokens);
+  plan.earlier_ids.reserve(rows.size() * kEarlierTokens);
   plan.positions.reserve(num_tokens);
   plan.slots.reserve(num_tokens);
   plan.kv_indices.reserve(num_blocks);
@@ -59,6 +60,9 @@ void append_row(Plan& plan, const Request& request, int32_t begin, int32_t end, 
     plan.kv_indptr.push_back(0);
   }
   plan.seqs.push_back(request.seq);
+  for (int32_t position = begin - kEarlierTokens; position < begin; ++position) {
+    plan.earlier_ids.push_back(position < 0 ? kNoToken : request.token_at(position));
+  }
   for (int32_t position = begin; position < end; ++position) {
     const BlockId block = request.blocks[static_cast<size_t>(position / block_tokens)];
     plan.token_ids.push_back(request.token_at(position));

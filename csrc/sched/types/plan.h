@@ -15,6 +15,7 @@ struct Plan {
   std::vector<SeqId> seqs;            // [rows]
   std::vector<int32_t> query_indptr;  // [rows + 1]
   std::vector<int32_t> token_ids;     // [tokens]
+  std::vector<int32_t> earlier_ids;   // [rows, kEarlierTokens] before a row, the nearest last; or kNoToken
   std::vector<int32_t> positions;     // [tokens]
   std::vector<int32_t> slots;         // [tokens] block * block_tokens + offset
   std::vector<int32_t> kv_indptr;     // [rows + 1]

@@ -1,4 +1,4 @@
-"""Specs of Qwen3-MoE and Qwen3-Next: small ones and those of their sizes."""
+"""Specs of Qwen3-MoE, Qwen3-Next and Qwen3.8-Flash-Next: small ones and those of their sizes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from dataclasses import replace
 
 from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.delta_net import DeltaNetSpec
-from ballast.model.layers.grouped import QK_NORM, GroupedSpec
+from ballast.model.layers.grouped import QK_NORM, BlockIndexSpec, GroupedSpec
+from ballast.model.layers.ngram import NgramSpec
 from ballast.model.layers.positions import RopeSpec
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.spec import ModelSpec
+from ballast.tiny.shape import TinyNgram
 from devkit.models.changed_spec import changed
 from devkit.models.specs.deepseek import V2_LITE_SPEC
 
@@ -161,4 +164,66 @@ QWEN35_397B_SPEC = with_delta_net(
         num_experts_used=10,
     ),
     DeltaNetSpec(64, 16, 128, 128, conv_taps=4, heads_alternate=True, splits_gates=True),
+)
+
+
+def _flash_next(
+    spec: ModelSpec, net: DeltaNetSpec, index: BlockIndexSpec, stream: GatedStreamSpec, ngram: NgramSpec
+) -> ModelSpec:
+    """`spec` with these parts in place of its own; layer 1 embeds groups of tokens."""
+    layers = []
+    for number, layer in enumerate(with_delta_net(spec, net).layers):
+        mixer = replace(layer.mixer, index=index) if isinstance(layer.mixer, GroupedSpec) else layer.mixer
+        layers.append(replace(layer, mixer=mixer, stream=stream, ngram=ngram if number == 1 else None))
+    return replace(spec, layers=tuple(layers))
+
+
+def _ngram(tables: TinyNgram, row_width: int, vocab_size: int, end_id: int) -> NgramSpec:
+    return NgramSpec(
+        tables.table_rows,
+        row_width,
+        tables.multipliers(vocab_size),
+        tables.head_offsets,
+        tables.head_sizes,
+        end_id,
+        tables.conv_taps,
+    )
+
+
+def with_small_table(spec: ModelSpec) -> ModelSpec:
+    """`spec` with fewer rows in its table of groups of tokens, if it has one, for any vocabulary."""
+    layers = []
+    for layer in spec.layers:
+        ngram = layer.ngram
+        if ngram is not None:
+            tables = TinyNgram(heads_per_length=len(ngram.head_sizes) // 2, least_rows=50)
+            ngram = _ngram(tables, ngram.row_width, spec.vocab_size, end_id=0)
+        layers.append(replace(layer, ngram=ngram))
+    return replace(spec, layers=tuple(layers))
+
+
+FLASH_NEXT_SPEC = _flash_next(
+    changed(QWEN35_SPEC, name="small-qwen3.8-flash-next", architecture=ARCHITECTURES["qwen4exp"]),
+    replace(_NET, heads_alternate=True, splits_gates=True, gate="sigmoid"),
+    BlockIndexSpec(num_heads=2, key_dim=16, top_k=16, pool=4),
+    GatedStreamSpec(num_rows=4, rank=32),
+    _ngram(TinyNgram(least_rows=50), 8, QWEN35_SPEC.vocab_size, end_id=3),
+)
+
+FLASH_NEXT_125B_SPEC = _flash_next(
+    changed(
+        QWEN35_35B_SPEC,
+        name="Qwen3.8-Flash-Next's shape",
+        architecture=ARCHITECTURES["qwen4exp"],
+        num_layers=48,
+        hidden=2560,
+        num_heads=24,
+        num_experts=512,
+        num_experts_used=10,
+        width=640,
+    ),
+    DeltaNetSpec(48, 16, 128, 128, conv_taps=4, heads_alternate=True, splits_gates=True, gate="sigmoid"),
+    BlockIndexSpec(num_heads=4, key_dim=128, top_k=2048, pool=4),
+    GatedStreamSpec(num_rows=4, rank=320),
+    _ngram(TinyNgram(heads_per_length=8, least_rows=20_000_000), 160, 248320, end_id=248046),
 )

@@ -13,6 +13,7 @@ from . import sampling as sampling
 from . import sched as sched
 
 _F32 = NDArray[np.float32]
+_Plane = NDArray[np.float32] | NDArray[np.float16]
 _I32 = NDArray[np.int32]
 
 @type_check_only

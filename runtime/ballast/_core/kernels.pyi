@@ -1,10 +1,10 @@
 """CPU kernels over GGUF weights: the plain reference over the file's blocks, and fast kernels over blocks that were
 packed for an instruction set.
 
-Float arrays are float32, C-contiguous. Every row of every output is computed by the same sequence of float operations
-for any number of rows and threads, so results do not depend on the rest of the batch. Shapes: T tokens, D hidden, H
-heads. All calls release the GIL; wrong shapes and types raise ValueError naming the argument. `out` must not share
-memory with an input unless a function documents that it may.
+Float arrays are float32, C-contiguous; those of a cache may be float16. Every row of every output is computed by the
+same sequence of float operations for any number of rows and threads, so results do not depend on the rest of the batch.
+Shapes: T tokens, D hidden, H heads. All calls release the GIL; wrong shapes and types raise ValueError naming the
+argument. `out` must not share memory with an input unless a function documents that it may.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from . import _F32 as F32
 from . import _I32 as I32
 from . import PybindObject, numa
+from . import _Plane as Plane
 
 class ThreadPool(PybindObject):
     @overload
@@ -282,8 +283,8 @@ def rope_half_split(x: F32, cos: F32, sin: F32) -> None:
 def gqa_attention(
     pool: ThreadPool,
     query: F32,
-    keys: F32,
-    values: F32,
+    keys: Plane,
+    values: Plane,
     block_tokens: int,
     query_indptr: I32,
     positions: I32,
@@ -307,7 +308,7 @@ def gqa_attention(
 def mla_attention(
     pool: ThreadPool,
     query: F32,
-    kv_cache: F32,
+    kv_cache: Plane,
     block_tokens: int,
     query_indptr: I32,
     positions: I32,
@@ -334,7 +335,7 @@ def choose_positions(
     pool: ThreadPool,
     query: F32,
     weights: F32,
-    keys: F32,
+    keys: Plane,
     block_tokens: int,
     query_indptr: I32,
     positions: I32,

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from . import _F32 as F32
 from . import _I32 as I32
 from . import PybindObject
+from . import _Plane as Plane
 from .kernels import Experts, Matrix, ThreadPool
 
 class Shape(PybindObject):
     """The model's dimensions and rules; see `route` for those of the experts. With num_stream_rows > 1, the residual
     stream of a token has several rows, which hyper-connections mix; their mixing matrix is normalised in stream_rounds
-    rounds."""
+    rounds. With stream_rank > 0, gates of this rank read the rows instead."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Shape(PybindObject):
         num_stream_rows: int = ...,
         stream_rounds: int = ...,
         stream_eps: float = ...,
+        stream_rank: int = ...,
     ) -> None: ...
 
 class IndexerShape(PybindObject):
@@ -43,9 +45,20 @@ class IndexerShape(PybindObject):
     key_width entries per token. The first rope_dim entries are rotated, in pairs of adjacent entries or of entries
     rope_dim / 2 apart. With pool > 1, `pool` neighbouring tokens share a key and are selected together, and a token
     also attends to those of its own pool if that is incomplete. The second KV component then has key_width / pool
-    entries per token, and the layer a state of 2 * key_width entries for each token of a pool but the last."""
+    entries per token, and the layer a state of 2 * key_width entries for each token of a pool but the last. With
+    `averages`, which grouped attention needs, a pool's key is the mean of its tokens' keys, and the state half of
+    that."""
 
-    def __init__(self, *, num_heads: int, key_width: int, top_k: int, pairs_apart: bool, pool: int = ...) -> None: ...
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        key_width: int,
+        top_k: int,
+        pairs_apart: bool,
+        pool: int = ...,
+        averages: bool = ...,
+    ) -> None: ...
 
 class LatentShape(PybindObject):
     """The sizes of latent attention. The cache keeps one row [kv_lora_rank + rope_dim] per token. With `index`, tokens
@@ -72,7 +85,8 @@ class GroupedShape(PybindObject):
     span all heads of a token with norms_all_heads, else each head. A token attends to the last `window` positions up to
     its own; 0: to all. Gates, if there are any, multiply each head's output, with gates_entries each entry of it, by
     their sigmoid, with softplus_gates by their softplus. With gates_queries, the query matrix computes the gates of
-    entries, too: those of a head follow its query."""
+    entries, too: those of a head follow its query. With `index`, tokens attend to selected positions only, and a third
+    KV component has its keys."""
 
     def __init__(
         self,
@@ -89,6 +103,7 @@ class GroupedShape(PybindObject):
         softplus_gates: bool,
         gates_entries: bool,
         gates_queries: bool,
+        index: IndexerShape | None = ...,
     ) -> None: ...
 
 class DeltaNetShape(PybindObject):
@@ -105,6 +120,7 @@ class DeltaNetShape(PybindObject):
         v_dim: int,
         conv_taps: int,
         heads_alternate: bool,
+        sigmoid_gates: bool = ...,
     ) -> None: ...
 
 class KimiDeltaShape(PybindObject):
@@ -144,6 +160,20 @@ class HeadMatrix(PybindObject):
 
     def __init__(self, matrix: Matrix, head_stride: int, row_offset: int, transposed: bool) -> None: ...
 
+class NgramShape(PybindObject):
+    """The sizes of an embedding of groups of neighbouring tokens, of 2 up to as many as there are multipliers. A head
+    has head_sizes rows of the table from head_offsets on; the first heads are those of groups of 2."""
+
+    def __init__(
+        self,
+        *,
+        multipliers: Sequence[int],
+        head_offsets: Sequence[int],
+        head_sizes: Sequence[int],
+        end_id: int,
+        conv_taps: int,
+    ) -> None: ...
+
 class Layer(PybindObject):
     """The tensors of a layer by role, named as in its declaration in `ballast.model.layers`. `Transformer` rejects a
     tensor that is missing, does not fit, or is not used by this kind of layer. `rope`: the index of its table."""
@@ -154,6 +184,7 @@ class Layer(PybindObject):
         mixer: LatentShape | GroupedShape | DeltaNetShape | KimiDeltaShape | CompressedShape,
         tensors: Mapping[str, F32 | Matrix | HeadMatrix | Experts],
         rope: int,
+        ngram: NgramShape | None = ...,
     ) -> None: ...
 
 class Transformer(PybindObject):
@@ -168,17 +199,19 @@ class Transformer(PybindObject):
         output_norm: F32,
         output: Matrix,
         ropes: Sequence[tuple[F32, F32, F32 | None]],
-        kv_layers: Sequence[Sequence[F32]],
+        kv_layers: Sequence[Sequence[Plane]],
         block_tokens: int,
         state_layers: Sequence[Sequence[F32]] = ...,
+        output_stream: Mapping[str, F32 | Matrix | HeadMatrix | Experts] = ...,
         stream_end: tuple[F32, F32, F32] | None = None,
     ) -> None:
         """`isa`: the instruction set of the attention kernels; matrices have their own. ropes: tables of cosines and
         sines [positions, rope_dim / 2], and factors of queries [positions] or None, which latent attention applies;
         kv_layers: for each layer the KV components that its attention keeps, [slots, width]. Layers with a window may
         have fewer slots than the others. state_layers: the recurrent states of each layer, [state slots, floats]; slot
-        0 is not used. stream_end: products [rows of the stream, rows * D], base and scale of the weights by which the
-        rows of the residual stream are added up; None: their mean is taken."""
+        0 is not used. output_stream: the tensors by which the output reads a stream of gated rows; output_norm is empty
+        then. stream_end: products [rows of the stream, rows * D], base and scale of the weights by which the rows of
+        the residual stream are added up; None: their mean is taken."""
 
     def forward(
         self,
@@ -193,12 +226,14 @@ class Transformer(PybindObject):
         window_slots: I32 | None = None,
         window_indices: I32 | None = None,
         states: tuple[I32, I32, I32, I32, I32] | None = None,
+        earlier_ids: I32 | None = None,
         alive: Callable[[], None],
         alive_every_s: float,
     ) -> F32:
         """Compute a step: write its rows of the cache and return logits [sampled, rows of output]. Token t goes to
         cache slot slots[t]; the other tables are those of mla_attention. `states`: states_in, states_out, save_indptr,
-        save_ends and save_slots of the plan; None: states are zeros, and none is kept. Calls `alive` after a layer if
+        save_ends and save_slots of the plan; None: states are zeros, and none is kept. earlier_ids:
+        those of the plan; None: each request begins its sequence. Calls `alive` after a layer if
         `alive_every_s` have passed since its last call, or since the begin of the step. Releases the GIL; must not be
         called from two threads concurrently. Raises IndexError or ValueError naming an entry that is outside the
         vocabulary, table or

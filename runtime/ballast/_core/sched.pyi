@@ -11,6 +11,8 @@ from . import PybindObject
 MAX_IDLE_TOKENS: int
 """Maximum tokens of a decode-lane step without decoding requests, if there is a prefill lane and chunk_size is
 smaller."""
+EARLIER_TOKENS: int
+"""Tokens before each row that a plan lists in addition."""
 
 def num_window_blocks(
     *,
@@ -135,6 +137,9 @@ class Plan(PybindObject):
     @property
     def query_indptr(self) -> I32:
         """[requests + 1], row r owns tokens query_indptr[r]:query_indptr[r + 1]."""
+    @property
+    def earlier_ids(self) -> I32:
+        """[3 rows], the tokens before each row, the nearest last; -1 before the first one of a sequence."""
     @property
     def token_ids(self) -> I32:
         """[tokens]"""

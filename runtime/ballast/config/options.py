@@ -46,8 +46,7 @@ QueuePolicy = Literal["fair", "fcfs"]
 LogFormat = Literal["text", "json"]
 ReasoningField = Literal["reasoning_content", "reasoning", "both", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-KvTypeOption = Literal["auto", "fp16", "fp8"]
-GpuKvType = Literal["fp16", "fp8"]
+KvTypeOption = Literal["auto", "fp32", "fp16", "fp8"]
 MetricsAlias = Literal["vllm", "none"]
 UnknownFields = Literal["ignore", "refuse"]
 
@@ -270,8 +269,9 @@ class MachineConfig(_Section):
     )
     kv_type: KvTypeOption = option(
         "auto",
-        one_of("auto", "fp16", "fp8"),
-        "type of a GPU's KV cache; fp8 takes about half of the memory and rounds each number by up to 1/16; auto: fp16",
+        one_of("auto", "fp32", "fp16", "fp8"),
+        "type of the KV cache. fp32: CPU only; fp8: GPU only, half of fp16's memory, rounds each number by up to 1/16. "
+        "auto: fp16 on a GPU, fp32 on a CPU",
     )
     kv_host_bytes: int | None = option(
         None,
@@ -291,11 +291,6 @@ class MachineConfig(_Section):
     def gpus(self) -> tuple[str, ...]:
         """The GPUs of a resolved `device`, such as "cuda:0", in the order of their layers; none for the CPU."""
         return tuple(self.device.split(",")) if self.device.startswith("cuda") else ()
-
-    @property
-    def gpu_kv_type(self) -> GpuKvType:
-        """The type of a GPU's KV cache."""
-        return "fp8" if self.kv_type == "fp8" else "fp16"
 
     @property
     def vram_limits(self) -> tuple[int | None, ...]:

@@ -26,17 +26,19 @@ _GPU_OPTIONS: Mapping[str, str] = {
     "gpu_experts_update": "is about experts in a GPU's memory",
     "expert_profile": "places experts in a GPU's memory",
     "pcie_share": "is about experts that a GPU reads",
-    "kv_type": "is the type of a GPU's KV cache; the CPU's is float32",
+    "kv_type": "is for a GPU's KV cache; a CPU keeps fp16 or fp32",
     "kv_host_bytes": "is for KV blocks evicted from a GPU; without a GPU, the KV cache is in host memory",
 }
-"""Options of the machine that have no meaning without a GPU → the reason, for error messages."""
+"""Options of the machine that have no meaning without a GPU → the reason, for error messages. Of kv_type, that is fp8
+only."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_MODEL = re.compile(rf"{_HUB_ID.pattern}(?<!\.gguf)(:[\w.-]+)?(@[\w.-]+)?")
 
 
-def resolve(config: Config, default_threads: int) -> Config:
+def resolve(config: Config, default_threads: int, *, for_another: bool = False) -> Config:
     """The configuration without "auto", as far as possible. `default_threads` replaces cpu_threads "auto".
+    `for_another`: a plan for another machine is made, whose GPUs vram_limit describes, if it is set.
 
     Checks paths only for existence; for device=auto it checks whether a GPU can be used. Raises ConfigError.
     """
@@ -49,7 +51,8 @@ def resolve(config: Config, default_threads: int) -> Config:
         shown = size().show(config.machine.kv_disk_bytes)
         raise ConfigError("kv_disk_bytes", shown, "limits a folder; set the folder with kv_disk_dir")
     requested = config.machine.device
-    device, reason = auto_device() if requested == "auto" else (full_device(config.machine), "asked for")
+    for_another = for_another and config.machine.vram_limit is not None
+    device, reason = auto_device() if requested == "auto" else (full_device(config.machine, for_another), "asked for")
     checked = replace(
         config,
         device_reason=reason,
@@ -64,19 +67,22 @@ def resolve(config: Config, default_threads: int) -> Config:
     if config.machine.gpu_experts_update and config.machine.gpu_experts == 0:
         problem = "moves experts in a GPU's memory, and gpu_experts=0 keeps none there; leave one of them out"
         raise ConfigError("gpu_experts_update", "on", problem)
+    if config.machine.kv_type == "fp32":
+        raise ConfigError("kv_type", "fp32", f"is for a CPU's KV cache; with device={device}, use fp16 or auto")
     profile = config.machine.expert_profile
     if profile is not None and not profile.is_file():
         raise ConfigError("expert_profile", profile, "no such file; create it with `ballast profile`")
     return checked
 
 
-def full_device(machine: MachineConfig) -> str:
-    """The device with the name of each GPU. "cuda" is all visible ones; where none is visible, as when a plan is made
-    for another machine, there are as many as options have values for."""
+def full_device(machine: MachineConfig, for_another: bool = False) -> str:
+    """The device with the name of each GPU. "cuda" is all visible ones; where none is visible, and in a plan
+    `for_another` machine, there are as many as options have values for."""
     if machine.device != "cuda":
         return machine.device
     described = max(1, len(machine.vram_limit or ()), len(machine.device_split or ()))
-    return ",".join(f"cuda:{index}" for index in range(num_visible_gpus() or described))
+    count = described if for_another else num_visible_gpus() or described
+    return ",".join(f"cuda:{index}" for index in range(count))
 
 
 def _check_gpus(machine: MachineConfig) -> None:
@@ -109,7 +115,7 @@ def on_cpu(config: Config, reason: str) -> Config:
     """
     machine, scheduling = config.machine, config.scheduling
     # A value of 0 disables the option, so it is not an error.
-    set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name) not in (None, 0, "auto")]
+    set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name) not in (None, 0, "auto", "fp16", "fp32")]
     if set_for_gpu and not config.device_is_open:
         name = set_for_gpu[0]
         raise ConfigError(
@@ -130,7 +136,7 @@ def on_cpu(config: Config, reason: str) -> Config:
             gpu_experts_update=False,
             expert_profile=None,
             pcie_share=0.0,
-            kv_type="auto",
+            kv_type="auto" if machine.kv_type == "fp8" else machine.kv_type,
             kv_host_bytes=0,
         ),
     )

@@ -157,6 +157,12 @@ class Architecture:
     """Whether these rows are added up by weights at the end, else their mean is taken."""
     hashes_experts: bool = False
     """Whether the first layers look up experts by the id of a token: hash_layer_count."""
+    gates_stream: bool = False
+    """Whether blocks read and add to these rows by gates of a low rank instead."""
+    embeds_ngrams: bool = False
+    """Whether a layer may embed groups of tokens by a table: ple.layers."""
+    delta_gate: Literal["silu", "sigmoid"] = "silu"
+    """The function of gates that multiply the output of Gated DeltaNet."""
     shared_index_context: int | None = None
     """Files with at least this context that do not specify which layers have an indexer have one in layers 0, 1 and
     then every fourth from 2; in all other files, every layer has one."""

@@ -40,6 +40,7 @@ from ballast.families.mimo.architecture import ARCHITECTURE as MIMO2
 from ballast.families.minimax.architecture import ARCHITECTURE as MINIMAX_M2
 from ballast.families.mistral.architecture import ARCHITECTURE as MISTRAL4
 from ballast.families.qwen3.architecture import ARCHITECTURE as QWEN3MOE
+from ballast.families.qwen3.architecture import FLASH_NEXT_ARCHITECTURE as QWEN4EXP
 from ballast.families.qwen3.architecture import NEXT_ARCHITECTURE as QWEN3NEXT
 from ballast.families.qwen3.architecture import QWEN35_ARCHITECTURE as QWEN35MOE
 from ballast.families.step.architecture import ARCHITECTURE as STEP35
@@ -68,7 +69,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     each.name: each
     for each in (
         *(DEEPSEEK2, DEEPSEEK32, QWEN3MOE, GLM4MOE, GLM_DSA, MINIMAX_M2, HY_V3, DOTS1, GPT_OSS),
-        *(STEP35, MIMO2, LAGUNA, MISTRAL4, QWEN3NEXT, QWEN35MOE, KIMI_LINEAR, GLM5_NEXT, GLM5NEXT, DEEPSEEK4),
+        *(STEP35, MIMO2, LAGUNA, MISTRAL4, QWEN3NEXT, QWEN35MOE, KIMI_LINEAR, GLM5_NEXT, GLM5NEXT, QWEN4EXP),
+        DEEPSEEK4,
     )
 }
 """By `general.architecture`."""

@@ -31,6 +31,9 @@ class Batch:
     states: States | None = None
     """Slots of recurrent state: `Plan.states_in`, `states_out`, `save_indptr`, `save_ends` and `save_slots`; None: it
     is zeros and not kept."""
+    earlier_ids: NDArray[np.int32] | None = None
+    """[3 R], the tokens before each request's first in this step, the nearest last, or -1 before its begin. None: there
+    are none."""
     num_decode: int = 0  # the first requests, which decode: one token each, or more if tokens are drafted
 
     @property
@@ -56,6 +59,7 @@ class Batch:
             states=(plan.states_in, plan.states_out, plan.save_indptr, plan.save_ends, plan.save_slots)
             if plan.save_indptr.size
             else None,
+            earlier_ids=plan.earlier_ids,
             num_decode=plan.num_decode,
         )
 

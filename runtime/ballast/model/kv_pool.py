@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import sched
-from ballast.model.layers.plane import Plane, State
+from ballast.model.layers.plane import KvType, Plane, State
 
 
 def num_kv_blocks(cache_lens: int, block_tokens: int) -> int:
@@ -49,8 +50,11 @@ def outstanding_tokens(chunk_size: int, prefill_chunk_size: int, *, has_lanes: b
     return prefill_chunk_size + max(chunk_size, min(prefill_chunk_size, sched.MAX_IDLE_TOKENS))
 
 
+_NUMBERS: dict[KvType, type[np.floating[Any]]] = {"fp32": np.float32, "fp16": np.float16}
+
+
 class KvPool:
-    """The planes of every layer: rows of float32, one of each token.
+    """The planes of every layer on a CPU: rows of float32 or float16, one of each token.
 
     Slot s belongs to block s // block_tokens; block 0, the null block, comes on top of `num_blocks`. Pages are
     taken from the system when first written.
@@ -62,9 +66,10 @@ class KvPool:
         num_blocks: int,
         block_tokens: int,
         num_window_blocks: int | None = None,
+        kv_type: KvType = "fp32",
     ) -> None:
-        """`planes`: of each layer. `num_window_blocks`: number of usable blocks of those of which a window is read;
-        None: `num_blocks`."""
+        """`planes`: of each layer. `kv_type`: fp32 or fp16. `num_window_blocks`: number of usable blocks of those of
+        which a window is read; None: `num_blocks`."""
         num_slots = (num_blocks + 1) * block_tokens
         num_window_slots = num_slots if num_window_blocks is None else (num_window_blocks + 1) * block_tokens
         self.block_tokens = block_tokens
@@ -72,9 +77,9 @@ class KvPool:
             [plane.window is not None and num_window_blocks is not None for plane in of_layer] for of_layer in planes
         ]
         """Of each layer, by plane, whether its blocks are those of windows."""
-        self.layers: list[list[NDArray[np.float32]]] = [  # of each, its planes [slots, width]
+        self.layers: list[list[NDArray[np.floating[Any]]]] = [  # of each, its planes [slots, width]
             [
-                np.zeros((num_slots if plane.window is None else num_window_slots, plane.width), dtype=np.float32)
+                np.zeros((num_slots if plane.window is None else num_window_slots, plane.width), _NUMBERS[kv_type])
                 for plane in of_layer
             ]
             for of_layer in planes

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, ROPE_FACTORS, layer_tensors, used_tensors
+from ballast.model.tensors import (
+    EMBEDDING,
+    NGRAM_TABLE,
+    OUTPUT,
+    ROPE_FACTORS,
+    layer_tensors,
+    output_tensors,
+    used_tensors,
+)
 from ballast.moe.device_rules import Module
 
 
@@ -36,9 +44,9 @@ def _classes(spec: ModelSpec) -> Mapping[str, tuple[str, ...]]:
         # A layer's own norms come last, as in the publishers' code.
         tensors = sorted(layer_tensors(spec, layer), key=lambda tensor: tensor.module.count(".") == 3)
         found |= {tensor.module: tensor.classes for tensor in tensors}
-    ends = [tensor.name for tensor in spec.stream_end]
-    last = [name for name in (ROPE_FACTORS, *ends, OUTPUT_NORM, OUTPUT) if name in used]
-    return found | {used[name].module: used[name].classes for name in last}
+    ends = (*spec.stream_end, *output_tensors(spec))
+    names = (NGRAM_TABLE, ROPE_FACTORS, *(tensor.name for tensor in ends), OUTPUT)
+    return found | {used[name].module: used[name].classes for name in names if name in used}
 
 
 def _containers(spec: ModelSpec, layer: int) -> Iterator[tuple[str, tuple[str, ...]]]:

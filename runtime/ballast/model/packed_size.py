@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ballast._core import kernels
 from ballast.model.layers.tensor import ExpertPart, Tensor, parts_of_experts
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, layer_tensors
+from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, layer_tensors, output_tensors
 from ballast.weights.gguf import GgufModel
 
 
@@ -23,6 +23,7 @@ def loaded_bytes(gguf: GgufModel, spec: ModelSpec, isa: str, threads_per_node: S
         found |= {each.name: _matrix(gguf, each) for each in tensors if each.is_packed and each.part_of is None}
         for parts in parts_of_experts(tensors).values():
             found |= _expert_bytes(gguf, parts, threads_per_node)
+    found |= {each.name: _matrix(gguf, each) for each in output_tensors(spec) if each.is_packed}
     output = expected[EMBEDDING if spec.tied_output else OUTPUT]
     found[output.name] = _matrix(gguf, output) + (found[EMBEDDING] if spec.tied_output else 0)
     return found

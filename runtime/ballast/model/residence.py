@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 
 from ballast._core import kernels, numa
 from ballast.host.numa import WeightMemory
+from ballast.model.layers.ngram import TABLE
 
 
 def weight_memory(weights: object) -> WeightMemory:
-    """The address ranges of all matrices in host memory. Vectors are too small to matter."""
+    """The address ranges of all matrices in host memory. Vectors are too small to matter, and of a table of groups of
+    tokens the page cache has what is read."""
     loaded = list(_loaded(weights))
     experts: defaultdict[int, list[numa.Range]] = defaultdict(list)
     for each in loaded:
@@ -31,7 +33,7 @@ def _loaded(value: object) -> Iterator[kernels.Experts | kernels.Matrix]:
         for item in value:
             yield from _loaded(item)
     elif isinstance(value, Mapping):
-        yield from _loaded(tuple(value.values()))
+        yield from _loaded(tuple(each for role, each in value.items() if role != TABLE))
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _loaded(getattr(value, field.name))

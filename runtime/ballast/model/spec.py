@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from ballast.families.architecture import Architecture
 from ballast.model.layers.feed_forward import RoutingSpec
-from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import AttentionMixer, LayerSpec, Mixer, RecurrentMixer
+from ballast.model.layers.ngram import NgramSpec
 from ballast.model.layers.plane import Plane, State
 from ballast.model.layers.positions import RopeSpec
-from ballast.model.layers.stream import StreamSpec
+from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 from ballast.model.layers.tensor import Tensor
 
 
@@ -38,14 +38,19 @@ class ModelSpec:
             )
 
     @property
-    def stream(self) -> StreamSpec | None:
+    def stream(self) -> StreamSpec | GatedStreamSpec | None:
         """The hyper-connections, which all layers have or none."""
         return self.layers[0].stream
 
     @property
     def stream_end(self) -> tuple[Tensor, ...]:
         """The tensors of the weights by which the rows of the residual stream are added up after the last layer."""
-        return () if self.stream is None else self.stream.end_tensors(self.hidden)
+        return self.stream.end_tensors(self.hidden) if isinstance(self.stream, StreamSpec) else ()
+
+    @property
+    def ngram(self) -> NgramSpec | None:
+        """The embedding of groups of tokens, which one layer has at most."""
+        return next((layer.ngram for layer in self.layers if layer.ngram is not None), None)
 
     @property
     def num_layers(self) -> int:
@@ -119,18 +124,12 @@ class ModelSpec:
     @property
     def states(self) -> tuple[tuple[State, ...], ...]:
         """By layer, what it keeps of a sequence."""
-        mixers = (layer.mixer for layer in self.layers)
-        return tuple(() if isinstance(mixer, GroupedSpec) else mixer.states for mixer in mixers)
+        return tuple(layer.states(self.hidden) for layer in self.layers)
 
     @property
-    def state_numbers(self) -> int:
-        """Numbers that are kept of a sequence, in all states of all layers."""
-        return sum(state.size for states in self.states for state in states)
-
-    @property
-    def kv_numbers(self) -> int:
-        """Numbers that are kept of a token, in all planes of all layers."""
-        return sum(plane.width for planes in self.planes for plane in planes)
+    def state_bytes(self) -> int:
+        """Bytes that are kept of a sequence, in all states of all layers; 0 without such layers."""
+        return sum(state.num_bytes for states in self.states for state in states)
 
     @property
     def window(self) -> int | None:

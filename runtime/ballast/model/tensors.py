@@ -13,6 +13,8 @@ from gguf import GGMLQuantizationType as GgmlType
 from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.ngram import TABLE
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.layers.tensor import Tensor, matrix, norm, vector
 from ballast.model.spec import ModelSpec
 from ballast.weights.gguf import GgufModel
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 
 EMBEDDING, OUTPUT_NORM, OUTPUT = "token_embd.weight", "output_norm.weight", "output.weight"
 ROPE_FACTORS = "rope_freqs.weight"
+NGRAM_TABLE = "per_layer_token_embd.weight"
+"""Seen in place, like the embedding: rows are read from the mapped file."""
 
 TYPES = frozenset(GgmlType(known.ggml_type) for known in kernels.formats())
 """Types that matrices may have. Norms and biases are F32."""
@@ -48,12 +52,30 @@ def used_tensors(spec: ModelSpec) -> Mapping[str, Tensor]:
                 group="embedding",
                 classes=("Embedding",),
             ),
-            OUTPUT_NORM: norm("output_norm", "output_norm", spec.hidden, "model.norm"),
+            **{tensor.name: tensor for tensor in output_tensors(spec)},
             OUTPUT: matrix("output", "output", (spec.vocab_size, spec.hidden), "lm_head", group="output"),
             **{tensor.name: tensor for tensor in (*_rope_factors(spec), *spec.stream_end)},
+            **{tensor.name: tensor for tensor in _ngram_table(spec)},
             **{tensor.name: tensor for layer in range(spec.num_layers) for tensor in layer_tensors(spec, layer)},
         }
     )
+
+
+def output_tensors(spec: ModelSpec) -> tuple[Tensor, ...]:
+    """Those by which the output reads the residual stream, before its matrix."""
+    if isinstance(spec.stream, GatedStreamSpec):
+        return spec.stream.output_tensors(spec.hidden)
+    return (norm("output_norm", "output_norm", spec.hidden, "model.norm"),)
+
+
+def _ngram_table(spec: ModelSpec) -> tuple[Tensor, ...]:
+    """The table of the layer that embeds groups of tokens."""
+    layer = next((index for index, layer in enumerate(spec.layers) if layer.ngram is not None), None)
+    if layer is None or spec.ngram is None:
+        return ()
+    module = f"model.layers.{layer}.ple.ple_embedding"
+    shape, classes = (spec.ngram.table_rows, spec.ngram.row_width), ("{family}NGramEmbedding",)
+    return (matrix(TABLE, "per_layer_token_embd", shape, module, group="embedding", classes=classes),)
 
 
 def _rope_factors(spec: ModelSpec) -> tuple[Tensor, ...]:

@@ -14,11 +14,12 @@ from ballast.model.kv_pool import KvPool, StatePool
 from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import EXPERTS
-from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.grouped import BlockIndexSpec, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
-from ballast.model.layers.layer import Mixer, RecurrentMixer
-from ballast.model.layers.stream import StreamSpec
+from ballast.model.layers.layer import LayerSpec, Mixer, RecurrentMixer
+from ballast.model.layers.ngram import NgramSpec
+from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 from ballast.model.packed_tensors import HeadMatrix
 from ballast.model.rope import build_rope_table, softmax_scale
 from ballast.model.runner import Runner
@@ -55,7 +56,7 @@ class Transformer(Runner):
             shape=_shape(spec),
             embedding=weights.embedding,
             layers=[
-                _layer(own, layer.mixer, _rope_index(spec, layer.mixer))
+                _layer(own, layer, _rope_index(spec, layer.mixer))
                 for own, layer in zip(weights.layers, spec.layers, strict=True)
             ],
             output_norm=weights.output_norm,
@@ -64,6 +65,7 @@ class Transformer(Runner):
             kv_layers=kv.layers,
             block_tokens=kv.block_tokens,
             state_layers=[] if states is None else states.layers,
+            output_stream=weights.output_stream,
             stream_end=weights.stream_end,
         )
 
@@ -90,6 +92,7 @@ class Transformer(Runner):
             window_slots=batch.window_slots,
             window_indices=batch.window_indices,
             states=batch.states,
+            earlier_ids=batch.earlier_ids,
             alive=alive,
             alive_every_s=ALIVE_EVERY_S,
         )
@@ -112,17 +115,30 @@ def _shape(spec: ModelSpec) -> model.Shape:
     )
 
 
-def _stream(stream: StreamSpec) -> dict[str, Any]:
+def _stream(stream: StreamSpec | GatedStreamSpec) -> dict[str, Any]:
+    if isinstance(stream, GatedStreamSpec):
+        return {"num_stream_rows": stream.num_rows, "stream_rank": stream.rank}
     return {"num_stream_rows": stream.num_rows, "stream_rounds": stream.rounds, "stream_eps": stream.eps}
 
 
-def _layer(weights: Mapping[str, Any], mixer: Mixer, rope: int) -> model.Layer:
+def _layer(weights: Mapping[str, Any], layer: LayerSpec, rope: int) -> model.Layer:
     return model.Layer(
-        mixer=_mixer(mixer),
+        mixer=_mixer(layer.mixer),
+        ngram=None if layer.ngram is None else _ngram(layer.ngram),
         rope=rope,
         tensors={
             role: _heads(weight) if isinstance(weight, HeadMatrix) else weight for role, weight in weights.items()
         },
+    )
+
+
+def _ngram(ngram: NgramSpec) -> model.NgramShape:
+    return model.NgramShape(
+        multipliers=ngram.multipliers,
+        head_offsets=ngram.head_offsets,
+        head_sizes=ngram.head_sizes,
+        end_id=ngram.end_id,
+        conv_taps=ngram.conv_taps,
     )
 
 
@@ -151,6 +167,7 @@ def _delta_net(mixer: DeltaNetSpec) -> model.DeltaNetShape:
         v_dim=mixer.v_dim,
         conv_taps=mixer.conv_taps,
         heads_alternate=mixer.heads_alternate,
+        sigmoid_gates=mixer.gate == "sigmoid",
     )
 
 
@@ -215,6 +232,18 @@ def _grouped(mixer: GroupedSpec) -> model.GroupedShape:
         softplus_gates=mixer.gate == "softplus",
         gates_entries=mixer.gates_entries,
         gates_queries=mixer.gates_queries,
+        index=None if mixer.index is None else _block_index(mixer.index),
+    )
+
+
+def _block_index(index: BlockIndexSpec) -> model.IndexerShape:
+    return model.IndexerShape(
+        num_heads=index.num_heads,
+        key_width=index.key_dim,
+        top_k=index.top_k,
+        pairs_apart=True,
+        pool=index.pool,
+        averages=True,
     )
 
 

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.host.machine import read_machine
+from ballast.model.layers.ngram import TABLE
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.packed_tensors import F32, LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, ROPE_FACTORS, expected_tensors, layer_tensors
+from ballast.model.tensors import (
+    EMBEDDING,
+    NGRAM_TABLE,
+    OUTPUT,
+    OUTPUT_NORM,
+    ROPE_FACTORS,
+    expected_tensors,
+    layer_tensors,
+    output_tensors,
+)
 from ballast.weights.gguf import GgufModel, block_of
 from ballast.weights.read_ahead import ReadAhead
 
@@ -24,10 +37,12 @@ class ModelWeights:
     embedding: kernels.Matrix  # [vocabulary, D]
     layers: tuple[Mapping[str, Any], ...]
     """Of each layer, by role."""
-    output_norm: F32  # [D]
+    output_norm: F32  # [D]; empty if the output has a stream of gated rows
     output: kernels.Matrix  # [sampled vocabulary, D]
     rope_factors: F32 | None = None
     """The divisors of the frequencies of rotations with factors, per pair."""
+    output_stream: Mapping[str, Any] = field(default_factory=dict)
+    """By role, that by which the output reads a stream of gated rows."""
     stream_end: tuple[F32, F32, F32] | None = None
     """Products, base and scale of the weights by which the rows of the residual stream are added up; None: their mean
     is taken."""
@@ -51,15 +66,22 @@ def load_weights(
         layers = []
         for index, share in enumerate(shares_after_layers(gguf_model, spec.num_layers)):
             layers.append(LayerTensors(tensors, layer_tensors(spec, index)).all())
+            if spec.layers[index].ngram is not None:
+                gguf_model.expect_single_rows(NGRAM_TABLE)
+                layers[-1][TABLE] = tensors.view(NGRAM_TABLE)
             report(share)
+        output_stream = None
+        if isinstance(spec.stream, GatedStreamSpec):
+            output_stream = LayerTensors(tensors, output_tensors(spec)).all()
         return ModelWeights(
             embedding=tensors.view(EMBEDDING),
             layers=tuple(layers),
-            output_norm=tensors.vector(OUTPUT_NORM),
+            output_norm=tensors.vector(OUTPUT_NORM) if output_stream is None else np.zeros(0, np.float32),
             output=tensors.matrix(
                 EMBEDDING if spec.tied_output else OUTPUT, num_rows=min(num_sampled_ids, spec.vocab_size)
             ),
             rope_factors=read_rope_factors(gguf_model, spec, tensors),
+            output_stream=output_stream or {},
             stream_end=_read_stream_end(spec, tensors),
         )
 
@@ -86,7 +108,7 @@ def read_rope_factors(gguf_model: GgufModel, spec: ModelSpec, tensors: Tensors) 
 def read_ahead(gguf_model: GgufModel, spec: ModelSpec, packing: Packing) -> ReadAhead:
     """A reader that loads the tensors to be packed, layer by layer, while others are packed. Packed tensors leave the
     page cache if memory has no room for both."""
-    names = set() if packing.isa == "reference" else expected_tensors(spec).keys() - {EMBEDDING}
+    names = set() if packing.isa == "reference" else expected_tensors(spec).keys() - {EMBEDDING, NGRAM_TABLE}
     if packing.kept is not None and packing.kept.is_filled:
         names -= set(packing.kept_tensors)
     layers = {name: block_of(name) for name in gguf_model.tensors if name in names}

@@ -17,9 +17,9 @@ def check_memory(plan: MemoryPlan) -> None:
         if plan.memory.limited_by is not None:
             found, more = f"{found}, the limit of cgroup {plan.memory.limited_by}", "raise that limit"
         _refuse(plan, "", plan.uses, found, plan.max_cache_lens, more)
-    for device in plan.devices:
-        if device.fits:
-            continue
+    too_small = [device for device in plan.devices if not device.fits]
+    if too_small:  # the GPU with the least room limits the cache of all
+        device = min(too_small, key=lambda device: device.max_cache_lens)
         memory = device.memory
         found, more = f"{human(memory.available_bytes)}, {memory.limited_by}", f"raise {memory.limit_option}"
         if memory.limit_option is None:

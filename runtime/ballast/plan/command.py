@@ -75,7 +75,7 @@ def _plan_with_cache(
         threads_per_node=_threads_per_node(config),
         stream_from_tokens=config.machine.stream_from_tokens,
         tiers=requested_tiers(config.machine),
-        kv_type=config.machine.gpu_kv_type,
+        kv_type=config.machine.kv_type,
     )
     folder = None if config.machine.packed_dir is None else _packed_folder(config.machine.packed_dir, gguf)
     if folder is not None and folder.files.is_in_memory:

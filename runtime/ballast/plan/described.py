@@ -1,13 +1,18 @@
-"""A machine described by options of `ballast plan`. Missing values are those of this machine."""
+"""A machine, and the use of a model, described by options of `ballast plan`. Missing values are those of this
+machine."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from ballast.config.kinds import size
 from ballast.errors import ConfigError
+from ballast.moe.expert_skew import ExpertSkew, read_skew
 
+T = TypeVar("T")
 _LANE_BYTES_PER_S = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Rate of one PCIe lane, by generation."""
 _COPIED_SHARE = 0.8
@@ -24,9 +29,26 @@ class Described:
     """Rate at which all threads together read host memory."""
     gpu_bandwidth: float | None = None
     pcie: float | None = None
+    hot_experts: ExpertSkew | None = field(default=None, compare=False)
+    """How the model is used, which does not make the machine another one."""
 
 
 THIS_MACHINE = Described()
+
+
+def read_described(given: Mapping[str, Any]) -> Described:
+    """The values of options by name, which are texts or None. Raises ConfigError."""
+
+    def value(name: str, read: Callable[[str, str], T]) -> T | None:
+        return None if given[name] is None else read(name, given[name])
+
+    return Described(
+        value("host_memory", read_size),
+        value("memory_bandwidth", read_rate),
+        value("gpu_bandwidth", read_rate),
+        value("pcie", read_pcie),
+        value("hot_experts", read_skew),
+    )
 
 
 def read_rate(option: str, text: str) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ballast.host.sizes import human
-from ballast.model.layers.plane import KvType, row_bytes
+from ballast.model.layers.plane import KvType, kept_type, row_bytes
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
@@ -40,6 +40,8 @@ _NODES_PER_LAYER = 32
 """Most kernels and stream memory operations in a captured layer."""
 _CHOICE_NODES = 12
 """Most nodes that the selection of positions adds."""
+_STREAM_NODES, _POOL_NODES = 8, 8
+"""Most nodes that hyper-connections add to a layer, and pools of positions to their selection."""
 _NODE_BYTES = 8 << 10
 """An estimate of the memory that CUDA uses for one node."""
 _UNUSABLE_BYTES = 512 << 20
@@ -89,7 +91,7 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
     on_device = sum(
         size for name, size in weights.items() if computes_on_gpu(modules[name]) and own.has_module(modules[name])
     )
-    cache, kept = gpu_cache(own, numbers), _STORED[numbers.kv_type]
+    cache, kept = gpu_cache(own, numbers), _STORED[kept_type(numbers.kv_type, on_gpu=True)]
     cached = f"{num_blocks * numbers.block_tokens} tokens and the null block"
     if cache.window_blocks(num_blocks) is None:
         cached = f"{cached}, {cache.token_bytes} bytes per token {kept}"
@@ -138,7 +140,7 @@ def outside_bytes(own: DeviceLayers, max_batch_size: int) -> int:
 
 def gpu_cache(own: DeviceLayers, numbers: Numbers) -> CachePlan:
     """The cache of a GPU with the layers `own`."""
-    return CachePlan(own, numbers, numbers.kv_type, on_gpu=True)
+    return CachePlan(own, numbers, kept_type(numbers.kv_type, on_gpu=True), on_gpu=True)
 
 
 def _state_rows(cache: CachePlan, num_blocks: int) -> list[MemoryRow]:
@@ -164,12 +166,6 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int,
     return step_tokens * (in_transit + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
 
 
-def exchange_bytes(spec: ModelSpec, step_tokens: int, num_gpus: int) -> int:
-    """Host memory through which each GPU may send a long step's activations and selected experts to others."""
-    sent = (spec.hidden + 2 * spec.routing.num_experts_used) * FLOAT_BYTES
-    return num_gpus * step_tokens * sent if num_gpus > 1 else 0
-
-
 def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
     """Bytes of the memory pool that captured steps share, including their workspaces."""
     step = step_bytes(spec, most_captured, most_captured)
@@ -178,7 +174,9 @@ def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
 
 
 def _launch_bytes(own: DeviceLayers, num_graphs: int) -> int:
-    num_nodes = len(own.layers) * _NODES_PER_LAYER + own.num_choices * _CHOICE_NODES
+    per_layer = _NODES_PER_LAYER + (_STREAM_NODES if own.spec.stream is not None else 0)
+    per_choice = _CHOICE_NODES + (_POOL_NODES if any(index.pool > 1 for index in own.spec.choices) else 0)
+    num_nodes = len(own.layers) * per_layer + own.num_choices * per_choice
     return num_graphs * num_nodes * _NODE_BYTES
 
 

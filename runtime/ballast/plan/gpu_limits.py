@@ -10,6 +10,7 @@ from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import AttentionMixer, RecurrentMixer
 from ballast.model.layers.short_rows import MIN_SHORT_RANK, SHORT_ALIGNMENT
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.spec import ModelSpec
 
 
@@ -42,14 +43,19 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
     if any(isinstance(mixer, CompressedSpec) for mixer in spec.mixers):
         return "its attention reads compressed entries, which no GPU supports yet; the CPU serves it"
-    if spec.stream is not None:
-        return "its residual stream has several rows (hyper-connections), which no GPU supports yet; the CPU serves it"
+    if isinstance(spec.stream, GatedStreamSpec):
+        return "its residual stream has gated rows, which no GPU supports yet; the CPU serves it"
+    if spec.stream is not None and spec.stream.num_rows & (spec.stream.num_rows - 1):
+        return (
+            f"its residual stream has {spec.stream.num_rows} rows, and kernels on a GPU support powers of two; "
+            "the CPU supports any number"
+        )
     recurrent = [mixer for mixer in spec.mixers if isinstance(mixer, RecurrentMixer)]
     problems = [problem for problem in map(why_not_supported, recurrent) if problem is not None]
     if problems:
         return f"{problems[0]}; the CPU supports it"
-    if any(isinstance(mixer, KimiDeltaSpec) for mixer in recurrent):
-        return "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
+    if any(isinstance(mixer, KimiDeltaSpec) for mixer in recurrent) and not spec.choices:
+        return "no GPU has been tested with Kimi Delta Attention beside attention to all positions; the CPU serves it"
     mixers = device_mixers(spec)
     if mixers is None:
         return (
@@ -57,9 +63,11 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
             "supports one kind of latent attention alone; the CPU supports all"
         )
     mixer = next(mixer for mixer in mixers if not isinstance(mixer, RecurrentMixer))
-    if not isinstance(mixer, LatentSpec) or mixer.index is None or mixer.index.top_k <= MAX_CHOSEN:
+    index = mixer.index if isinstance(mixer, LatentSpec) else None
+    if index is None or index.top_k // index.pool <= MAX_CHOSEN:
         return None
+    counted = "positions" if index.pool == 1 else f"pools of {index.pool} positions"
     return (
-        f"a token attends to {mixer.index.top_k} positions, and kernels on a GPU select at most {MAX_CHOSEN}; "
+        f"a token attends to {index.top_k // index.pool} {counted}, and kernels on a GPU select at most {MAX_CHOSEN}; "
         "the CPU has no limit"
     )

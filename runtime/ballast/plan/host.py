@@ -16,13 +16,15 @@ from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.compressed import CompressedSpec, EntryIndexSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
-from ballast.model.layers.grouped import GATE, GroupedSpec
+from ballast.model.layers.grouped import GATE, BlockIndexSpec, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
-from ballast.model.layers.latent import IndexSpec, LatentSpec
+from ballast.model.layers.latent import IndexSpec
 from ballast.model.layers.layer import AttentionMixer, Mixer, RecurrentMixer
+from ballast.model.layers.plane import kept_type
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import expected_tensors
+from ballast.model.tensors import NGRAM_TABLE, expected_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
 from ballast.plan.kv_cache import CachePlan
 from ballast.plan.kv_tiers import host_rows
@@ -49,16 +51,18 @@ def make_plan(
     """The memory that `gguf`, a checked model, needs under `numbers` on a machine with `memory`. `folder` keeps packed
     weights. Pure."""
     loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
+    table_bytes = loaded.pop(NGRAM_TABLE, 0)
     weights = tuple(weight_rows(gguf, spec, _on_cpu, {name: (name, size) for name, size in loaded.items()}))
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
     num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
     num_cached_tokens = num_blocks * numbers.block_tokens
-    cache = CachePlan(spec, numbers, "fp32", on_gpu=False)
+    cache = CachePlan(spec, numbers, kept_type(numbers.kv_type, on_gpu=False), on_gpu=False)
     kv_bytes, state_bytes = cache.num_bytes(num_blocks), cache.state_bytes(num_blocks)
     uses = (
         *host_weight_rows(
             sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache", kept, folder
         ),
+        *_table_rows(table_bytes),
         MemoryRow(
             "KV cache",
             kv_bytes,
@@ -76,7 +80,7 @@ def make_plan(
             numbers.tiers,
             numbers.block_tokens * cache.token_bytes,
             numbers.block_tokens,
-            spec.state_numbers * FLOAT_BYTES,
+            spec.state_bytes,
         ),
         MemoryRow("program", _PROGRAM_BYTES, "Python, libraries, vocabulary; an estimate"),
     )
@@ -97,12 +101,19 @@ def _on_cpu(_module: str) -> str:
     return "cpu"
 
 
+def _table_rows(num_bytes: int) -> tuple[MemoryRow, ...]:
+    """The table of groups of tokens, which needs no memory; none for a model without."""
+    if num_bytes == 0:
+        return ()
+    return (MemoryRow("n-gram table", 0, f"{human(num_bytes)} of the file, read by rows through page cache"),)
+
+
 def _state_rows(spec: ModelSpec, cache: CachePlan, num_blocks: int) -> tuple[MemoryRow, ...]:
     """The slots of recurrent state; none for a model without."""
     num_slots = cache.num_state_slots(num_blocks)
     if num_slots == 0:
         return ()
-    story = f"{num_slots} slots and the null slot, {human(spec.state_numbers * FLOAT_BYTES)} each"
+    story = f"{num_slots} slots and the null slot, {human(spec.state_bytes)} each"
     return (MemoryRow("recurrent state", cache.state_bytes(num_blocks), story, "max_batch_size"),)
 
 
@@ -129,29 +140,36 @@ def _attention_of(mixer: Mixer) -> _Attention:
         values = heads * mixer.v_dim
         gates = mixer.num_gates if GATE in mixer.options else 0
         gates += mixer.query_rows + values if mixer.gates_queries else 0
-        floats = heads * mixer.head_dim + mixer.kv_width + values + gates
+        floats = heads * mixer.head_dim + mixer.kv_width + values + gates + _index_floats(mixer.index)
         return _Attention(floats, mixer.num_kv_heads, mixer.v_dim, values)
     if isinstance(mixer, CompressedSpec):
         return _compressed(mixer)
     a_head = 2 * mixer.nope_dim + mixer.rope.dim + 2 * mixer.kv_lora_rank + mixer.v_dim
     floats = (mixer.q_lora_rank or 0) + mixer.latent_dim + heads * a_head
-    if mixer.index is not None:
-        index = mixer.index
-        floats += index.num_heads * (index.key_dim + 1) + index.key_dim + index.most_chosen + 1
-        if index.pool > 1:  # gates, and the pools that are chosen and that are visible
-            floats += index.key_dim + index.top_k // index.pool + 1
+    floats += _index_floats(mixer.index)
     widest = heads * max(mixer.kv_lora_rank, mixer.nope_dim, mixer.v_dim)
     return _Attention(floats, 1, mixer.kv_lora_rank, widest)
 
 
 def _compressed(mixer: CompressedSpec) -> _Attention:
-    """Queries, key and result of attention, what tokens add to entries, the groups' outputs, and the selection."""
+    """Queries, key and result of attention, what tokens add to entries, an entry, the groups' outputs, and the
+    selection."""
     heads, outputs, index = mixer.num_heads * mixer.head_dim, mixer.output_groups * mixer.output_rank, mixer.index
     floats = mixer.q_lora_rank + 2 * heads + mixer.head_dim + 2 * max(mixer.entry_columns, mixer.index_columns)
-    floats += outputs + 1
+    floats += outputs + 1 + (max(mixer.head_dim, index.key_dim if index else 0) if mixer.ratio else 0)
     if index is not None:
         floats += index.num_heads * (index.key_dim + 1) + index.top_k + 2
     return _Attention(floats, 1, mixer.head_dim, max(heads, outputs, mixer.q_lora_rank))
+
+
+def _index_floats(index: IndexSpec | BlockIndexSpec | None) -> int:
+    """Floats per token of an indexer."""
+    if index is None:
+        return 0
+    floats = index.num_heads * (index.key_dim + 1) + index.key_dim + index.most_chosen + 1
+    if index.pool > 1:  # gates, pooled keys, and the pools that are chosen and that are visible
+        floats += 2 * index.key_dim + index.top_k // index.pool + 1
+    return floats
 
 
 def _work_bytes(spec: ModelSpec, numbers: Numbers) -> int:
@@ -171,14 +189,21 @@ def _stream_floats(spec: ModelSpec) -> int:
     if spec.stream is None:
         return spec.hidden
     width = spec.stream.num_rows * spec.hidden
+    if isinstance(spec.stream, GatedStreamSpec):  # rows, normed rows, and gates
+        return 3 * width + spec.stream.rank + spec.stream.num_rows
     return width + spec.stream.num_weights * (1 + -(-width // _STREAM_COLUMNS))
 
 
 def _attention_floats(spec: ModelSpec) -> int:
-    """Floats per token between the operations of attention. Recurrent layers have buffers of their own."""
+    """Floats per token between the operations of attention, and of the embedding of groups of tokens, which shares
+    their buffers. Recurrent layers have buffers of their own."""
+    ngram = 0 if spec.ngram is None or spec.stream is None else 3 * spec.stream.num_rows * spec.hidden
     recurrent = {isinstance(mixer, RecurrentMixer) for mixer in spec.mixers}
     return sum(
-        max(_attention_of(mixer).token_floats for mixer in spec.mixers if isinstance(mixer, RecurrentMixer) == kind)
+        max(
+            ngram if kind else 0,
+            *(_attention_of(mixer).token_floats for mixer in spec.mixers if isinstance(mixer, RecurrentMixer) == kind),
+        )
         for kind in recurrent
     )
 
@@ -211,25 +236,24 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
     )
 
 
-def _choice_of(mixer: AttentionMixer) -> tuple[IndexSpec | EntryIndexSpec, int] | None:
+def _choice_of(mixer: AttentionMixer) -> tuple[IndexSpec | BlockIndexSpec | EntryIndexSpec, int] | None:
     """What selects positions or entries, and the number of tokens that share a key; None if nothing is selected."""
     if isinstance(mixer, CompressedSpec):
         return None if mixer.index is None else (mixer.index, mixer.ratio)
-    index = mixer.index if isinstance(mixer, LatentSpec) else None
-    return None if index is None else (index, index.pool)
+    return None if mixer.index is None else (mixer.index, mixer.index.pool)
 
 
 def _num_read(mixer: AttentionMixer, num_positions: int) -> int:
     """Rows of the cache that a token of a sequence of so many positions reads, at most."""
     if isinstance(mixer, CompressedSpec):
         return mixer.most_read(num_positions)
-    index = mixer.index if isinstance(mixer, LatentSpec) else None
-    return num_positions if index is None else min(num_positions, index.most_chosen)
+    return num_positions if mixer.index is None else min(num_positions, mixer.index.most_chosen)
 
 
 def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:
     """Scratch for the widest input, and for experts computed together: routed and shared ones, or a dense layer's."""
-    widest = max(spec.hidden, *(_attention_of(mixer).widest_input for mixer in spec.mixers))
+    rows = 1 if spec.stream is None else spec.stream.num_rows
+    widest = max(spec.hidden * rows, *(_attention_of(mixer).widest_input for mixer in spec.mixers))
     routed = max(spec.widest_dense, spec.routing.num_experts_used * spec.widest_expert)
     experts = hidden_bytes(routed + spec.widest_shared)
     return input_bytes(widest) + experts + sums_bytes(spec.hidden, num_calls=2, num_nodes=num_nodes)

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ballast.host.machine import Memory
+from ballast.model.hybrid.copies.exchange_sizes import exchange_bytes
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.layers.plane import kept_type
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import expert_module, used_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
@@ -19,7 +21,6 @@ from ballast.plan.device import (
     compared_on_gpu,
     computes_on_gpu,
     device_uses,
-    exchange_bytes,
     gpu_cache,
     hybrid_bytes,
     kv_row_bytes,
@@ -34,7 +35,7 @@ from ballast.plan.gpu_experts import (
     plan_gpu_experts,
 )
 from ballast.plan.kv_tiers import host_rows
-from ballast.plan.memory import FLOAT_BYTES, DeviceMemory, DevicePlan, GpuPlan, MemoryPlan, Numbers
+from ballast.plan.memory import DeviceMemory, DevicePlan, GpuPlan, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
 from ballast.plan.streaming import estimate
 from ballast.weights.gguf import GgufModel
@@ -108,15 +109,15 @@ def make_hybrid_plan(
 def _staging_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, gpus: GpuPlan) -> int:
     """Host memory for activations in transit, and for loading."""
     num_bytes = staging_bytes(spec, sizes, numbers.step_tokens, len(numbers.threads_per_node))
-    exchanged = 0 if gpus.streaming is None else exchange_bytes(spec, numbers.step_tokens, len(gpus.devices))
-    return num_bytes + exchanged
+    if gpus.streaming is not None and len(gpus.devices) > 1:  # whether GPUs access each other is not known here
+        num_bytes += len(gpus.devices) * exchange_bytes(spec, numbers.step_tokens)
+    return num_bytes
 
 
 def _tier_rows(spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
     """Host memory of the tiers of the GPUs' cache."""
-    block_bytes = numbers.block_tokens * kv_row_bytes(spec, numbers.kv_type)
-    state_bytes = spec.state_numbers * FLOAT_BYTES
-    return host_rows(numbers.tiers, block_bytes, numbers.block_tokens, state_bytes)
+    block_bytes = numbers.block_tokens * kv_row_bytes(spec, kept_type(numbers.kv_type, on_gpu=True))
+    return host_rows(numbers.tiers, block_bytes, numbers.block_tokens, spec.state_bytes)
 
 
 def _gpu_plan(

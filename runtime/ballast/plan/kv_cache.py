@@ -10,7 +10,7 @@ from typing import Protocol
 from ballast.host.sizes import human
 from ballast.model.kv_pool import num_state_slots, num_window_blocks, outstanding_tokens
 from ballast.model.layers.plane import KvType, Plane, State, row_bytes
-from ballast.plan.memory import FLOAT_BYTES, Numbers
+from ballast.plan.memory import Numbers
 
 
 class Cached(Protocol):
@@ -76,9 +76,8 @@ class CachePlan:
 
     def state_bytes(self, num_blocks: int) -> int:
         """Bytes of the slots of recurrent state for a cache of `num_blocks`, and the null slot."""
-        num_slots = self.num_state_slots(num_blocks)
-        a_slot = sum(state.size for of_layer in self.cached.states for state in of_layer)
-        return (num_slots + 1) * a_slot * FLOAT_BYTES
+        slot_bytes = sum(state.num_bytes for of_layer in self.cached.states for state in of_layer)
+        return (self.num_state_slots(num_blocks) + 1) * slot_bytes
 
     def most_blocks(self, num_bytes: int) -> int:
         """Blocks of the largest cache that takes at most `num_bytes`, with its recurrent states; 0 if none does."""

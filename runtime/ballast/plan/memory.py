@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ballast.host.machine import Memory
 from ballast.host.vram import VramLimit
-from ballast.model.layers.plane import KvType
+from ballast.model.layers.plane import KvTypeOption
 from ballast.moe.device_rules import Placement
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.plan.kv_tiers import NO_TIERS, KvTierSizes
@@ -43,8 +43,8 @@ class Numbers:
 
     tiers: KvTierSizes = NO_TIERS
     """The tiers of the KV cache."""
-    kv_type: KvType = "fp16"
-    """The type of a GPU's KV cache; a CPU's is float32."""
+    kv_type: KvTypeOption = "auto"
+    """The type of the KV cache."""
 
     @property
     def step_tokens(self) -> int:
@@ -136,7 +136,12 @@ class GpuPlan:
     @property
     def max_cache_lens(self) -> int:
         """The largest cache_lens that fits on every device with everything else; 0 if none fits."""
-        return min(device.max_cache_lens for device in self.devices)
+        return self.cache_limiter.max_cache_lens
+
+    @property
+    def cache_limiter(self) -> DevicePlan:
+        """The device that has room for the smallest cache."""
+        return min(self.devices, key=lambda device: device.max_cache_lens)
 
 
 @dataclass(frozen=True, slots=True)

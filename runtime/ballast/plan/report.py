@@ -34,7 +34,7 @@ def render(plan: MemoryPlan, speed: Sequence[str] = (), missing: Sequence[str] =
     lines += _table(("use", "bytes", ""), memory, right=(1,))
     for device in plan.devices:
         own = f", which computes {_layers_text(device.layers)}" if len(plan.devices) > 1 else ""
-        lines += ["", f"Memory of {device.memory.name}{own}", *_device_lines(device)]
+        lines += ["", f"Memory of {device.memory.name}{own}", *_device_lines(device, _cache_limit(plan, device))]
     if plan.gpus is not None:
         lines += ["", *_dense_lines(plan.gpus), "", "Long steps", *_long_step_lines(plan.numbers, plan.gpus)]
         if plan.gpus.pcie_share:
@@ -47,9 +47,20 @@ def render(plan: MemoryPlan, speed: Sequence[str] = (), missing: Sequence[str] =
     return "\n".join(lines) + "\n"
 
 
-def _device_lines(device: DevicePlan) -> list[str]:
+def _cache_limit(plan: MemoryPlan, device: DevicePlan) -> str:
+    """The largest cache_lens for a device, and which device limits it."""
+    assert plan.gpus is not None
+    limiter, most = plan.gpus.cache_limiter, device.max_cache_lens
+    if len(plan.devices) == 1:
+        return f"the largest cache_lens is {most}"
+    if device is limiter:
+        return f"limits cache_lens to {most}, as the GPU with the least room"
+    return f"has room for cache_lens = {most}, but {limiter.memory.name} has not"
+
+
+def _device_lines(device: DevicePlan, cache_limit: str) -> list[str]:
     memory = [(use.name, human(use.num_bytes), use.detail) for use in device.uses]
-    memory.append(("needed", human(device.needed_bytes), f"the largest cache_lens is {device.max_cache_lens}"))
+    memory.append(("needed", human(device.needed_bytes), cache_limit))
     memory.append(("available", human(device.memory.available_bytes), device.memory.limited_by))
     return _table(("use", "bytes", ""), memory, right=(1,))
 
@@ -210,6 +221,7 @@ def _gpus(plan: GpuPlan) -> dict[str, Any]:
         "limited_by": ", ".join(dict.fromkeys(device.memory.limited_by for device in plan.devices)),
         "fits": plan.fits,
         "max_cache_lens": plan.max_cache_lens,
+        "cache_limited_by": plan.cache_limiter.memory.name,
         "streaming_cache_lens": plan.streaming_cache_lens,
         "devices": [
             {

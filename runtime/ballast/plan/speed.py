@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ballast.host.sizes import human
+from ballast.moe.expert_skew import ExpertUse, ReadExperts
 
 _MEMORY_SHARE = 0.82
 """Fraction of the host memory bandwidth that a step reaches."""
@@ -91,16 +92,18 @@ class Expected:
     limit: str
 
 
-def decode(work: Work, rates: Rates, batch: int) -> Expected:
-    """A decode step of `batch` requests: tokens per second of all requests together."""
-    chosen = work.used_share(batch)
-    host_share = 1.0 - work.gpu_expert_share if work.on_gpu else 1.0
-    host_bytes = work.expert_bytes * chosen * host_share
-    host_weights = work.expert_weights_of_a_token * host_share
+def decode(work: Work, rates: Rates, batch: int, read: ReadExperts | None = None) -> Expected:
+    """A decode step of `batch` requests: tokens per second of all requests together. `read`: the experts of the step;
+    None: all are used equally."""
+    if read is None:
+        chosen, gpu_share = work.used_share(batch), work.gpu_expert_share if work.on_gpu else 0.0
+        read = ReadExperts(chosen * (1.0 - gpu_share), chosen * gpu_share, 1.0 - gpu_share)
+    host_bytes = work.expert_bytes * read.on_host
+    host_weights = work.expert_weights_of_a_token * read.host_uses
     phases = {}
     if work.on_gpu:
         assert rates.gpu_memory is not None, "a plan with a GPU has its rate"
-        gpu_bytes = work.dense_bytes + work.expert_bytes * chosen * work.gpu_expert_share
+        gpu_bytes = work.dense_bytes + work.expert_bytes * read.on_gpu
         gpu_bytes += 2 * batch * work.state_bytes
         phases["the GPU's memory"] = gpu_bytes / (rates.gpu_memory * _GPU_SHARE)
         phases["the GPU's steps from layer to layer"] = work.num_layers * _GPU_LAYER_S
@@ -113,6 +116,16 @@ def decode(work: Work, rates: Rates, batch: int) -> Expected:
     host = _together(reading, computing, _CPU_NORM)
     phases["host memory" if reading >= computing else "the CPU's arithmetic"] = host
     return _expected(batch, phases, host_bytes)
+
+
+def gain_by_following(work: Work, rates: Rates, batch: int, use: ExpertUse) -> tuple[Expected, float]:
+    """The speed of a decode step whose experts in GPU memory follow use without delay, and by how much it is faster
+    than with as many experts that do not."""
+    gpu_share = work.gpu_expert_share if work.on_gpu else 0.0
+    following, staying = (
+        decode(work, rates, batch, use.read(batch, gpu_share, follows=follows)) for follows in (True, False)
+    )
+    return following, following.tokens_per_s / staying.tokens_per_s
 
 
 def prefill(work: Work, rates: Rates, num_tokens: int) -> Expected:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ballast._core import kernels
 from ballast.host.bandwidth import gpu_bytes_per_s, memory_bytes_per_s
 from ballast.host.machine import Memory
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, expected_tensors
+from ballast.model.tensors import EMBEDDING, NGRAM_TABLE, expected_tensors
+from ballast.moe.expert_skew import ExpertSkew, ExpertUse
 from ballast.plan.described import Described
-from ballast.plan.memory import FLOAT_BYTES, MemoryPlan
-from ballast.plan.speed import Expected, Rates, Work, decode, prefill
+from ballast.plan.memory import MemoryPlan
+from ballast.plan.speed import Expected, Rates, Work, decode, gain_by_following, prefill
 from ballast.weights.gguf import GgufModel
 
 BATCHES = (1, 4, 16)
@@ -35,6 +37,9 @@ class SpeedReport:
     rates: Rates
     sources: tuple[str, ...]
     """Each rate with its source, for people."""
+    skew: ExpertSkew | None = None
+    following: Mapping[int, tuple[Expected, float]] = field(default_factory=dict)
+    """By number of requests, the speed and the gain if experts follow use and have the `skew`."""
 
     def lines(self) -> list[str]:
         """The report for people."""
@@ -42,7 +47,19 @@ class SpeedReport:
         rows.append(("prompts", self.prefill))
         width = max(len(name) for name, _ in rows)
         speeds = [f"  {name:{width}}  {_shown(found.tokens_per_s):>6}  {found.limit}" for name, found in rows]
-        return [f"  {'':{width}}  tokens/s and limit", *speeds, f"  Based on {', '.join(self.sources)}."]
+        head, basis = f"  {'':{width}}  tokens/s and limit", f"  Based on {', '.join(self.sources)}."
+        return [head, *speeds, *self._following_lines(width), basis]
+
+    def _following_lines(self, width: int) -> Iterator[str]:
+        if self.skew is None:
+            return
+        yield (
+            f"  If the {self.skew.num_hot} most used experts of each layer get {self.skew.share:.0%} of the uses, with "
+            "gpu_experts_update=on at most:"
+        )
+        for batch, (found, gain) in self.following.items():
+            name = f"{batch} request{'s' if batch > 1 else ''}"
+            yield f"  {name:{width}}  {_shown(found.tokens_per_s):>6}  {gain:.2f} times as fast as off"
 
     def to_json(self) -> dict[str, Any]:
         """The report for programs."""
@@ -53,6 +70,9 @@ class SpeedReport:
         return {
             "decode": {str(batch): entry(found) for batch, found in self.decode.items()},
             "prefill": {**entry(self.prefill), "tokens": self.prefill_tokens},
+            "following": {
+                str(batch): {**entry(found), "gain": round(gain, 3)} for batch, (found, gain) in self.following.items()
+            },
             "memory_bytes_per_s": self.rates.memory,
             "gpu_memory_bytes_per_s": self.rates.gpu_memory,
             "pcie_bytes_per_s": self.rates.pcie,
@@ -65,7 +85,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
     """The work of a forward pass under a plan."""
     num_bytes, num_weights = {True: 0, False: 0}, {True: 0, False: 0}
     for name, tensor in expected_tensors(spec).items():
-        if name != EMBEDDING or spec.tied_output:
+        if name != NGRAM_TABLE and (name != EMBEDDING or spec.tied_output):
             routed = tensor.group == "routed experts"
             num_bytes[routed] += gguf.tensors[name].num_bytes
             num_weights[routed] += math.prod(tensor.shape)
@@ -81,7 +101,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
         num_experts_used=spec.routing.num_experts_used,
         on_gpu=on_gpu,
         gpu_expert_share=sum(map(len, plan.gpu_experts)) / num_routed if on_gpu else 0.0,
-        state_bytes=FLOAT_BYTES * spec.state_numbers,
+        state_bytes=spec.state_bytes,
         streams=plan.numbers.streams_experts,
     )
 
@@ -92,7 +112,7 @@ def usual_activation_bytes(gguf: GgufModel, spec: ModelSpec) -> int:
     num_weights: Counter[int] = Counter()
     weights = {name: tensor for name, tensor in expected_tensors(spec).items() if not tensor.below}
     for name, tensor in weights.items():
-        num_weights[of_type[gguf.tensors[name].ggml_type]] += math.prod(tensor.shape)
+        num_weights[of_type[gguf.tensors[name].ggml_type]] += 0 if name == NGRAM_TABLE else math.prod(tensor.shape)
     return num_weights.most_common(1)[0][0]
 
 
@@ -130,7 +150,12 @@ def speed_report(
     work = work_of(gguf, spec, plan)
     tokens = plan.numbers.step_tokens
     decoded = {batch: decode(work, rates, batch) for batch in BATCHES}
-    return SpeedReport(decoded, prefill(work, rates, tokens), tokens, rates, tuple(sources))
+    skew = described.hot_experts
+    following: dict[int, tuple[Expected, float]] = {}
+    if skew is not None:
+        use = ExpertUse(skew, work.num_experts, work.num_experts_used)
+        following = {batch: gain_by_following(work, rates, batch, use) for batch in BATCHES}
+    return SpeedReport(decoded, prefill(work, rates, tokens), tokens, rates, tuple(sources), skew, following)
 
 
 def _shown(tokens_per_s: float) -> str:

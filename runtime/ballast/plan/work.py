@@ -11,19 +11,20 @@ from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import DeviceAttention, RecurrentMixer
+from ballast.model.layers.stream import mixed_stream
 from ballast.model.spec import ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
 SCRATCH_BYTES = 256 << 20
 """Limit of a slice of a matrix decoded to memory; see model/hybrid/panels/matmul.py."""
-_TERM_BYTES = 6
-"""Bytes of an activation in the terms for multiplication with a slice of a matrix."""
+_TERM_BYTES = 4
+"""Bytes of an activation in the two terms for multiplication with floats; one number in half precision takes less."""
 _HALF_BYTES = 2
 _POSITION_BYTES = 4
 _ROWS_OF_TOKENS = 6
 """Rows as wide as the model per token of a step: the residual stream, its norm, and two sums for each of two groups of
 experts."""
-_MIN_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 256, 640 << 20, 640 << 20
+_MIN_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 128, 640 << 20, 640 << 20
 """The same as in model/hybrid/experts/pair_sums.py."""
 _ATTENTION_TMP_BYTES = 32 << 20
 """Temporary memory of flashinfer for a single request."""
@@ -38,15 +39,22 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
         _expert_bytes(spec, num_tokens),
     )
     logits = max_batch_size * 2 * spec.vocab_size
-    rows = (num_tokens * _ROWS_OF_TOKENS * spec.hidden + logits) * FLOAT_BYTES
+    rows = (num_tokens * (_ROWS_OF_TOKENS * spec.hidden + _stream_floats(spec)) + logits) * FLOAT_BYTES
     return rows + _shared_choice_bytes(spec, num_tokens) + widest
+
+
+def _stream_floats(spec: ModelSpec) -> int:
+    """Floats of a token's several rows of the residual stream, in addition to its embedding, and of the weights of two
+    blocks with the products that give one's."""
+    stream = mixed_stream(spec.stream)
+    return 0 if stream is None else stream.num_rows * spec.hidden + 3 * stream.num_weights
 
 
 def _shared_choice_bytes(spec: ModelSpec, num_tokens: int) -> int:
     """The selected positions of a whole step, kept for later layers that share them, so also while experts compute."""
     if not _is_choice_shared(spec):
         return 0
-    return num_tokens * max(index.top_k for index in spec.choices) * _POSITION_BYTES
+    return num_tokens * max(index.most_chosen for index in spec.choices) * _POSITION_BYTES
 
 
 def _is_choice_shared(spec: ModelSpec) -> bool:
@@ -63,7 +71,7 @@ def _attentions(spec: ModelSpec) -> list[DeviceAttention]:
 
 
 def _slice_sizes(spec: ModelSpec, mixer: DeviceAttention) -> SliceSizes:
-    return slice_sizes_of(mixer, has_states=spec.state_numbers > 0)
+    return slice_sizes_of(mixer, has_states=spec.state_bytes > 0)
 
 
 def _num_slices(sizes: SliceSizes, num_tokens: int) -> int:
@@ -78,7 +86,7 @@ def _attention_bytes(spec: ModelSpec, mixer: DeviceAttention, num_tokens: int) -
     if isinstance(mixer, GroupedSpec):
         return _grouped_bytes(spec, mixer, in_slices)
     if mixer.index is not None:
-        chosen = 0 if _is_choice_shared(spec) else in_slices * mixer.index.top_k * _POSITION_BYTES
+        chosen = 0 if _is_choice_shared(spec) else in_slices * mixer.index.most_chosen * _POSITION_BYTES
         rounded = in_slices * mixer.num_heads * mixer.latent_dim * _HALF_BYTES
         choice = _choice_bytes(spec, mixer, mixer.index, in_slices)
         return chosen + max(_latent_bytes(spec, mixer, in_slices) + rounded, choice)
@@ -147,12 +155,16 @@ def _latent_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
 
 def _choice_bytes(spec: ModelSpec, mixer: LatentSpec, index: IndexSpec, num_tokens: int) -> int:
     """An indexer's memory: the products of tokens, twice as floats and once as the cache keeps them, and the scores of
-    the tokens that are scored together, with the state of the selection."""
+    the tokens that are scored together, with the state of the selection; with pools, which have scores, also gates and
+    the selected pools."""
     products = index.num_heads * (index.key_dim + 1) + index.key_dim + (mixer.q_lora_rank or 0)
     products += mixer.latent_dim
     own = products * 2 * FLOAT_BYTES + index.num_heads * index.key_dim * _HALF_BYTES + spec.hidden * _TERM_BYTES
-    scores = most_score_bytes(num_tokens, spec.context_length)
-    return num_tokens * own + scores + most_kept_bytes(num_tokens, spec.context_length, index.top_k)
+    num_keys, top_pools = spec.context_length // index.pool, index.top_k // index.pool
+    if index.pool > 1:
+        own += index.key_dim * FLOAT_BYTES + top_pools * _POSITION_BYTES
+    scores = most_score_bytes(num_tokens, num_keys)
+    return num_tokens * own + scores + most_kept_bytes(num_tokens, num_keys, top_pools)
 
 
 def _long_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
@@ -181,21 +193,21 @@ def _mlp_bytes(spec: ModelSpec, num_tokens: int) -> int:
 
 
 def _expert_bytes(spec: ModelSpec, num_tokens: int) -> int:
-    """The routed experts' hidden values, as floats and as terms, and their results by pair; or, if experts are decoded
-    to memory, the decoded weights and the hidden values of a few experts at a time."""
+    """The routed experts' hidden values, as floats and in half precision, and their results by pair; or, if experts are
+    decoded to memory, the decoded weights and the hidden values of a few experts at a time."""
     routing, width = spec.routing, spec.widest_expert
-    terms = 2 * num_tokens * spec.hidden * _HALF_BYTES
+    given = num_tokens * spec.hidden * _HALF_BYTES
     few = min(num_tokens, PRODUCT_TOKENS)
     num_hidden = 3 if spec.has_other_units else 2  # gate and up are kept until their unit is computed
     by_pair = few * routing.num_experts_used * (num_hidden * width + spec.hidden) * FLOAT_BYTES
     if num_tokens * routing.num_experts_used < _MIN_PAIRS * routing.num_experts:
-        return by_pair + terms
-    decoded = max(_DECODED_BYTES, 4 * width * spec.hidden * _HALF_BYTES)
-    hidden = max(_HIDDEN_BYTES, 2 * num_tokens * width * _HALF_BYTES)
+        return by_pair + given
+    decoded = max(_DECODED_BYTES, 2 * width * spec.hidden * _HALF_BYTES)
+    hidden = max(_HIDDEN_BYTES, num_tokens * width * _HALF_BYTES)
     # Experts of floats are never decoded.
-    return terms + max(decoded + hidden, by_pair)
+    return given + max(decoded + hidden, by_pair)
 
 
 def _product_floats(cols: int, rows: int) -> int:
     """Floats per token of a product in progress, for the rows of a quantised matrix that are decoded at a time."""
-    return min(rows, SCRATCH_BYTES // max(1, cols * _TERM_BYTES))
+    return min(rows, SCRATCH_BYTES // max(1, cols * _HALF_BYTES))

@@ -6,6 +6,7 @@ from typing import Any
 
 from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.grouped import QK_NORM, QKV_BIAS
+from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 from ballast.tiny.metadata import has_window, head_counts
 from ballast.tiny.shape import TinyHeads, TinyShape
 from ballast.tiny.tokenizer import TinyTokenizer
@@ -28,6 +29,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "qwen3moe": _qwen3_config,
         "qwen3next": _qwen3_next_config,
         "qwen35moe": _qwen35_config,
+        "qwen4exp": _flash_next_config,
         "step35": _step_config,
         "mimo2": _mimo_config,
         "laguna": _laguna_config,
@@ -149,7 +151,7 @@ def _glm_next_config(shape: TinyShape) -> dict[str, Any]:
     assert shape.kimi_delta is not None
     assert shape.index is not None
     assert shape.limits is not None
-    assert shape.stream is not None
+    assert isinstance(shape.stream, StreamSpec)
     net, layers = shape.kimi_delta, range(shape.num_layers)
     return {
         "architectures": ["Glm5NextForConditionalGeneration"],
@@ -191,7 +193,7 @@ def _deepseek4_config(shape: TinyShape) -> dict[str, Any]:
     assert shape.compressed is not None
     assert shape.index is not None
     assert shape.limits is not None
-    assert shape.stream is not None
+    assert isinstance(shape.stream, StreamSpec)
     compressed = shape.compressed
     return {
         "architectures": ["DeepseekV4ForCausalLM"],
@@ -287,6 +289,32 @@ def _qwen35_config(shape: TinyShape) -> dict[str, Any]:
     left_out = ("decoder_sparse_step", "mlp_only_layers")
     config = {name: value for name, value in _qwen3_next_config(shape).items() if name not in left_out}
     return config | {"architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text"}
+
+
+def _flash_next_config(shape: TinyShape) -> dict[str, Any]:
+    assert shape.index is not None
+    assert isinstance(shape.stream, GatedStreamSpec)
+    own = {
+        "architectures": ["Qwen4ExpForCausalLM"],
+        "hc_count": shape.stream.num_rows,
+        "hc_lowrank": shape.stream.rank,
+        "indexer_budget": shape.index.top_k,
+        "indexer_compress_ratio": shape.index.pool,
+        "indexer_head_dim": shape.index.key_dim,
+        "indexer_kv_heads": 1,
+        "indexer_n_heads": shape.index.num_heads,
+        "model_type": "qwen4_exp_text",
+        "output_gate_type": "sigmoid",
+    }
+    if shape.ngram is not None:
+        own |= {
+            "heads_per_ngram": shape.ngram.heads_per_length,
+            "ngram_size": shape.ngram.most_tokens,
+            "ngram_vocab_size_base": shape.ngram.least_rows,
+            "ple_conv_kernel_size": shape.ngram.conv_taps,
+            "ple_layer_ids": [shape.ngram.layer + 1],
+        }
+    return _qwen35_config(shape) | own
 
 
 def _glm_config(shape: TinyShape) -> dict[str, Any]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from gguf import GGUFWriter, LlamaFileType
+from gguf import GGUFValueType, GGUFWriter, LlamaFileType
 
 from ballast.families.family import SIGMOID, SOFTMAX, SQRT_SOFTPLUS
 from ballast.families.registry import ARCHITECTURES
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.text.gguf_vocab import TokenType
 from ballast.tiny.shape import TinyCompressed, TinyHeads, TinyShape
 from ballast.tiny.tokenizer import TinyTokenizer
 
 
-def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, file_type: LlamaFileType) -> None:
-    """The `general.*` keys and the architecture's, as conversions of the real models write them."""
+def add_metadata(
+    writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, file_type: LlamaFileType, end_id: int
+) -> None:
+    """The `general.*` keys and the architecture's, as conversions of the real models write them. `end_id`: the token
+    that ends a text."""
     writer.add_type("model")
     writer.add_name(shape.name)
     writer.add_file_type(file_type)
@@ -40,6 +44,7 @@ def add_metadata(writer: GGUFWriter, shape: TinyShape, mla: str, num_rows: int, 
         writer.add_uint32(f"{shape.architecture}.{name}", value)
     _add_by_layer(writer, shape)
     _add_stream(writer, shape)
+    _add_ngram(writer, shape, num_rows, end_id)
     _add_sections(writer, shape)
     writer.add_float32(f"{shape.architecture}.attention.layer_norm_rms_epsilon", shape.rms_eps)
     if shape.rope_dim:
@@ -168,8 +173,35 @@ def _add_stream(writer: GGUFWriter, shape: TinyShape) -> None:
         return
     connection = f"{shape.architecture}.hyper_connection"
     writer.add_uint32(f"{connection}.count", shape.stream.num_rows)
+    if isinstance(shape.stream, GatedStreamSpec):
+        writer.add_uint32(f"{connection}.low_rank", shape.stream.rank)
+        return
     writer.add_uint32(f"{connection}.sinkhorn_iterations", shape.stream.rounds)
     writer.add_float32(f"{connection}.epsilon", shape.stream.eps)
+
+
+def _add_ngram(writer: GGUFWriter, shape: TinyShape, num_rows: int, end_id: int) -> None:
+    ngram = shape.ngram
+    if ngram is None:
+        return
+    writer.add_array(f"{shape.architecture}.ple.layers", [ngram.layer])
+    numbers = {
+        "embedding_length_per_layer_input": shape.hidden // len(ngram.head_sizes),
+        "ple.conv_kernel": ngram.conv_taps,
+        "ple.eos_token_id": end_id,
+        "ple.heads_per_ngram": ngram.heads_per_length,
+        "ple.ngram_size": ngram.most_tokens,
+    }
+    for name, value in numbers.items():
+        writer.add_uint32(f"{shape.architecture}.{name}", value)
+    lists = {
+        "layer_multipliers": ngram.multipliers(num_rows),
+        "head_offsets": ngram.head_offsets,
+        "head_vocab_sizes": ngram.head_sizes,
+    }
+    for name, values in lists.items():
+        key = f"{shape.architecture}.ple.{name}"
+        writer.add_key_value(key, list(values), GGUFValueType.ARRAY, GGUFValueType.UINT64)
 
 
 def has_window(shape: TinyShape, heads: TinyHeads) -> list[bool]:
@@ -190,7 +222,13 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
     writer.add_uint32(f"{indexer}.head_count", shape.index.num_heads)
     writer.add_uint32(f"{indexer}.key_length", shape.index.key_dim)
     writer.add_uint32(f"{indexer}.top_k", shape.index.top_k)
-    if shape.index.pool > 1:
+    if shape.heads is not None:
+        ratios = [
+            0 if shape.delta_net and shape.delta_net.has(layer) else shape.index.pool
+            for layer in range(shape.num_layers)
+        ]
+        writer.add_array(f"{shape.architecture}.attention.compress_ratios", ratios)
+    elif shape.index.pool > 1:
         writer.add_uint32(f"{indexer}.kpool", shape.index.pool)
         writer.add_bool(f"{indexer}.kpool_select_tail", True)
     if shape.index.shared_layers:
@@ -200,7 +238,7 @@ def _add_index(writer: GGUFWriter, shape: TinyShape) -> None:
 
 
 def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
-    if shape.architecture in ("qwen3moe", "qwen3next", "qwen35moe", "gpt-oss", "mimo2"):
+    if shape.architecture in ("qwen3moe", "qwen3next", "qwen35moe", "qwen4exp", "gpt-oss", "mimo2"):
         return  # their files do not contain it
     if shape.architecture == "minimax-m2":  # its files contain only this
         writer.add_uint32(f"{shape.architecture}.expert_gating_func", SIGMOID)

@@ -98,7 +98,8 @@ def write_model(
         writer = GGUFWriter(
             Path(scratch) / f"{_STEM}.gguf", shape.architecture, split_max_tensors=_per_shard(written, num_shards)
         )
-        metadata.add_metadata(writer, shape, mla, num_rows, file_type(quant))
+        end_id = tokenizer.token_id(tokenizer.eos)
+        metadata.add_metadata(writer, shape, mla, num_rows, file_type(quant), end_id)
         metadata.add_tokenizer(writer, tokenizer, num_rows)
         for name, values, ggml_type in written:
             if ggml_type == GGMLQuantizationType.I32:

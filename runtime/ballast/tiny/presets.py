@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, QK_NORM, QKV_BIAS, SINKS
-from ballast.model.layers.stream import StreamSpec
+from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 from ballast.tiny.shape import (
     TinyCompressed,
     TinyDeltaNet,
@@ -14,6 +14,7 @@ from ballast.tiny.shape import (
     TinyIndex,
     TinyKimiDelta,
     TinyLimits,
+    TinyNgram,
     TinyShape,
     TinyYarn,
 )
@@ -185,6 +186,18 @@ QWEN35 = replace(
     family="qwen35",
     architecture="qwen35moe",
     delta_net=TinyDeltaNet(splits_gates=True, interval=2),
+)
+
+QWEN38_FLASH_NEXT = replace(
+    QWEN35,
+    name="Tiny Qwen3.8-Flash-Next",
+    architecture="qwen4exp",
+    num_layers=6,
+    delta_net=TinyDeltaNet(splits_gates=True),
+    expert_dim=320,  # like the real 640, no multiple of 256
+    index=TinyIndex(pool=4),
+    stream=GatedStreamSpec(num_rows=4, rank=96),
+    ngram=TinyNgram(),
 )
 
 GLM45 = TinyShape(
@@ -415,6 +428,7 @@ PRESETS = {
     "qwen3": QWEN3,
     "qwen3next": QWEN3_NEXT,
     "qwen35": QWEN35,
+    "qwen38flashnext": QWEN38_FLASH_NEXT,
     "glm45": GLM45,
     "glm45air": GLM45_AIR,
     "minimaxm2": MINIMAX_M2,

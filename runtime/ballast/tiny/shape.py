@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass, field
 
 from ballast.families.architecture import Gating, WindowRule
 from ballast.model.layers.feed_forward import ROUTER_BIAS
 from ballast.model.layers.grouped import QK_NORM
-from ballast.model.layers.stream import StreamSpec
+from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 from ballast.tiny.tokenizer import Family
 
 
@@ -100,6 +102,8 @@ class TinyDeltaNet:
     """As in `DeltaNetSpec`."""
     is_grouped: bool = False
     """As in `DeltaNetSpec`."""
+    is_merged: bool = False
+    """Whether products and gates are merged as in `DeltaNetSpec`."""
 
     def has(self, layer: int) -> bool:
         """Whether a layer is one of Gated DeltaNet."""
@@ -131,6 +135,44 @@ class TinyCompressed:
     """The base of the frequencies in layers with entries, which alone have YaRN."""
     num_hashed: int = 0
     """Layers that look up experts by the id of a token, the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class TinyNgram:
+    """The embedding of groups of tokens, whose heads are as wide together as the model."""
+
+    layer: int = 1
+    most_tokens: int = 3
+    heads_per_length: int = 4
+    least_rows: int = 500
+    """Heads have the next prime numbers of rows from here on."""
+    conv_taps: int = 4
+
+    @property
+    def head_sizes(self) -> tuple[int, ...]:
+        """Rows of each head."""
+        sizes: list[int] = []
+        for number in itertools.count(self.least_rows):
+            if len(sizes) == (self.most_tokens - 1) * self.heads_per_length:
+                break
+            if all(number % divisor for divisor in range(2, math.isqrt(number) + 1)):
+                sizes.append(number)
+        return tuple(sizes)
+
+    @property
+    def head_offsets(self) -> tuple[int, ...]:
+        """The first row of each head."""
+        return tuple(itertools.accumulate(self.head_sizes[:-1], initial=0))
+
+    @property
+    def table_rows(self) -> int:
+        """A multiple of 128, as in the published model."""
+        return -(-sum(self.head_sizes) // 128) * 128
+
+    def multipliers(self, vocab_size: int) -> tuple[int, ...]:
+        """Odd numbers, almost as large as the products with tokens may be."""
+        most = (2**63 - 1) // vocab_size
+        return tuple((most // (index + 2) // 7919 * 7907) | 1 for index in range(self.most_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +244,10 @@ class TinyShape:
     """None: no layer is one of Kimi Delta Attention."""
     compressed: TinyCompressed | None = None
     """None: no layer has compressed entries."""
-    stream: StreamSpec | None = None
+    stream: StreamSpec | GatedStreamSpec | None = None
     """The hyper-connections; None: none."""
+    ngram: TinyNgram | None = None
+    """None: no layer embeds groups of tokens."""
     factors: TinyFactors | None = None
     limits: TinyLimits | None = None
     router_bias_name: str = ROUTER_BIAS

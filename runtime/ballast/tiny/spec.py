@@ -10,10 +10,11 @@ from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.compressed import CompressedSpec, EntryIndexSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import DenseSpec, ExpertsSpec, RoutingSpec
-from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.grouped import BlockIndexSpec, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import LayerSpec, Mixer
+from ballast.model.layers.ngram import NgramSpec
 from ballast.model.layers.positions import NO_ROPE, RopeSpec
 from ballast.model.spec import ModelSpec
 from ballast.tiny.shape import TinyCompressed, TinyDeltaNet, TinyHeads, TinyLimits, TinyShape
@@ -66,6 +67,7 @@ def spec_of(shape: TinyShape, num_rows: int, mla: Layout) -> ModelSpec:
                     table_rows=num_rows if shape.compressed and layer < shape.compressed.num_hashed else 0,
                 ),
                 shape.stream,
+                _ngram(shape, num_rows, layer),
             )
             for layer in range(shape.num_layers)
         ),
@@ -134,6 +136,21 @@ def _compressed(shape: TinyShape, compressed: TinyCompressed, layer: int) -> Com
     )
 
 
+def _ngram(shape: TinyShape, num_rows: int, layer: int) -> NgramSpec | None:
+    ngram = shape.ngram
+    if ngram is None or ngram.layer != layer:
+        return None
+    return NgramSpec(
+        table_rows=ngram.table_rows,
+        row_width=shape.hidden // len(ngram.head_sizes),
+        multipliers=ngram.multipliers(num_rows),
+        head_offsets=ngram.head_offsets,
+        head_sizes=ngram.head_sizes,
+        end_id=0,
+        conv_taps=ngram.conv_taps,
+    )
+
+
 def _delta_net(shape: TinyShape, net: TinyDeltaNet) -> DeltaNetSpec:
     return DeltaNetSpec(
         net.num_heads,
@@ -144,6 +161,9 @@ def _delta_net(shape: TinyShape, net: TinyDeltaNet) -> DeltaNetSpec:
         heads_alternate=ARCHITECTURES[shape.architecture].delta_net == "alternating",
         splits_gates=net.splits_gates,
         is_grouped=net.is_grouped,
+        gate=ARCHITECTURES[shape.architecture].delta_gate,
+        merges_gates=net.is_merged,
+        merges_products=net.is_merged,
     )
 
 
@@ -171,4 +191,7 @@ def _grouped(shape: TinyShape, heads: TinyHeads, layer: int) -> GroupedSpec:
         fuses_qkv=heads.fuses_qkv,
         gate=architecture.gate,
         gates_entries=heads.gates_entries,
+        index=None
+        if shape.index is None
+        else BlockIndexSpec(shape.index.num_heads, shape.index.key_dim, shape.index.top_k, shape.index.pool),
     )

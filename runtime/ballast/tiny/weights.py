@@ -39,7 +39,7 @@ def tensors(shape: TinyShape, num_tokens: int, num_rows: int, seed: int) -> Iter
             values = _matrix(seed, tensor, _LOGIT_STD)
             values[num_tokens:] *= _PADDING_GAIN
         elif tensor.group == "embedding":
-            values = _matrix(seed, tensor, math.sqrt(shape.hidden))
+            values = _matrix(seed, tensor, math.sqrt(tensor.cols))
         elif tensor.below:
             values = _table(seed, tensor)
         elif tensor.role == "rope_factors":
@@ -82,7 +82,9 @@ def _vector(seed: int, tensor: Tensor) -> Floats:
         return _normal(seed, tensor.name, tensor.shape) * np.float32(1.5 / math.sqrt(tensor.cols))
     if tensor.is_added or tensor.role == "sinks":
         return _normal(seed, tensor.name, tensor.shape) * np.float32(spread)
-    return 1 + _normal(seed, tensor.name, tensor.shape) * np.float32(0.1)
+    # The gates of a stream halve what a block reads.
+    mean = 2 if tensor.role.endswith("_stream_norm") else 1
+    return mean + _normal(seed, tensor.name, tensor.shape) * np.float32(0.1)
 
 
 def _table(seed: int, tensor: Tensor) -> Floats:

@@ -53,6 +53,14 @@ class GgufModel:
     def release(self, name: str) -> None:
         """Drop a tensor's whole pages from this process's memory, because they will not be read again soon. A later
         read loads them from the file."""
+        self._advise(name, mmap.MADV_DONTNEED)
+
+    def expect_single_rows(self, name: str) -> None:
+        """Tell the system that a tensor's rows are read in no order, so that it does not load their neighbours too."""
+        self._advise(name, mmap.MADV_RANDOM)
+
+    def _advise(self, name: str, advice: int) -> None:
+        """Of a tensor's whole pages."""
         info = self.tensors[name]
         begin = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (info.offset + info.num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -60,7 +68,7 @@ class GgufModel:
         while not isinstance(mapped, mmap.mmap):
             mapped = mapped.base
         if end > begin:
-            mapped.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+            mapped.madvise(advice, begin, end - begin)
 
 
 def open_gguf(path: Path) -> GgufModel:

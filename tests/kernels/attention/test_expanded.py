@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
 
-from ballast.model.hybrid.attention import expanded_kernels, flashinfer_expanded, late_flashinfer
+from ballast.model.hybrid.attention import expanded_kernels, late_flashinfer, triton_expanded
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes, PlainExpandedKernels
-from ballast.model.hybrid.attention.flashinfer_expanded import FlashinferExpandedKernels, why_wrong
 from ballast.model.hybrid.attention.gpu import GpuAttention
 from ballast.model.hybrid.attention.late_flashinfer import compiled_expansion, compiling_expansion
 from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
 from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.attention.triton_expanded import TritonExpandedKernels, checked_expansion, why_wrong
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.linear import FloatLinear
 from ballast.model.switched_off import SwitchedOff
@@ -118,26 +120,42 @@ def test_flashinfer_attention_matches_the_reference(sizes: ExpandedSizes, tokens
     torch.testing.assert_close(found, expected, rtol=4e-3, atol=4e-3)
 
 
-@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=(pytest.mark.gpu, pytest.mark.flashinfer))])
-def make(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> tuple[torch.device, Callable[[ExpandedSizes, torch.Tensor], FlashinferExpandedKernels]]:
-    """Where the Triton kernels run in this test, and what makes what launches them."""
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where the Triton kernels run in this test."""
     if request.param == "cuda":
-        return GPU, FlashinferExpandedKernels
-    monkeypatch.setattr(flashinfer_expanded, "expanded_kernels", interpreted(expanded_kernels, monkeypatch))
+        return GPU
+    monkeypatch.setattr(triton_expanded, "expanded_kernels", interpreted(expanded_kernels, monkeypatch))
+    return CPU
 
-    def without_flashinfer(sizes: ExpandedSizes, counted: torch.Tensor) -> FlashinferExpandedKernels:
-        made = object.__new__(FlashinferExpandedKernels)
-        made._sizes, made._num_saturated = sizes, counted
-        return made
 
-    return CPU, without_flashinfer
+@pytest.mark.parametrize("sizes", [SMALL, replace(R1, num_heads=2)], ids=["odd", "as R1's"])
+@pytest.mark.parametrize(("tokens", "length", "piece"), [(1, 1, 64), (129, 129, 200), (70, 301, 100)])
+def test_triton_s_attention_matches_the_reference(
+    device: torch.device, sizes: ExpandedSizes, tokens: int, length: int, piece: int
+) -> None:
+    def make(counted: torch.Tensor) -> ExpandedAttention:
+        return ExpandedAttention(sizes, TritonExpandedKernels(sizes, counted), piece)
+
+    found, expected = both(make, sizes, tokens, length, device, torch.float16)
+    torch.testing.assert_close(found, expected, rtol=4e-3, atol=4e-3)
+
+
+def test_triton_s_kernels_are_checked_before_use(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, off = torch.zeros((), dtype=torch.int64, device=device), SwitchedOff()
+    assert checked_expansion(SMALL, counted, off, nullcontext) is not None
+    assert not off.reasons
+
+    def shifted(self: TritonExpandedKernels, values: torch.Tensor) -> torch.Tensor:
+        return values.view(len(values), SMALL.num_heads, -1) + 1
+
+    monkeypatch.setattr(TritonExpandedKernels, "values", shifted)
+    assert checked_expansion(SMALL, counted, off, nullcontext) is None
+    assert "averages differ" in off.reasons["expanded_attention"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
-def test_keys_values_and_merges_match_torch_operations(make, dtype: torch.dtype) -> None:
-    device, make_kernels = make
+def test_keys_values_and_merges_match_torch_operations(device: torch.device, dtype: torch.dtype) -> None:
     sizes = ExpandedSizes(num_heads=19, rank=32, nope_dim=20, rope_dim=8, v_dim=12, scale=0.2, block_tokens=16)
     rng = torch.Generator().manual_seed(0)
 
@@ -149,7 +167,7 @@ def test_keys_values_and_merges_match_torch_operations(make, dtype: torch.dtype)
     total, part = some(5, 19, 12), some(5, 19, 12).to(dtype)
     weight, part_weight = 20 * some(5, 19), 20 * some(5, 19)
     results = []
-    for kind in (PlainExpandedKernels, make_kernels):
+    for kind in (PlainExpandedKernels, TritonExpandedKernels):
         counted = torch.zeros((), dtype=torch.int64, device=device)
         way = kind(sizes, counted)
         own_total, own_weight = total.clone(), weight.clone()
@@ -174,7 +192,7 @@ def test_a_kernel_that_does_not_compile_is_reported_and_not_used(monkeypatch: py
     compiled = compiling_expansion(R1, CPU)
     assert compiled is not None
     assert compiled_expansion(R1, compiled, torch.zeros(()), 10, CPU, off := SwitchedOff()) is None
-    assert off.reasons == {"expanded_attention": "RuntimeError: Ninja build failed"}
+    assert off.reasons == {"flashinfer": "RuntimeError: Ninja build failed"}
 
 
 def test_incorrect_kernels_are_detected() -> None:

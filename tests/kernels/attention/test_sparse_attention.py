@@ -19,7 +19,7 @@ from ballast.model.hybrid.attention import paged, paged_kernels
 from ballast.model.hybrid.attention.paged import Tiling, Tilings, choose_tilings
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
-from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest
+from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest, num_chosen
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
 from ballast.model.hybrid.sparse.gpu import Trial, sparse_kernels
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN, IndexSizes, group_counts, most_kept_bytes
@@ -35,6 +35,12 @@ SIZES = LatentSizes(num_heads=20, rank=64, rope_dim=16, scale=0.2, block_tokens=
 INDEX = IndexSizes(num_heads=20, key_dim=24, top_k=24, block_tokens=16)
 V32 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
 V32_INDEX = IndexSizes(num_heads=64, key_dim=128, top_k=2048, block_tokens=32)
+POOLED = replace(INDEX, pool=4)
+PUBLISHED = {
+    "V3.2": (V32, V32_INDEX),
+    "GLM-5": (replace(V32, num_heads=64), replace(V32_INDEX, num_heads=32)),
+    "GLM-5.3-Flash": (replace(V32, num_heads=64, rope_dim=0), replace(V32_INDEX, num_heads=32, pool=4)),
+}
 SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
 SMALL_SPANS = Spans(scored=16, group=64, short=32)
 TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}
@@ -97,7 +103,7 @@ def make(
     return Case(
         some(num_tokens, index.num_heads, index.key_dim).to(dtype),
         some(num_tokens, index.num_heads),
-        some(len(given.cache), index.key_dim).to(dtype),
+        some(len(given.cache) // index.pool, index.key_dim).to(dtype),
         given.query,
         given.cache,
         owners,
@@ -224,7 +230,7 @@ def test_attention_reads_only_the_chosen_positions(device, tokens, lens, num_pro
     chosen = PlainPositionChoice(INDEX)(*case.of_choice)
     for row, found in zip(chosen, case.seen(chosen), strict=True):
         row[len(found) :] = 10**6  # which must not be read
-    found = TritonChosenAttention(SIZES, SMALL_TILES, num_processors)(
+    found = TritonChosenAttention(SIZES, INDEX, SMALL_TILES, num_processors)(
         case.query, case.cache, chosen, case.owners, case.step
     )
     for token, (owner, positions) in enumerate(zip(case.owners.tolist(), case.seen(chosen), strict=True)):
@@ -233,7 +239,7 @@ def test_attention_reads_only_the_chosen_positions(device, tokens, lens, num_pro
         rows = case.cache[slots].float()
         shares = (case.query[token] @ rows.T * SIZES.scale).softmax(-1)
         torch.testing.assert_close(found[token], shares @ rows[:, : SIZES.rank], **TOLERANCES[dtype])
-    plain = PlainChosenAttention(SIZES)(case.query, case.cache, chosen.clamp(max=10**5), case.owners, case.step)
+    plain = PlainChosenAttention(SIZES, INDEX)(case.query, case.cache, chosen.clamp(max=10**5), case.owners, case.step)
     torch.testing.assert_close(found, plain, **TOLERANCES[dtype])
 
 
@@ -241,10 +247,10 @@ def test_single_token_kernels_read_their_lengths_from_device_memory(device) -> N
     planned, later = make([1, 1], [100, 30], device), make([1, 1], [33, 180], device, seed=3)
     attend = SparseAttention(
         TritonPositionChoice(INDEX, 4, SMALL_SPANS),
-        TritonChosenAttention(SIZES, SMALL_TILES, 4),
+        TritonChosenAttention(SIZES, INDEX, SMALL_TILES, 4),
         is_shared=False,
     )
-    plain = SparseAttention(PlainPositionChoice(INDEX), PlainChosenAttention(SIZES), is_shared=False)
+    plain = SparseAttention(PlainPositionChoice(INDEX), PlainChosenAttention(SIZES, INDEX), is_shared=False)
     wide = torch.zeros((2, 12), dtype=torch.int32, device=device)
     wide[:, : later.step.requests.blocks.shape[1]] = later.step.requests.blocks
     attend.prepare(planned.step)
@@ -262,7 +268,7 @@ def test_single_token_kernels_read_their_lengths_from_device_memory(device) -> N
 
 def test_layers_without_an_indexer_use_the_choice_of_the_previous_layer() -> None:
     case = make([1, 1], [100, 30], torch.device("cpu"))
-    attend = SparseAttention(PlainPositionChoice(INDEX), PlainChosenAttention(SIZES), is_shared=True)
+    attend = SparseAttention(PlainPositionChoice(INDEX), PlainChosenAttention(SIZES, INDEX), is_shared=True)
     attend.prepare(case.step)
     attend.choose(case.index_query, case.weights, case.keys, case.step)
     first, second = (attend(case.query, case.cache, case.step) for _ in range(2))
@@ -271,9 +277,34 @@ def test_layers_without_an_indexer_use_the_choice_of_the_previous_layer() -> Non
     assert not attend._chosen, "a choice is kept for its own step alone"
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
+def test_pools_are_chosen_together_with_the_tokens_after_them(device, tokens, lens, dtype) -> None:
+    """Attention has no rotated part."""
+    case, sizes = make(tokens, lens, device, dtype, index=POOLED), replace(SIZES, rank=SIZES.key_dim, rope_dim=0)
+    chosen = TritonPositionChoice(POOLED, 4, SMALL_SPANS)(*case.of_choice)
+    plain = PlainPositionChoice(POOLED)(*case.of_choice)
+    assert chosen.shape == plain.shape == (sum(tokens), POOLED.top_k + 3)
+    for token, (own, other) in enumerate(zip(chosen.tolist(), plain.tolist(), strict=True)):
+        num_seen = int(case.step.positions[token]) + 1
+        tail = list(range(num_seen // 4 * 4, num_seen))
+        count = min(num_seen // 4 * 4, POOLED.top_k) + len(tail)
+        assert own[:count] == other[:count]
+        assert own[count - len(tail) : count] == tail
+        pools = [position // 4 for position in own[: count - len(tail)]]
+        assert pools == sorted(pools)
+        assert [position % 4 for position in own[: count - len(tail)]] == [0, 1, 2, 3] * (len(pools) // 4)
+        chosen[token, count:] = 10**6  # which must not be read
+    given = case.query, case.cache, chosen, case.owners, case.step
+    found = TritonChosenAttention(sizes, POOLED, SMALL_TILES, 4)(*given)
+    expected = PlainChosenAttention(sizes, POOLED)(*given[:2], plain, *given[3:])
+    torch.testing.assert_close(found, expected, **TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("index", [INDEX, POOLED], ids=["positions", "pools"])
 @pytest.mark.parametrize("wrong", ["scores", "choice", "attention", "nothing"])
-def test_incorrect_kernels_are_detected_at_start(device, wrong: str) -> None:
-    choose, attend = TritonPositionChoice(INDEX, 2, SMALL_SPANS), TritonChosenAttention(SIZES, SMALL_TILES, 2)
+def test_incorrect_kernels_are_detected_at_start(device, wrong: str, index: IndexSizes) -> None:
+    choose, attend = TritonPositionChoice(index, 2, SMALL_SPANS), TritonChosenAttention(SIZES, index, SMALL_TILES, 2)
 
     class WrongChoice(TritonPositionChoice):
         def score(self, *given) -> None:
@@ -291,9 +322,9 @@ def test_incorrect_kernels_are_detected_at_start(device, wrong: str) -> None:
             return attend(*given) * (1.1 if wrong == "attention" else 1.0)
 
     reason = Trial(
-        WrongChoice(INDEX, 2, SMALL_SPANS),
-        WrongAttention(SIZES, SMALL_TILES, 2),
-        INDEX,
+        WrongChoice(index, 2, SMALL_SPANS),
+        WrongAttention(SIZES, index, SMALL_TILES, 2),
+        index,
         SIZES,
         torch.float32,
         device,
@@ -308,11 +339,9 @@ def test_incorrect_kernels_are_detected_at_start(device, wrong: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("length", [2048, 2049, 5000, 70_000])
-@pytest.mark.parametrize(("heads", "index_heads"), [(128, 64), (64, 32)], ids=["V3.2", "GLM-5"])
-def test_kernels_of_published_sizes_match_the_reference(heads: int, index_heads: int, length: int) -> None:
+@pytest.mark.parametrize(("sizes", "index"), PUBLISHED.values(), ids=PUBLISHED)
+def test_kernels_of_published_sizes_match_the_reference(sizes: LatentSizes, index: IndexSizes, length: int) -> None:
     device = torch.device("cuda:0")
-    sizes = replace(V32, num_heads=heads)
-    index = replace(V32_INDEX, num_heads=index_heads)
     choose, attend = sparse_kernels(index, sizes, torch.float16, device)
     given = attention_case(sizes, [1, 3, 1], [length, length, 100], device, torch.float16)
     rng = torch.Generator(device).manual_seed(5)
@@ -321,21 +350,23 @@ def test_kernels_of_published_sizes_match_the_reference(heads: int, index_heads:
         return torch.randn(shape, generator=rng, device=device)
 
     owners = torch.tensor([0, 1, 1, 1, 2], dtype=torch.int32, device=device)
-    keys, weights = some(len(given.cache), 128).half(), some(5, index_heads)
-    query = some(5, index_heads, 128).half()
+    keys, weights = some(len(given.cache) // index.pool, 128).half(), some(5, index.num_heads)
+    query = some(5, index.num_heads, 128).half()
     chosen = choose(query, weights, keys, owners, given.step)
     expected = PlainPositionChoice(index)(query, weights, keys, owners, given.step)
-    counts = (given.step.positions + 1).clamp(max=index.top_k).tolist()
+    counts = num_chosen(given.step.positions + 1, index).tolist()
     for token, count in enumerate(counts):
         ours, theirs = set(chosen[token, :count].tolist()), set(expected[token, :count].tolist())
         assert len(ours) == count
-        assert len(ours ^ theirs) <= 4, "which scores are as near as float32 rounds"
+        assert len(ours ^ theirs) <= 4 * index.pool, "which scores are as near as float32 rounds"
         assert sorted(ours) == chosen[token, :count].tolist()
         blocks = given.step.requests.blocks[int(owners[token])]
         alone = choose(query[token : token + 1], weights[token : token + 1], keys, *alone_at(given.step, token, blocks))
         assert torch.equal(alone[0, :count], chosen[token, :count]), "independent of the batch"
     found = attend(given.query, given.cache, chosen, owners, given.step)
-    plain = PlainChosenAttention(sizes)(given.query, given.cache, chosen.clamp(0, length - 1), owners, given.step)
+    plain = PlainChosenAttention(sizes, index)(
+        given.query, given.cache, chosen.clamp(0, length - 1), owners, given.step
+    )
     torch.testing.assert_close(found, plain, **TOLERANCES[torch.float16])
 
 
@@ -365,7 +396,7 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capabili
         function, known = COMPILED[name]
     else:
         function = chosen_kernels.attend
-        known = attend_constants(V32, choose_tilings(V32, shared_bytes).prompts, 2048)
+        known = attend_constants(V32, choose_tilings(V32, shared_bytes).prompts, V32_INDEX)
     pointers = dict.fromkeys(("sums", "peaks", "weights", "scores"), "*fp32") | {"scale": "fp32"}
     pointers |= dict.fromkeys(("query", "cache", "keys"), "*fp16")
     pointers |= dict.fromkeys(("chosen", "positions", "owners", "blocks", "kept"), "*i32")

@@ -14,7 +14,7 @@ from ballast.model.hybrid.experts import many_pairs_kernels, pair_sums
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.experts.expert_sums import ExpertSums
 from ballast.model.hybrid.experts.pair_sums import PairSums
-from ballast.model.hybrid.panels import bf16_split_kernels, matmul
+from ballast.model.hybrid.panels import half_kernels, matmul
 from ballast.model.hybrid.panels.stack import PanelStack
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
@@ -31,7 +31,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where PairSums computes in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    monkeypatch.setattr(matmul, "bf16_split_kernels", interpreted(bf16_split_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "half_kernels", interpreted(half_kernels, monkeypatch))
     monkeypatch.setattr(pair_sums, "many_pairs_kernels", interpreted(many_pairs_kernels, monkeypatch))
     return torch.device("cpu")
 
@@ -62,7 +62,7 @@ def check(found: torch.Tensor, given: Given, matrices: list[np.ndarray], experts
                 gated = gate[expert] @ x[token]
                 hidden = gated / (1 + np.exp(-gated)) * (up[expert] @ x[token])
                 expected += weight * (down[expert] @ hidden)
-        assert np.linalg.norm(found[token].cpu().numpy() - expected) <= 2.0**-13 * np.linalg.norm(expected), token
+        assert np.linalg.norm(found[token].cpu().numpy() - expected) <= 2.0**-9 * np.linalg.norm(expected), token
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,7 @@ def test_tokens_sum_their_local_experts(rng, pool, device, kinds) -> None:
 def test_expert_chunks_and_odd_widths_do_not_change_results(rng, pool, device, at_once, monkeypatch) -> None:
     stacks, matrices = stacks_of(rng, pool, (T.Q8_0, T.Q8_0, T.Q8_0), device, width=96)
     given = some_tokens(rng, device, num_tokens=70)
-    size = 2 if device.type == "cuda" else 4
-    monkeypatch.setattr(pair_sums, "DECODED_BYTES", at_once * 2 * 256 * 2 * HIDDEN * size)
+    monkeypatch.setattr(pair_sums, "DECODED_BYTES", at_once * 2 * 256 * HIDDEN * 2)
     check(sums_of(*given, stacks), given, matrices, range(NUM_EXPERTS))
 
 

@@ -28,6 +28,7 @@ from ballast.model.hybrid.panels import (
     bf16_split_kernels,
     dequant_gemm_kernels,
     gemv_kernels,
+    half_kernels,
     int_gemm,
     int_gemm_kernels,
     matmul,
@@ -51,6 +52,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     monkeypatch.setattr(int_gemm, "int_gemm_kernels", interpreted(int_gemm_kernels, monkeypatch))
     monkeypatch.setattr(matmul, "gemv_kernels", interpreted(gemv_kernels, monkeypatch))
     monkeypatch.setattr(matmul, "bf16_split_kernels", interpreted(bf16_split_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "half_kernels", interpreted(half_kernels, monkeypatch))
     monkeypatch.setattr(matmul, "dequant_gemm_kernels", interpreted(dequant_gemm_kernels, monkeypatch))
     return torch.device("cpu")
 

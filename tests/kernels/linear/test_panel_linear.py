@@ -2,8 +2,9 @@
 for GPUs that are not here.
 
 Tolerance: up to four tokens, products of float32 numbers summed in float32, in an order of the kernel's own: 2⁻¹⁷ ·
-Σ|wᵢ xᵢ|. Above, a product is made of three with bfloat16 terms, u = 2⁻⁸: each factor loses u² of itself at most, and
-the product of the small terms is left out, u² once more; 3 · 2⁻¹⁶.
+Σ|wᵢ xᵢ|. Above, both factors of a quantised product are rounded to half precision, by 2⁻¹¹ of themselves at most: 2⁻¹⁰.
+For floats, a product is made of three with bfloat16 terms, u = 2⁻⁸: each factor loses u² of itself at most, and the
+product of the small terms is left out, u² once more; 3 · 2⁻¹⁶.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from triton.compiler import ASTSource
 
 from ballast._core import kernels
 from ballast.model.hybrid.linear import FloatLinear
-from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, matmul
+from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, half_kernels, matmul
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.matmul import (
     MAX_GEMV_TOKENS,
@@ -29,8 +30,8 @@ from ballast.model.hybrid.panels.matmul import (
     dequant_gemm,
     dequant_gemm_kernel,
     gemm_block,
+    gemm_input,
     gemv_kernel,
-    split_bf16,
 )
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.panels.stack import PanelStack
@@ -51,18 +52,24 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
         return torch.device("cuda:0")
     monkeypatch.setattr(matmul, "gemv_kernels", interpreted(gemv_kernels, monkeypatch))
     monkeypatch.setattr(matmul, "bf16_split_kernels", interpreted(bf16_split_kernels, monkeypatch))
+    monkeypatch.setattr(matmul, "half_kernels", interpreted(half_kernels, monkeypatch))
     monkeypatch.setattr(matmul, "dequant_gemm_kernels", interpreted(dequant_gemm_kernels, monkeypatch))
     return torch.device("cpu")
 
 
 def check(
-    linear: Callable[[torch.Tensor], torch.Tensor], x: np.ndarray, weight: np.ndarray, device: torch.device
+    linear: Callable[[torch.Tensor], torch.Tensor],
+    x: np.ndarray,
+    weight: np.ndarray,
+    device: torch.device,
+    *,
+    are_floats: bool = False,
 ) -> None:
-    """x [T, heads, cols], weight [heads, rows, cols]."""
+    """x [T, heads, cols], weight [heads, rows, cols], which may be floats in the file."""
     found = linear(torch.from_numpy(x).to(device)).cpu().numpy().reshape(len(x), *weight.shape[:2])
     exact = np.einsum("thk,hrk->thr", x.astype(np.float64), weight.astype(np.float64))
     bound = np.einsum("thk,hrk->thr", np.abs(x, dtype=np.float64), np.abs(weight, dtype=np.float64))
-    bound *= 2.0**-17 if len(x) <= MAX_GEMV_TOKENS else 3 * 2.0**-16
+    bound *= 2.0**-17 if len(x) <= MAX_GEMV_TOKENS else 3 * 2.0**-16 if are_floats else 1.01 * 2.0**-10
     assert (np.abs(found - exact) <= bound).all()
 
 
@@ -75,13 +82,14 @@ def test_every_format_is_multiplied_as_it_is_packed(rng, pool, device, kind, row
     linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
     assert linear.num_bytes == packed.packed_nbytes
     x = rng.standard_normal((num_tokens, 1, cols), dtype=np.float32)
-    check(linear, x, scaled(dequantized(data, kind).reshape(1, rows, cols), scales), device)
+    weight = scaled(dequantized(data, kind).reshape(1, rows, cols), scales)
+    check(linear, x, weight, device, are_floats=kind in FLOAT_TYPES)
 
 
 @pytest.mark.parametrize("kind", [T.Q5_K, T.NVFP4], ids=lambda kind: kind.name)
 def test_many_tokens_are_multiplied_a_slice_of_rows_at_a_time(rng, pool, device, monkeypatch, kind) -> None:
     rows, cols = 80, 512
-    monkeypatch.setattr(matmul, "SCRATCH_BYTES", 50 * cols * 3 * (2 if device.type == "cuda" else 4))
+    monkeypatch.setattr(matmul, "SCRATCH_BYTES", 50 * cols * 2)
     data, scales = random_blocks(rng, kind, rows, cols), random_scales(rng, kind, 1)
     packed = kernels.pack(pool, kernels.Matrix(data, kind, rows, cols, scales), FAST, activation_bytes=1)
     linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
@@ -112,9 +120,9 @@ def test_each_head_has_a_matrix_of_its_own(rng, pool, device, kind, is_transpose
         weight = weight.transpose(0, 2, 1)
     linear = PanelLinear(packed, *weight.shape[1:], is_transposed=is_transposed, device=device)
     x = rng.standard_normal((5, heads, weight.shape[2]), dtype=np.float32)
-    check(linear, x, weight, device)
+    check(linear, x, weight, device, are_floats=is_transposed)
     unscaled = weight / float(scales[0]) if scales.size else weight
-    check(FloatLinear(torch.from_numpy(kernels.unpack(packed)).to(device)), x, unscaled, device)
+    check(FloatLinear(torch.from_numpy(kernels.unpack(packed)).to(device)), x, unscaled, device, are_floats=True)
 
 
 def test_columns_are_split_among_programs_where_rows_are_few(rng, pool, device) -> None:
@@ -137,10 +145,10 @@ def test_a_shard_ends_with_the_last_column(rng, pool, device, monkeypatch) -> No
     stack = PanelStack(torch.from_numpy(packed.panels.copy()).to(device), T.Q4_K, 1, rows, cols)
 
     def multiply(x: torch.Tensor) -> torch.Tensor:
-        terms = split_bf16(x.reshape(num_tokens, cols), T.Q4_K)
-        beyond = torch.full_like(terms[:1], torch.nan)
+        given = gemm_input(x.reshape(num_tokens, cols), T.Q4_K)
+        beyond = torch.full_like(given[:1], torch.nan)
         out = torch.empty(num_tokens, rows, device=device)
-        dequant_gemm(stack, torch.cat([terms, beyond])[:num_tokens], out)
+        dequant_gemm(stack, torch.cat([given, beyond])[:num_tokens], out)
         return out
 
     check(
@@ -210,7 +218,7 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(capability, mo
         kernel = gemv_kernel(kind, tokens, is_grouped=False, has_gate=False)
         known = kernel.known | {"IS_SPLIT": True}
     pointers = {
-        "x": "*fp32",
+        "x": "*fp16" if has_tiles else "*fp32",
         "terms": "*bf16",
         "values": "*fp32",
         "words": "*i32",

@@ -44,7 +44,7 @@ MIB = 1 << 20
 MakeCore = Callable[..., EngineCore]
 
 
-@pytest.fixture(scope="module", params=["kimilinear", "glm53flash", "v4", *if_long("qwen3next")])
+@pytest.fixture(scope="module", params=["kimilinear", "glm53flash", "qwen38flashnext", "v4", *if_long("qwen3next")])
 def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
     gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf, None)

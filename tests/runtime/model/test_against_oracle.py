@@ -29,10 +29,11 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
-from ballast.model.layers.stream import StreamSpec
+from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.tiny.presets import PRESETS, QWEN3_NEXT, V3
+from ballast.tiny.shape import TinyDeltaNet, TinyIndex, TinyNgram
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
@@ -70,7 +71,8 @@ WINDOWED = [  # prompts are five times as long as the window
 ]
 RECURRENT = [
     (arch, quant)
-    for arch in ("qwen3next", "qwen35", "kimilinear", "glm53flash")  # the last one has pools of 4 positions as well
+    # the last two have pools of 4 positions as well
+    for arch in ("qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext")
     for quant in ("f32", "q4_k", "q8_0")
 ]
 CHUNKS = [1, 7, 64, 256]
@@ -163,17 +165,17 @@ def make_prompt(num_tokens: int = PROMPT_TOKENS) -> tuple[int, ...]:
     return tuple(np.random.default_rng(7).integers(0, 300, num_tokens).tolist())
 
 
-def compare(subject: Subject, chunk_size: int, isa: str, num_tokens: int = PROMPT_TOKENS) -> None:
-    prompt = make_prompt(num_tokens)
+def compare(subject: Subject, chunk_size: int, isa: str, prompt: tuple[int, ...] | None = None) -> None:
+    prompt = prompt or make_prompt()
     core, runner = make_core(subject.gguf, chunk_size, isa)
     request = Request("oracle", prompt, SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0))
     texts = []
     first_wrong: int | None = None
-    for seq, min_cached in ((1, 0), (2, num_tokens // 2)):
+    for seq, min_cached in ((1, 0), (2, len(prompt) // 2)):
         runner.seen.clear()
         (result,) = generate(core, [request], first_seq=seq)
         assert result.cached_tokens >= min_cached
-        assert len(runner.seen) == num_tokens + NEW_TOKENS - 1 - result.cached_tokens
+        assert len(runner.seen) == len(prompt) + NEW_TOKENS - 1 - result.cached_tokens
         theirs = subject.oracle_logits((*prompt, *result.token_ids[:-1]))
         positions = sorted(runner.seen)
         ours = np.stack([runner.seen[position] for position in positions])
@@ -263,7 +265,7 @@ def test_logits_agree_where_layers_have_recurrent_state(
 def test_logits_agree_where_entries_stand_for_several_tokens(
     subjects: Callable[..., Subject], quant: str, chunk_size: int, isa: str
 ):
-    compare(subjects("v4", "split", quant), chunk_size, isa, COMPRESSED_TOKENS)
+    compare(subjects("v4", "split", quant), chunk_size, isa, make_prompt(COMPRESSED_TOKENS))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -285,7 +287,7 @@ def test_logits_agree_with_other_windows_groups_and_kinds_of_entries(
         stream=StreamSpec(num_rows=3, rounds=2, eps=1e-3, weighs_end=True),
     )
     model = write_tiny_model(tmp_path_factory.mktemp("other"), arch="v4", quant="f32", overrides=shape)
-    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), chunk_size, isa, 200)
+    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), chunk_size, isa, make_prompt(200))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -319,6 +321,44 @@ def test_logits_agree_with_other_pools_streams_and_decays(
     )
     model = write_tiny_model(tmp_path_factory.mktemp("wide"), arch="glm53flash", quant="f32", overrides=shape)
     compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), chunk_size, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("chunk_size", [1, 7])
+def test_logits_agree_where_texts_end_within_a_prompt(subjects: Callable[..., Subject], chunk_size: int, isa: str):
+    """Groups of tokens never reach across the end of a text."""
+    prompt = list(make_prompt())
+    [end] = {
+        layer.ngram.end_id
+        for layer in read_spec(subjects("qwen38flashnext", "split", "f32").gguf).layers
+        if layer.ngram
+    }
+    for position in (0, 5, 6, 13, 15, 40, 42, 64, PROMPT_TOKENS - 1):
+        prompt[position] = end
+    compare(subjects("qwen38flashnext", "split", "f32"), chunk_size, isa, tuple(prompt))
+
+
+OTHER_FLASH_NEXT = {
+    "merged tensors, other groups": {
+        "delta_net": TinyDeltaNet(is_merged=True),
+        "stream": GatedStreamSpec(num_rows=3, rank=64, is_merged=True),
+        "ngram": TinyNgram(layer=0, most_tokens=2, heads_per_length=8, conv_taps=3),
+    },
+    "groups of four tokens, pools of 16": {
+        "hidden": 768,
+        "index": TinyIndex(pool=16),
+        "ngram": TinyNgram(layer=4, most_tokens=4, heads_per_length=4),
+    },
+    "no groups": {"ngram": None},
+}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", OTHER_FLASH_NEXT)
+def test_logits_agree_with_other_tables_and_layouts(tmp_path_factory: pytest.TempPathFactory, case: str, isa: str):
+    shape = replace(PRESETS["qwen38flashnext"], **OTHER_FLASH_NEXT[case])
+    model = write_tiny_model(tmp_path_factory.mktemp("other"), arch="qwen38flashnext", quant="f32", overrides=shape)
+    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 7, isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)

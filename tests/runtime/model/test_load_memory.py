@@ -51,13 +51,14 @@ from ballast.engine.startup.build import EngineSettings
 from ballast.engine.startup.loading import load_runner
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
+from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 
 gguf = open_gguf(Path(sys.argv[1]))
 spec = read_spec(gguf, None)
 settings = EngineSettings(cache_lens=4096, max_batch_size=4, max_new_tokens=64, chunk_size=64, prefill_chunk_size=64,
                           max_queue=4, cpu_threads=2, cpu_isa=sys.argv[2])
-kv = (num_kv_blocks(4096, 32) + 1) * 32 * spec.kv_numbers * 4
+kv = (num_kv_blocks(4096, 32) + 1) * 32 * kv_row_bytes(spec, "fp32")
 before = status_bytes("VmRSS")
 runner = load_runner(gguf, spec, spec.vocab_size, settings)
 print(json.dumps({"growth": status_bytes("VmHWM") - before, "kv": kv}))
@@ -71,6 +72,7 @@ from ballast.engine.startup.loading import load_runner
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
+from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 
 def serve(seq, num_tokens):
@@ -91,7 +93,7 @@ serve(1, 40)  # what a first step alone brings in: code, and the embedding's fil
 Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 before = status_bytes("VmRSS")
 longest = serve(2, tokens)
-kv = tokens * spec.kv_numbers * 4
+kv = tokens * kv_row_bytes(spec, "fp32")
 print(json.dumps({"growth": status_bytes("VmHWM") - before - kv, "longest": longest}))
 """
 

@@ -31,7 +31,7 @@ from ballast.model.hybrid.streaming.chunks import chunks_for
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
-from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.kv_pool import num_kv_blocks, num_state_slots
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.plane import row_bytes
@@ -59,6 +59,7 @@ from devkit.models import cpu_platform as cpu_platform  # buffers on the CPU hav
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
+from devkit.models.specs.glm import GLM53_FLASH_SPEC
 from devkit.models.specs.qwen3 import QWEN3_235B_SPEC
 from devkit.models.sums_of_calls import sums_of_calls
 from devkit.models.written import MakeTiny
@@ -206,6 +207,7 @@ def test_rules_for_an_impossible_device_are_reported(r1: GgufModel) -> None:
         ("step35", "split", "q4_k"),
         ("mimov2", "split", "q8_0"),
         ("qwen3next", "split", "q4_k"),
+        ("glm53flash", "split", "q8_0"),
     ],
 )
 def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
@@ -230,8 +232,13 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
     )
     routers = len(spec.routed_layers) * spec.routing.num_experts * spec.hidden * 4
     indexers = [layer.mixer.index for layer in spec.layers if isinstance(layer.mixer, LatentSpec)]
-    routers += sum(each.num_heads for each in indexers if each and each.has_indexer) * spec.hidden * 4
-    vectors = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1 or "conv1d" in info.name)
+    own = [each for each in indexers if each and each.has_indexer]
+    routers += sum(each.num_heads + (each.key_dim if each.pool > 1 else 0) for each in own) * spec.hidden * 4
+    vectors = sum(
+        info.num_bytes
+        for info in gguf.tensors.values()
+        if len(info.shape) == 1 or any(name in info.name for name in ("conv1d", "hc_", "_ape"))
+    )
     plan = make_hybrid_plan(
         gguf,
         spec,
@@ -660,6 +667,30 @@ def beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "why_unusable", lambda _: None)
     monkeypatch.setattr(command, "free_vram", lambda _: 8 * GIB)
     monkeypatch.setenv("BALLAST_CPU_ISA", FAST)
+
+
+def test_a_gpu_takes_hyper_connections_and_pools_beside_recurrent_layers(written: MakeTiny, beside_a_gpu: None) -> None:
+    gguf = open_gguf(written(arch="glm53flash", quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
+    assert config.machine.device == "cuda:0"
+    assert use(plan, "KV cache") == (8192 + plan.numbers.block_tokens) * 2 * (512 + 32) * 2
+    slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size) + 1
+    assert use(plan, "recurrent state") == slots * spec.state_bytes
+
+
+def test_a_gpu_has_room_for_several_rows_of_a_stream_and_for_pools() -> None:
+    stream = GLM53_FLASH_SPEC.stream
+    assert stream is not None
+    plain = replace(GLM53_FLASH_SPEC, layers=tuple(replace(layer, stream=None) for layer in GLM53_FLASH_SPEC.layers))
+    assert work.step_bytes(GLM53_FLASH_SPEC, 4096, 1) - work.step_bytes(plain, 4096, 1) == 4096 * 4 * (4 * 4096 + 72)
+    [mixer] = GLM53_FLASH_SPEC.attentions
+    assert isinstance(mixer, LatentSpec)
+    assert mixer.index is not None
+    alone = replace(mixer, index=replace(mixer.index, pool=1))
+    own, other = (work._choice_bytes(GLM53_FLASH_SPEC, each, each.index, 1) for each in (mixer, alone))
+    # A token's scores, and what rounds keep of those of 64 and of 16 groups; gates and selected pools.
+    assert other - own == 1048576 * 3 + (72 * 2048 - 16 * 512) * 8 - 4 * (128 + 512)
 
 
 @pytest.mark.parametrize(("arch", "with_indexer"), [("v32", 3), ("glm5", 4)])

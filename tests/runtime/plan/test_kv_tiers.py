@@ -15,8 +15,9 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tiers.disk_folder import disk_memory_bytes
 from ballast.plan.command import plan_for, planned
 from ballast.plan.described import Described
+from ballast.plan.device import kv_row_bytes
 from ballast.plan.kv_tiers import MAX_AUTO_BYTES, auto_host_bytes
-from ballast.plan.memory import FLOAT_BYTES, MemoryPlan
+from ballast.plan.memory import MemoryPlan
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.written import write_tiny_model
 
@@ -87,11 +88,12 @@ def test_options_without_effect_are_rejected_by_name(tmp_path: Path) -> None:
         ConfigError, match=r"kv_host_bytes=1GiB: .* the KV cache is in host memory, and device=cpu uses no GPU"
     ):
         resolved(kv_host_bytes=GIB)
-    for kv_type in ("fp16", "fp8"):
-        with pytest.raises(
-            ConfigError, match=f"kv_type={kv_type}: .* a GPU's KV cache; the CPU's is float32, and device=cpu"
-        ):
-            resolved(kv_type=kv_type)
+    with pytest.raises(ConfigError, match=r"kv_type=fp8: .* a CPU keeps fp16 or fp32, and device=cpu uses no GPU"):
+        resolved(kv_type="fp8")
+    for kv_type in ("fp16", "fp32"):
+        assert resolved(kv_type=kv_type).machine.kv_type == kv_type
+    with pytest.raises(ConfigError, match="kv_type=fp32: is for a CPU's KV cache; with device=cuda:0"):
+        resolve(Config(machine=MachineConfig(device="cuda:0", kv_type="fp32")), 2)
     with pytest.raises(ConfigError, match="kv_disk_bytes=1GiB: limits a folder; set the folder with kv_disk_dir"):
         resolved(kv_disk_bytes=GIB)
     with pytest.raises(ConfigError, match=r"kv_disk_dir=.*expected a folder"):
@@ -107,5 +109,5 @@ def test_recurrent_states_on_their_way_to_disk_are_counted(tmp_path: Path) -> No
     )
     plan = plan_for(config, gguf, spec)
     block_tokens = config.scheduling.block_tokens
-    without = disk_memory_bytes(spec.kv_numbers * block_tokens * FLOAT_BYTES, block_tokens)
-    assert rows(plan)["KV on its way to disk"] == without + 5 * spec.state_numbers * FLOAT_BYTES
+    without = disk_memory_bytes(kv_row_bytes(spec, "fp32") * block_tokens, block_tokens)
+    assert rows(plan)["KV on its way to disk"] == without + 5 * spec.state_bytes

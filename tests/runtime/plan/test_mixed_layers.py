@@ -25,7 +25,7 @@ from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
 from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC
 from devkit.models.specs.mistral import MISTRAL_LARGE3_SPEC, MISTRAL_SMALL4_SPEC
-from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN3_NEXT_80B_SPEC
+from devkit.models.specs.qwen3 import FLASH_NEXT_125B_SPEC, QWEN3_30B_SPEC, QWEN3_NEXT_80B_SPEC
 from devkit.models.specs.step import STEP35_FLASH_SPEC
 
 GIB = 1 << 30
@@ -87,6 +87,7 @@ def test_a_gpu_refuses_latent_attention_beside_other_kinds() -> None:
         MISTRAL_LARGE3_SPEC,
         MISTRAL_SMALL4_SPEC,
         QWEN3_NEXT_80B_SPEC,
+        GLM53_FLASH_SPEC,
     ],
     ids=lambda spec: spec.name,
 )
@@ -94,9 +95,10 @@ def test_a_gpu_supports_windows_gates_scaled_queries_and_recurrent_state(spec: M
     assert why_not_on_gpu(spec) is None
 
 
-def test_a_gpu_refuses_kimi_delta_attention_which_was_not_tested_on_one() -> None:
+def test_a_gpu_refuses_kimi_linear_which_was_not_tested_on_one() -> None:
     refusal = why_not_on_gpu(KIMI_LINEAR_48B_SPEC)
-    assert refusal == "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
+    assert refusal is not None
+    assert refusal.startswith("no GPU has been tested with Kimi Delta Attention beside attention to all positions")
 
 
 def test_a_gpu_refuses_compressed_entries() -> None:
@@ -105,10 +107,18 @@ def test_a_gpu_refuses_compressed_entries() -> None:
     assert why_not_fp8(V4_FLASH_SPEC) is not None
 
 
-def test_a_gpu_refuses_hyper_connections() -> None:
-    refusal = why_not_on_gpu(GLM53_FLASH_SPEC)
+def test_a_gpu_mixes_rows_whose_number_is_a_power_of_two() -> None:
+    assert GLM53_FLASH_SPEC.stream is not None
+    stream = replace(GLM53_FLASH_SPEC.stream, num_rows=3)
+    layers = tuple(replace(layer, stream=stream) for layer in GLM53_FLASH_SPEC.layers)
+    refusal = why_not_on_gpu(replace(GLM53_FLASH_SPEC, layers=layers))
     assert refusal is not None
-    assert refusal.startswith("its residual stream has several rows (hyper-connections), which no GPU supports yet")
+    assert refusal.startswith("its residual stream has 3 rows, and kernels on a GPU support powers of two")
+
+
+def test_a_gpu_refuses_gated_rows() -> None:
+    refusal = why_not_on_gpu(FLASH_NEXT_125B_SPEC)
+    assert refusal == "its residual stream has gated rows, which no GPU supports yet; the CPU serves it"
 
 
 def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention() -> None:
@@ -125,7 +135,8 @@ def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention(
         replace(layer, mixer=replace(layer.mixer, index=index)) if isinstance(layer.mixer, LatentSpec) else layer
         for layer in KIMI_LINEAR_48B_SPEC.layers
     )
-    assert device_mixers(replace(KIMI_LINEAR_48B_SPEC, layers=only_indexed)) is None
+    indexed = device_mixers(replace(KIMI_LINEAR_48B_SPEC, layers=only_indexed))
+    assert indexed == tuple(layer.mixer for layer in only_indexed)
 
 
 def test_a_gpu_supports_layers_that_share_an_indexer() -> None:

@@ -101,6 +101,7 @@ def use(plan: MemoryPlan, name: str) -> int:
         ("qwen35", "split", "q8_0"),
         ("kimilinear", "split", "q4_k_m"),
         ("glm53flash", "split", "q4_k_m"),
+        ("qwen38flashnext", "split", "q4_k_m"),
         ("v4", "split", "mxfp4"),
     ],
 )
@@ -206,6 +207,9 @@ def test_cache_and_tables_match_the_engines_allocations(gguf: GgufModel) -> None
     pool = KvPool(SPEC.planes, num_kv_blocks(1000, 32), 32)
     plan = plan_of(gguf)
     assert use(plan, "KV cache") == pool.nbytes
+    half = replace(NUMBERS, kv_type="fp16")
+    in_half = use(make_plan(gguf, SPEC, half, ROOMY), "KV cache")
+    assert in_half == KvPool(SPEC.planes, num_kv_blocks(1000, 32), 32, None, "fp16").nbytes == pool.nbytes // 2
     sparse = write_model(gguf.path.parent / "sparse.gguf", V32_SPEC)
     planes = KvPool(V32_SPEC.planes, num_kv_blocks(1000, 32), 32)
     assert [[plane.shape[1] for plane in of_layer] for of_layer in planes.layers] == [[80, 32]] * 3

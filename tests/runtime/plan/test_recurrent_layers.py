@@ -21,6 +21,7 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tiers.disk_folder import disk_memory_bytes
 from ballast.plan import command, plan_for
 from ballast.plan.described import Described
+from ballast.plan.device import kv_row_bytes
 from ballast.plan.gpu_experts import GpuExpertOptions
 from ballast.plan.gpu_limits import why_not_on_gpu
 from ballast.plan.hybrid import make_hybrid_plan
@@ -172,7 +173,7 @@ def test_tiers_hold_states(gguf: GgufModel, monkeypatch: pytest.MonkeyPatch, tmp
     """Three quarters of the host memory are for blocks. States cross the bus without a buffer on the GPU."""
     without, plan = (on_a_gpu(gguf, monkeypatch, kv_host_bytes=num_bytes) for num_bytes in (0, 8 * GIB))
     [row] = [row for row in plan.uses if row.name == "KV cache in RAM"]
-    state_bytes, token_bytes = SPEC.state_numbers * 4, SPEC.kv_numbers * 2
+    state_bytes, token_bytes = SPEC.state_bytes, kv_row_bytes(SPEC, "fp16")
     num_states = 2 * GIB // state_bytes
     num_tokens = (8 * GIB - num_states * state_bytes) // (32 * token_bytes) * 32
     assert row.num_bytes == 8 * GIB

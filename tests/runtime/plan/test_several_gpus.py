@@ -160,6 +160,24 @@ def test_the_cache_is_limited_by_the_smallest_device_for_its_layers(r1: GgufMode
     assert plan.gpus is not None
     most = [device.max_cache_lens for device in plan.devices]
     assert plan.gpus.max_cache_lens == plan.largest_cache == most[2] < min(most[:2])
+    reported, found = render(plan), to_json(plan)["device"]
+    assert f"has room for cache_lens = {most[0]}, but cuda:2 has not\n" in reported
+    assert f"has room for cache_lens = {most[1]}, but cuda:2 has not\n" in reported
+    assert f"limits cache_lens to {most[2]}, as the GPU with the least room\n" in reported
+    assert (found["max_cache_lens"], found["cache_limited_by"]) == (most[2], "cuda:2")
+
+
+def test_the_advice_for_a_cache_that_does_not_fit_is_for_all_devices(r1: GgufModel) -> None:
+    """Also if another device than the first one that does not fit has the least room."""
+    large = replace(NUMBERS, cache_lens=1 << 20)
+    plan = planned(r1, RANGES, [24 * GIB, 24 * GIB, 10 * GIB], numbers=large)
+    most = [device.max_cache_lens for device in plan.devices]
+    assert not plan.devices[1].fits
+    assert most[2] < most[1]
+    with pytest.raises(OutOfMemoryError, match=rf"on cuda:2 \(.*; the largest cache_lens that fits is {most[2]}$"):
+        check_memory(plan)
+    fitting = planned(r1, RANGES, [24 * GIB, 24 * GIB, 10 * GIB], numbers=replace(NUMBERS, cache_lens=most[2]))
+    check_memory(fitting)
 
 
 def test_an_error_names_the_device_that_is_too_small(r1: GgufModel) -> None:

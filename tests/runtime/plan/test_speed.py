@@ -13,10 +13,12 @@ import pytest
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast import cli
+from ballast.config import resolve
 from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.host import bandwidth, doctor
 from ballast.host.machine import Memory, read_machine
 from ballast.model.spec import ModelSpec
+from ballast.moe.expert_skew import ExpertSkew, ExpertUse
 from ballast.plan import MemoryPlan, Numbers, command, make_plan
 from ballast.plan.described import read_pcie, read_rate, read_size
 from ballast.plan.shortfall import shortfall_lines
@@ -245,6 +247,81 @@ def test_a_described_machine_does_not_use_the_local_gpu(
     of_this = planned_on("--device", "cuda", *host)
     assert of_this["device"]["available_bytes"] == 4 * GIB, "what is not named is this machine's"
     assert of_this["speed"]["gpu_memory_bytes_per_s"] == 300e9
+
+
+def test_a_described_machine_has_as_many_gpus_as_limits_whatever_is_visible_here(
+    models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "num_visible_gpus", lambda: 2)
+    monkeypatch.setattr(command, "free_vram", lambda _: 4 * GIB)
+
+    def gpus(*words: str) -> dict[str, int]:
+        cli.main(["plan", str(models["v2"].path), "--json", "--memory_bandwidth", "46GB/s", "--device", "cuda", *words])
+        return {
+            each["name"]: each["available_bytes"] for each in json.loads(capsys.readouterr().out)["device"]["devices"]
+        }
+
+    three = {"cuda:0": 24 * GIB, "cuda:1": 16 * GIB, "cuda:2": 8 * GIB}
+    assert gpus("--vram_limit", "24GiB,16GiB,8GiB") == three
+    assert gpus("--vram_limit", "24GiB") == {"cuda:0": 24 * GIB}
+    assert gpus("--vram_limit", "24GiB", "--device_split", "1,1,1") == dict.fromkeys(three, 24 * GIB)
+    assert gpus() == {"cuda:0": 4 * GIB, "cuda:1": 4 * GIB}, "only the host's memory is described"
+
+
+HOT = ["--hot_experts", "16:0.5", "--gpu_experts", "500"]
+
+
+def test_the_gain_of_experts_that_follow_use_depends_on_the_skew(
+    models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = ["--host_memory", "64GiB", "--memory_bandwidth", "46GB/s", "--vram_limit", "24GiB"]
+
+    def gains(*words: str) -> dict[str, float]:
+        assert cli.main(["plan", str(models["v2"].path), "--json", *machine, *words]) == 0
+        speed = json.loads(capsys.readouterr().out)["speed"]
+        return {batch: found["gain"] for batch, found in speed["following"].items()}
+
+    some = gains(*HOT)
+    assert list(some) == ["1", "4", "16"]
+    assert 1.1 < some["16"] < some["4"] < some["1"] < 2, "many requests use nearly all experts"
+    assert gains("--hot_experts", "16:0.9", "--gpu_experts", "500")["1"] > some["1"]
+    assert gains("--hot_experts", "16:0.25", "--gpu_experts", "500") == dict.fromkeys(some, 1.0), "16 of 64 experts"
+    assert gains("--hot_experts", "16:0.5", "--gpu_experts", "0") == dict.fromkeys(some, 1.0)
+    assert gains() == {}
+    assert cli.main(["plan", str(models["v2"].path), *machine, *HOT]) == 0
+    reported = capsys.readouterr().out
+    assert "If the 16 most used experts of each layer get 50% of the uses, with gpu_experts_update=on" in reported
+    assert re.search(rf"16 requests +\d+  {some['16']:.2f} times as fast as off", reported)
+
+
+@pytest.mark.parametrize(
+    ("skew", "problem"),
+    [
+        ("64:1", "a layer has 64 experts; name fewer"),
+        ("16:0.2", "16 of 64 experts get between 0.25 and 1 of the uses"),
+        ("3:0.6", "3 of 64 experts get between 0.0469 and 0.5 of the uses, because a token selects 6 different ones"),
+        ("16", "expected experts of a layer and their share of the uses, such as 32:0.5"),
+        ("16:50", "expected experts of a layer and their share"),
+    ],
+)
+def test_a_skew_that_a_layer_cannot_have_is_refused(
+    models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str], skew: str, problem: str
+) -> None:
+    words = ["--host_memory", "64GiB", "--memory_bandwidth", "46GB/s", "--vram_limit", "24GiB", "--hot_experts", skew]
+    assert cli.main(["plan", str(models["v2"].path), *words]) == ConfigError.exit_code
+    assert f"hot_experts={skew}: {problem}" in capsys.readouterr().err
+
+
+def test_use_that_follows_a_power_law_agrees_with_published_shares() -> None:
+    """As in benchmarks/hybrid/expert_use.py: a cache of twice the size has three quarters instead of 58 %."""
+    use = ExpertUse(ExpertSkew(16, 0.58), 128, 8)
+    assert use.rates.sum() == pytest.approx(8)
+    assert use.rates[:16].sum() / 8 == pytest.approx(0.58)
+    assert use.rates[:32].sum() / 8 == pytest.approx(0.75, rel=0.06)
+    assert use.rates[0] == 1.0, "no token selects an expert twice"
+    read = use.read(1, 0.25, follows=True)
+    assert 1 - read.host_uses == pytest.approx(use.rates[:32].sum() / 8)
+    assert read.on_host + read.on_gpu == pytest.approx(8 / 128)
 
 
 def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_state_slots
 from ballast.model.layers.feed_forward import EXPERT_TABLE, EXPERTS
+from ballast.model.layers.ngram import TABLE
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
@@ -37,7 +38,14 @@ from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
 from devkit.models.specs.glm import GLM53_FLASH_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
-from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC, QWEN35_35B_SPEC, QWEN35_122B_SPEC, QWEN35_397B_SPEC
+from devkit.models.specs.qwen3 import (
+    FLASH_NEXT_125B_SPEC,
+    QWEN3_NEXT_80B_SPEC,
+    QWEN35_35B_SPEC,
+    QWEN35_122B_SPEC,
+    QWEN35_397B_SPEC,
+    with_small_table,
+)
 
 NUMBERS = Numbers(
     cache_lens=65536,
@@ -60,6 +68,7 @@ NUM_EXPERTS, VOCAB_SIZE = 16, 1024
         (QWEN35_397B_SPEC, q4_k_m_types, 241e9),
         (KIMI_LINEAR_48B_SPEC, q4_k_m_types, 30e9),
         (GLM53_FLASH_SPEC, q4_k_m_types, 188.8e9),
+        (FLASH_NEXT_125B_SPEC, q4_k_m_types, 120e9),
         (V4_FLASH_SPEC, mxfp4_types, 155e9),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
@@ -82,6 +91,8 @@ def test_the_plan_is_the_sum_of_loaded_layers(
         sum(sizes[kind_of(spec, types, layer)] for layer in range(spec.num_layers))
         + output
         + whole.tensors[EMBEDDING].num_bytes
+        + matrix_bytes(loaded.output_stream)
+        + sum(each.nbytes for each in loaded.output_stream.values() if isinstance(each, np.ndarray))
     )
     assert use(plan, "weights") == pytest.approx(taken, rel=0.0001)
 
@@ -131,6 +142,7 @@ def kind_of(spec: ModelSpec, types: Mapping[str, GgmlType], layer: int) -> tuple
 def file_of_layers(file: Path, spec: ModelSpec, types: Mapping[str, GgmlType], layers: Sequence[int]) -> GgufModel:
     """These layers in a file of their own, with fewer experts and a smaller vocabulary."""
     small = changed(spec, num_experts=NUM_EXPERTS, num_experts_used=1, vocab_size=VOCAB_SIZE)
+    small = with_small_table(small)
     cut = replace(small, layers=tuple(small.layers[layer] for layer in layers))
     cut_types = {name: kind for name, kind in types.items() if block_of(name) is None}
     for number, layer in enumerate(layers):
@@ -149,7 +161,9 @@ def examples_of(spec: ModelSpec, types: Mapping[str, GgmlType]) -> dict[tuple[ob
 def layer_bytes(spec: ModelSpec, layer: Mapping[str, object]) -> int:
     """What the layer takes with all of its experts."""
     by_role = {
-        role: each.nbytes if isinstance(each, np.ndarray) else matrix_bytes(each) for role, each in layer.items()
+        role: each.nbytes if isinstance(each, np.ndarray) else matrix_bytes(each)
+        for role, each in layer.items()
+        if role != TABLE  # of which page cache has the rows that are read
     }
     factor = spec.routing.num_experts // NUM_EXPERTS
     if EXPERT_TABLE in by_role:  # its vocabulary and choice are smaller as well

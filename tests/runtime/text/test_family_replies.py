@@ -115,6 +115,6 @@ def test_the_template_distinguishes_mimo_calls_from_qwen_calls() -> None:
             ("qwen3-coder", "tagged"),
             ("qwen3-coder-next", "tagged"),
         ),
-        *(("qwen3.5", "tagged"), ("qwen3.6", "tagged"), ("mimo-v2.5", "function")),
+        *(("qwen3.5", "tagged"), ("qwen3.6", "tagged"), ("qwen3.8", "tagged"), ("mimo-v2.5", "function")),
     ):
         assert style_of(source_of(RELEASES[name][1])) == style

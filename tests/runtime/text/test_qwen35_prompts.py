@@ -79,6 +79,35 @@ def test_a_kept_conversation_begins_with_the_one_before_it() -> None:
     assert render("qwen3.6", [*TOOL_TURNS, answer("A", "R2"), *USER], options=options).startswith(before + reply)
 
 
+def test_flash_next_keeps_all_reasoning_unless_a_request_says_otherwise() -> None:
+    chat = [*USER, answer("A", " R1\n"), *USER]
+    begin = "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
+    end = f"A<|im_end|>\n<|im_start|>user\nU<|im_end|>\n{OPEN}"
+    options = {"reasoning_effort": "medium"}
+    assert render("qwen3.8", chat, options=options) == f"{begin}<think>\nR1\n</think>\n\n{end}"
+    assert render("qwen3.8", chat, options={**options, "preserve_thinking": False}) == begin + end
+
+
+@pytest.mark.parametrize(
+    ("options", "effort"),
+    [
+        ({}, "xhigh. Please think carefully"),
+        ({"reasoning_effort": "high"}, "xhigh. Please think carefully"),
+        ({"reasoning_effort": "low"}, "low. Keep your thinking brief"),
+        ({"reasoning_effort": "medium"}, None),
+        ({"reasoning_effort": "low", "enable_thinking": False}, None),
+    ],
+)
+def test_flash_next_is_told_the_reasoning_effort_first(options: dict[str, Any], effort: str | None) -> None:
+    for tools, begin in ((None, "S<|im_end|>\n"), (TOOLS, "# Tools\n\nYou have access")):
+        prompt = render("qwen3.8", [{"role": "system", "content": "S"}, *USER], tools=tools, options=options)
+        told, _, rest = prompt.removeprefix("<|im_start|>system\n").rpartition("\n\n" + begin)
+        assert (told or rest).startswith(begin if effort is None else f"Reasoning effort is set to {effort}")
+    bare = render("qwen3.8", USER, options=options)
+    assert bare.startswith("<|im_start|>user" if effort is None else "<|im_start|>system\nReasoning effort")
+    assert bare.endswith("<think>\n\n</think>\n\n" if "enable_thinking" in options else OPEN)
+
+
 @pytest.mark.parametrize("tools", [None, TOOLS])
 def test_instructions_follow_the_tools_and_late_ones_are_part_of_a_turn(tools: Any) -> None:
     system = [{"role": "system", "content": " S1\n"}, {"role": "developer", "content": "S2"}]
@@ -120,7 +149,7 @@ def test_a_file_has_the_form_and_template_of_the_family(tmp_path: Path) -> None:
 
 def test_releases_that_share_a_template_are_told_apart_by_the_published_one() -> None:
     published = FAMILIES["qwen3"].published
-    assert {"qwen3-next-instruct", "qwen3-coder-next", "qwen3.5", "qwen3.6"} <= set(published.values())
+    assert {"qwen3-next-instruct", "qwen3-coder-next", "qwen3.5", "qwen3.6", "qwen3.8"} <= set(published.values())
     assert release_of(source_of(RELEASES["qwen3.6"][1])) == RELEASES["qwen3.5"][1]
     assert fingerprint(source_of(RELEASES["qwen3-coder-next"][1])) not in published
 

@@ -348,7 +348,7 @@ def test_correct_output_of_the_published_template_is_unchanged(messages: list[di
 
 
 @pytest.mark.parametrize("levels", [64, 65, 900])
-@pytest.mark.parametrize("name", ["qwen3-coder-next", "qwen3.6", "glm-4.7"])
+@pytest.mark.parametrize("name", ["qwen3-coder-next", "qwen3.6", "qwen3.8", "glm-4.7"])
 def test_arguments_of_many_levels_are_written_as_they_are(name: str, levels: int) -> None:
     """No server error, although a recursive walk would exceed the recursion limit."""
     text = load_text(None, byte_metadata(user_defined=("<think>", "</think>")), "m.gguf", name)
@@ -712,6 +712,6 @@ def test_a_file_without_a_template_gets_suggestions_by_vocabulary() -> None:
     with pytest.raises(
         RequestError,
         match=r"--chat_template qwen3, qwen3-instruct-2507, qwen3-thinking-2507, qwen3-coder, qwen3-next-instruct, "
-        r"qwen3-coder-next, qwen3\.5, qwen3\.6 or mimo-v2\.5",
+        r"qwen3-coder-next, qwen3\.5, qwen3\.6, qwen3\.8 or mimo-v2\.5",
     ):
         load_text(None, metadata, "m.gguf").require_template()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import random
 import re
@@ -538,3 +539,17 @@ def test_a_scale_without_a_matching_matrix_is_rejected(tmp_path: Path) -> None:
         check_tensors(open_gguf(file), SCALED_SPEC)
     unknown: dict[str, tuple[int, ...]] = {"blk.1.exp_probs_b.bias.scale": (1,), "blk.9.ffn_up.scale": (1,)}
     check_tensors(open_gguf(write_model(tmp_path / "c.gguf", SCALED_SPEC, shapes={**unknown})), SCALED_SPEC)
+
+
+def test_a_table_of_single_rows_does_not_load_their_neighbours(tmp_path: Path) -> None:
+    """The system marks the pages of the tensor, and no others, as read in no order (rr)."""
+    path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "a"}, {"first": (64, 1024), "table": (64, 1024)})
+    model = open_gguf(path)
+    model.expect_single_rows("table")
+    size = model.tensors["table"].num_bytes
+    smaps = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    of_file = [each for each in smaps if str(path) in each]
+    marked = [each for each in of_file if re.search(r"^VmFlags:.* rr\b", each, re.MULTILINE)]
+    num_bytes = [int(end, 16) - int(begin, 16) for begin, end in (each.split()[0].split("-") for each in marked)]
+    assert size - 2 * mmap.PAGESIZE < sum(num_bytes) <= size
+    assert len(of_file) > len(marked)

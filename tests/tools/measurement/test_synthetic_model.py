@@ -21,7 +21,7 @@ from devkit.models.gguf_files import common_types
 from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.specs.deepseek import R1_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
-from devkit.models.specs.qwen3 import QWEN35_35B_SPEC
+from devkit.models.specs.qwen3 import QWEN35_35B_SPEC, with_small_table
 from tools.synthetic_model import SHAPES, V2_LITE, Shape, first_attention, made_up_vocabulary, write_random_model
 
 
@@ -40,6 +40,7 @@ def test_a_random_model_has_the_requested_shape_and_types_and_can_be_served(tmp_
         num_groups_used=1,
         width=352,
     )
+    requested = with_small_table(requested)
     shape = SHAPES[name]._replace(spec=requested)
     write_random_model(tmp_path / "model.gguf", shape, seed=0)
     gguf = open_gguf(tmp_path / "model.gguf")
@@ -142,7 +143,9 @@ def test_experts_with_partial_blocks_have_the_type_of_published_files(tmp_path: 
     assert types == {"gate": GgmlType.IQ2_XXS, "up": GgmlType.IQ2_XXS, "down": GgmlType.IQ4_NL}
 
 
-@pytest.mark.parametrize(("architecture", "release"), [("qwen3next", "qwen3-coder-next"), ("qwen35moe", "qwen3.5")])
+@pytest.mark.parametrize(
+    ("architecture", "release"), [("qwen3next", "qwen3-coder-next"), ("qwen35moe", "qwen3.5"), ("qwen4exp", "qwen3.5")]
+)
 def test_a_vocabulary_has_the_tokens_of_its_chat_template(architecture: str, release: str) -> None:
     text = load_text(None, made_up_vocabulary(1024, architecture), "made-up.gguf")
     assert text.require_template().release == RELEASES[release][1]

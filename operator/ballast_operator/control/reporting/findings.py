@@ -281,13 +281,20 @@ def _on_its_device(service: InferenceService, pod: Pod, report: PodReport | None
     count = 0 if report.device == "cpu" else len(report.device.split(","))
     if count == resources.gpus:
         return Finding("True", "Loaded")
+    claim = resources.gpu_claim
     if count > resources.gpus:
+        source = "" if claim is None else f" and the claim {claim} has more"
+        also = "" if claim is None else ", request fewer in the claim"
         return Finding(
             "False",
             "MoreGPUsUsed",
-            f"{pod.name}: computes on {report.device}, although resources.gpus is {resources.gpus}: set it to {count}, "
-            "or name the GPUs to use in engine.extraArgs, such as [--device, cuda:0]",
+            f"{pod.name}: computes on {report.device}, although resources.gpus is {resources.gpus}{source}: set it to "
+            f"{count}{also}, or name the GPUs to use in engine.extraArgs, such as [--device, cuda:0]",
         )
+    if count and claim is not None:
+        problem = f"computes on {report.device} alone, although resources.gpus is {resources.gpus}"
+        advice = f"the claim {claim} may have fewer: set resources.gpus to {count}, or request more in the claim"
+        return Finding("False", "GPUNotUsed", f"{pod.name}: {problem}; {advice}")
     if count == 0:
         allowed = "; resources.cpuFallback allows it" if resources.gpus == 1 else ""
         used, advice = "the CPU", f"its log has the reason{allowed}"

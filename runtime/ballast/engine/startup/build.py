@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ballast._core import sched
 from ballast._core.numa import Topology
-from ballast.config.options import Config, GpuKvType
+from ballast.config.options import Config, KvTypeOption
 from ballast.engine.engine import Engine, Loader
 from ballast.engine.limits import Limits
 from ballast.engine.observer import EngineObserver
@@ -76,8 +76,8 @@ class EngineSettings:
     finishes_later: bool = False
     """Whether the slowest parts of loading may end after the server is ready: compiling kernels for prompts, and graphs
     of rare batch sizes. Until then, other kernels compute these steps."""
-    kv_type: GpuKvType = "fp16"
-    """Type of the devices' KV cache; the CPU's is float32."""
+    kv_type: KvTypeOption = "auto"
+    """Type of the KV cache; see `kept_type`."""
     kv_host_bytes: int = 0
     """Host memory for KV blocks evicted from a GPU's memory."""
     kv_disk_dir: Path | None = None
@@ -113,7 +113,7 @@ def engine_settings(config: Config) -> EngineSettings:
         pcie_share=machine.pcie_share,
         packed_dir=machine.packed_dir,
         measurements=machine.measurements,
-        kv_type=machine.gpu_kv_type,
+        kv_type=machine.kv_type,
         kv_host_bytes=machine.kv_host_bytes or 0,
         kv_disk_dir=machine.kv_disk_dir,
         kv_disk_bytes=machine.kv_disk_bytes,

@@ -33,6 +33,7 @@ from ballast.model.kv_pool import (
     num_window_blocks,
     outstanding_tokens,
 )
+from ballast.model.layers.plane import kept_type
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.runner import Runner
@@ -43,11 +44,14 @@ from ballast.model.tiers.host_tier import HostTier, piece_sizes
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
-from ballast.moe.kept_uses import keep_heat
+from ballast.moe.kept_uses import HeatKeeper
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_dir import open_packed_dir
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ballast.model.hybrid.model import HybridModel
     from ballast.model.hybrid.platforms.interface import Take
 
@@ -55,8 +59,6 @@ log = logging.getLogger(__name__)
 
 _PLACED_STEPS = 16
 """Fractions of the experts that follow use are compared in steps of one over this."""
-
-_FLOAT_BYTES = 4
 
 
 def load_runner(
@@ -114,7 +116,7 @@ def _measurements(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettin
         "prefill_chunk_size": settings.prefill_chunk_size,
         "stream_from_tokens": settings.stream_from_tokens,
         "pcie_share": settings.pcie_share,
-        "kv_type": settings.kv_type,
+        "kv_type": kept_type(settings.kv_type, on_gpu=bool(settings.devices)),
         "gpu_experts": hashlib.sha256(repr(_placed(spec, settings)).encode()).hexdigest(),
     }
     return Measurements(folder, facts, reuse=settings.measurements == "kept")
@@ -189,7 +191,9 @@ def _load_on_cpu(
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
     window = _window(spec, settings, has_lanes=False)
     window_blocks = None if window is None else window[1]
-    kv = KvPool(spec.planes, num_blocks, settings.block_tokens, window_blocks)
+    kv = KvPool(
+        spec.planes, num_blocks, settings.block_tokens, window_blocks, kept_type(settings.kv_type, on_gpu=False)
+    )
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     state_slots = num_state_slots(spec.states, num_blocks * settings.block_tokens, settings.max_batch_size)
     states = StatePool(spec.states, state_slots) if state_slots else None
@@ -202,6 +206,12 @@ def _load_on_cpu(
         kept_states = None if states is None else PoolStates(states)
         runner.cache_tiers = _tiers(gguf_model, PoolBlocks(kv), settings, kept_states)
     return runner, weight_memory(weights)
+
+
+def _heat_of(model: weakref.ref[HybridModel]) -> NDArray[np.float64] | None:
+    """The heat of a model's experts; None for a model that is gone. It may be gone without having been closed."""
+    found = model()
+    return None if found is None else found.expert_heat()
 
 
 def _window(spec: ModelSpec, settings: EngineSettings, *, has_lanes: bool) -> tuple[int, int] | None:
@@ -297,7 +307,7 @@ def _load_hybrid(
         block_tokens=settings.block_tokens,
         num_window_blocks=None if window is None else window[1],
         num_state_slots=state_slots,
-        kv_dtype={"fp16": torch.float16, "fp8": torch.float8_e4m3fn}[settings.kv_type],
+        kv_dtype={"fp16": torch.float16, "fp8": torch.float8_e4m3fn}[kept_type(settings.kv_type, on_gpu=True)],
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
         max_batch_size=settings.max_batch_size,
         gpu_experts=settings.gpu_experts,
@@ -312,16 +322,16 @@ def _load_hybrid(
     first = options.devices[0].device
     use_device = partial(torch.cuda.set_device, first)
     take = platform_of(first).host_memory()
-    state_bytes = spec.state_numbers * _FLOAT_BYTES
-    with PinnedAhead(piece_sizes(settings.kv_host_bytes, state_bytes), take, use_device) as ahead:
+    with PinnedAhead(piece_sizes(settings.kv_host_bytes, spec.state_bytes), take, use_device) as ahead:
         model, weights = load_hybrid_model(gguf_model, spec, packing, options, report, ahead)
         if settings.kv_host_bytes or settings.kv_disk_dir is not None:
             blocks, states = copied_cache(model, settings.block_tokens, ahead.take)
             model.cache_tiers = _tiers(gguf_model, blocks, settings, states)
     if settings.updates_gpu_experts and settings.measurements != "off":
-        model.keep_heat = partial(keep_heat, gguf_model, spec.name, spec.routing.num_experts_used)
+        heat = partial(_heat_of, weakref.ref(model))
+        model.keep_heat = HeatKeeper(gguf_model, spec.name, spec.routing.num_experts_used, heat).close
     model.window = window
-    model.state_slots, model.state_bytes = state_slots, state_bytes
+    model.state_slots, model.state_bytes = state_slots, spec.state_bytes
     if settings.prefill_is_auto and not model.long_steps_pay:
         model.max_prefill_tokens = settings.chunk_size
     return model, replace(weight_memory(weights), pinned_bytes=model.pinned_bytes)

@@ -1,5 +1,5 @@
 """Qwen3's mixture-of-experts models (those that reason where a request asks for it, Instruct-2507, Thinking-2507 and
-Coder), Qwen3-Next, Qwen3-Coder-Next, Qwen3.5 and Qwen3.6.
+Coder), Qwen3-Next, Qwen3-Coder-Next, Qwen3.5, Qwen3.6 and Qwen3.8-Flash-Next.
 
 Their published templates are replaced by ones that need no guarded process and write the same bytes. That of
 Qwen3-Next-Thinking is Thinking-2507's. `preserve_thinking` of Qwen3.6 is read for Qwen3.5 too.
@@ -31,6 +31,13 @@ FAMILY = Family(
             divides_content=True,
             object_arguments=True,
         ),
+        Release(
+            "qwen3.8",
+            "qwen3.5.jinja",
+            options={"writes_json": True, "writes_effort": True, "preserve_thinking": True},
+            has_switch=True,
+            object_arguments=True,
+        ),
     ),
     published={
         "e7e64d4e1b1a3f78": "qwen3",
@@ -42,6 +49,7 @@ FAMILY = Family(
         "3175ddae5454a129": "qwen3-coder-next",
         "3a4ee346048178a5": "qwen3.5",
         "4572fd569db8b582": "qwen3.6",
+        "1f923f84b6585442": "qwen3.8",
     },
     reply=ReplyForm(
         spellings={

@@ -1,5 +1,5 @@
-"""The arithmetic of `qwen3moe`, `qwen3next` and `qwen35moe`. Their files have no keys for the router's rule, which is
-the same in every model."""
+"""The arithmetic of `qwen3moe`, `qwen3next`, `qwen35moe` and `qwen4exp`. Their files have no keys for the
+router's rule, which is the same in every model."""
 
 from __future__ import annotations
 
@@ -36,4 +36,17 @@ QWEN35_ARCHITECTURE = replace(
     delta_net="alternating",
     names_rope_sections=True,
     served=("Qwen3.5 and Qwen3.6 (mixtures of experts, text)",),
+)
+
+FLASH_NEXT_ARCHITECTURE = replace(
+    QWEN35_ARCHITECTURE,
+    name="qwen4exp",
+    modules={"softmax": "Qwen4ExpText"},
+    delta_gate="sigmoid",
+    index_pairs="apart",
+    pools_index_keys=True,
+    hyper_connections=True,
+    gates_stream=True,
+    embeds_ngrams=True,
+    served=("Qwen3.8-Flash-Next",),
 )

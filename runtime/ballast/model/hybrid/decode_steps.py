@@ -73,7 +73,7 @@ class DecodeSteps:
     def _receive(self, number: int, batch_size: int) -> None:
         """Queue the copy of the stream to the device with this number from the one before it, if there is one."""
         if number > 0:
-            before, own = (self._devices[at].inputs.of_size(batch_size).embedded for at in (number - 1, number))
+            before, own = (self._devices[at].inputs.of_size(batch_size).stream for at in (number - 1, number))
             own.copy_(before, non_blocking=True)
 
     def _queue_part(
@@ -81,10 +81,12 @@ class DecodeSteps:
     ) -> None:
         """Queue the part of the device with this number, which is active. `layers`: see `ForwardPass`."""
         given = self._devices[number].inputs.of_size(batch_size)
-        part = self._layers.part(number, given.embedded, given.step, experts, is_prefill=False, layers=layers)
-        result = drained(part)
+        rows = given.stream if number > 0 else given.embedded
+        result = drained(self._layers.part(number, rows, given.step, experts, is_prefill=False, layers=layers))
         if number == len(self._devices) - 1:
             self._host_logits[:batch_size].copy_(result, non_blocking=True)
+        elif result is not given.stream:
+            given.stream.copy_(result)
 
     def _run_before_capture(self, batch_size: int) -> None:
         experts, layers = self._experts, None

@@ -12,16 +12,14 @@ from ballast.model.spec import ModelSpec
 
 def device_mixers(spec: ModelSpec) -> tuple[Mixer, ...] | None:
     """The mixer of each layer, also recurrent ones: any mixers of grouped-query attention, or one of latent attention,
-    with an indexer if any layer has one; with an indexer, no layer may be recurrent. None if a GPU does not support the
-    combination."""
+    with an indexer if any layer has one. None if a GPU does not support the combination."""
     mixers = tuple(_with_indexer(layer.mixer) for layer in spec.layers)
     attentions = {mixer for mixer in mixers if not isinstance(mixer, RecurrentMixer)}
     if not all(isinstance(mixer, DeviceAttention) for mixer in attentions):
         return None
     if all(isinstance(mixer, GroupedSpec) for mixer in attentions):
         return mixers if attentions else None
-    is_supported = len(set(mixers)) == 1 or (len(attentions) == 1 and not spec.choices)
-    return mixers if is_supported else None
+    return mixers if len(attentions) == 1 else None
 
 
 def _with_indexer(mixer: Mixer) -> Mixer:

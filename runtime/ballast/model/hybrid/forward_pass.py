@@ -13,6 +13,7 @@ import torch
 from ballast.model.hybrid.devices.device import Device
 from ballast.model.hybrid.experts.divided_experts import DividedExperts
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.residual.residual import BlockInput, Stream
 from ballast.model.hybrid.steps.pieces import Pieces, within
 from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds
 from ballast.model.hybrid.steps.step import Step
@@ -31,15 +32,13 @@ class ForwardPass:
         self.weights = weights
         self._devices = devices
         self._routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
-        norms = [*(layer.attention.norm for layer in weights.layers[1:]), weights.output_norm]
-        self._next_norms: list[torch.Tensor | None] = list(norms)
-        """By layer, the norm of the layer that follows on the same device; None if another device follows."""
-        for device in devices[:-1]:
-            self._next_norms[device.layers[-1]] = None
+        self._last_layer = spec.num_layers - 1
+        self._blocks = [_inputs_of(layer) for layer in weights.layers]
+        """By layer, how attention and feed-forward read the stream."""
 
     def pieces(
         self,
-        stream: torch.Tensor,
+        rows: torch.Tensor,
         steps: Sequence[Step],
         experts: DividedExperts,
         *,
@@ -52,47 +51,55 @@ class ForwardPass:
         for number, (device, step) in enumerate(zip(self._devices, steps, strict=True)):
             if number > 0:
                 with device.active():
-                    stream = stream.to(device.torch_device, non_blocking=True)
-            part = self.part(number, stream, step, experts, is_prefill=is_prefill, layers=layers)
-            stream = yield from within(device.active, part)
-        return stream
+                    rows = rows.to(device.torch_device, non_blocking=True)
+            part = self.part(number, rows, step, experts, is_prefill=is_prefill, layers=layers)
+            rows = yield from within(device.active, part)
+        return rows
 
     def part(
         self,
         number: int,
-        stream: torch.Tensor,
+        rows: torch.Tensor,
         step: Step,
         experts: DividedExperts,
         *,
         is_prefill: bool,
         layers: Sequence[int] | None = None,
     ) -> Pieces[torch.Tensor]:
-        """Compute the layers of the device with this number, while it is active. Returns the stream [T, D], which is
-        overwritten, or the logits [sampled, vocabulary] if it is the last device."""
+        """Compute the layers of the device with this number, while it is active. `rows`: the embedded tokens [T, D] on
+        the first device, elsewhere the rows of the stream, which are overwritten. Returns these rows, or the logits
+        [sampled, vocabulary] if it is the last device."""
         weights, device = self.weights.layers, self._devices[number]
-        attention = device.attention_for(is_prefill=is_prefill)
-        normed = device.pointwise.norm(stream, weights[device.layers[0]].attention.norm)
+        attention, residual = device.attention_for(is_prefill=is_prefill), device.residual
+        stream = Stream(residual.begin(rows) if number == 0 else rows)
+        del rows
+        normed = residual.next_block(stream, (), self._blocks[device.layers[0]][0])
         for index in device.layers:
             if layers is not None and index not in layers:
                 continue
-            layer, next_norm = weights[index], self._next_norms[index]
+            layer = weights[index]
             # Temporaries as long as the stream have no names, so that they are freed as soon as they are added.
-            normed = device.pointwise.add_and_norm(
+            normed = residual.next_block(
                 stream,
                 ((yield from attention.pieces(index, layer.attention, normed, device.cache(index), step)),),
-                layer.ffn_norm,
+                self._blocks[index][1],
             )
-            if next_norm is None:
-                for term in (yield from self._feed_forward(layer, index, normed, experts, device.pointwise)):
-                    stream += term
-            else:
-                normed = device.pointwise.add_and_norm(
+            if index == self._last_layer:
+                normed = residual.finish(
                     stream,
                     (yield from self._feed_forward(layer, index, normed, experts, device.pointwise)),
-                    next_norm,
+                    self.weights.output_norm,
+                )
+            elif index == device.layers[-1]:
+                residual.add(stream, (yield from self._feed_forward(layer, index, normed, experts, device.pointwise)))
+            else:
+                normed = residual.next_block(
+                    stream,
+                    (yield from self._feed_forward(layer, index, normed, experts, device.pointwise)),
+                    self._blocks[index + 1][0],
                 )
         is_last = number == len(self._devices) - 1
-        return self.weights.output(normed[step.sampled]) if is_last else stream
+        return self.weights.output(normed[step.sampled]) if is_last else stream.rows
 
     def _feed_forward(
         self,
@@ -111,6 +118,11 @@ class ForwardPass:
         yield from experts.pieces(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
         every_token = () if layer.mlp is None else (_mlp(layer.mlp, normed, pointwise),)
         return (experts.result(routed_index), *every_token)
+
+
+def _inputs_of(layer: LayerWeights) -> tuple[BlockInput, BlockInput]:
+    of_attention, of_ffn = layer.connections
+    return BlockInput(layer.attention.norm, of_attention), BlockInput(layer.ffn_norm, of_ffn)
 
 
 def _mlp(weights: MlpWeights, x: torch.Tensor, pointwise: Pointwise) -> torch.Tensor:

@@ -72,8 +72,9 @@ class HybridModel(Runner):
         that are switched off, for messages."""
         divided, streamed = experts.divided, experts.streamed
         self.vocabulary = spec.vocab_size
-        self.keep_heat: Callable[[NDArray[np.float64] | None], None] = lambda _: None
-        """Called at the end with `DividedExperts.heat`."""
+        self.expert_heat = divided.heat
+        self.keep_heat: Callable[[], None] = lambda: None
+        """Called at the end, when `expert_heat` does not change any more."""
         self._spec = spec
         self._off = off
         self._experts = divided
@@ -124,6 +125,7 @@ class HybridModel(Runner):
         device, longest = self.devices[number], max(warmup_sizes)
         for num_tokens in warmup_sizes:
             rows = torch.ones((num_tokens, self._spec.hidden), device=device.torch_device)
+            rows = rows if number == 0 else device.residual.begin(rows)
             batch = padding(num_tokens, device.kv.block_tokens)
             if num_tokens < longest:  # logits of all tokens of the longest may not fit in memory
                 batch = replace(batch, sampled=np.arange(num_tokens))
@@ -149,7 +151,7 @@ class HybridModel(Runner):
     def close(self) -> None:
         """See `Runner`."""
         self._experts.wait_for_moves()
-        self.keep_heat(self._experts.heat)
+        self.keep_heat()
 
     def set_pcie_share(self, share: float) -> None:
         """Set the fraction, 0…1, of a decode step's experts in host memory that devices read. Captured steps are

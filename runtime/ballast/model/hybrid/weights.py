@@ -21,12 +21,14 @@ from ballast.model.hybrid.layers.kimi_delta import KimiDeltaWeights
 from ballast.model.hybrid.layers.largest_kept import largest_kept
 from ballast.model.hybrid.layers.latent_attention import LatentWeights
 from ballast.model.hybrid.linear import Linear, Linears, MakeLinear
+from ballast.model.hybrid.residual.residual import Connection
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import EXPERTS, MLP_GATE, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import DeviceAttention, Mixer
+from ballast.model.layers.stream import StreamSpec, mixed_stream
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, layer_tensors
@@ -68,6 +70,8 @@ class LayerWeights:
 
     attention: MixerWeights
     ffn_norm: torch.Tensor  # [D]
+    connections: tuple[Connection | None, Connection | None]
+    """The hyper-connections around attention and feed-forward; None: tokens have one row."""
     mlp: MlpWeights | None
     routed: RoutedWeights | None
 
@@ -152,6 +156,7 @@ class _Loader:
         return LayerWeights(
             attention=_mixer_weights(tensors, mixer),
             ffn_norm=tensors.vector("ffn_norm"),
+            connections=_connections(tensors, mixed_stream(spec.stream)),
             mlp=MlpWeights(
                 tensors.linears("gate", "up"), tensors.linear("down"), unit, tensors.optional_vector(MLP_GATE)
             )
@@ -165,6 +170,12 @@ class _Loader:
         packed = tensors.host.experts(EXPERTS)
         is_taken = on.is_taken(self._routed_index[index], packed)
         return RoutedWeights(router, on.make_router(rule, bias), None if is_taken else packed)
+
+
+def _connections(tensors: DeviceTensors, stream: StreamSpec | None) -> tuple[Connection | None, Connection | None]:
+    if stream is None:
+        return None, None
+    return Connection.load(tensors, stream, "attention"), Connection.load(tensors, stream, "ffn")
 
 
 def _mixer_weights(tensors: DeviceTensors, mixer: Mixer) -> MixerWeights:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ballast.model.layers.plane import Plane, State
-from ballast.model.layers.tensor import Tensor, bias, matrix, norm
+from ballast.model.layers.tensor import RowSlice, Tensor, bias, matrix, norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,12 @@ class DeltaNetSpec:
     """Whether head h has the key head h % num_key_heads, else neighbouring heads share one."""
     splits_gates: bool = False
     """Whether betas and alphas have a matrix each, else one, grouped by key head."""
+    gate: Literal["silu", "sigmoid"] = "silu"
+    """The function of the gates that multiply the output."""
+    merges_products: bool = False
+    """Whether one tensor gives queries, keys and values, and then the gates."""
+    merges_gates: bool = False
+    """Whether one tensor gives all betas, and then all alphas."""
     is_grouped: bool = False
     """Whether one tensor gives each key head's query, key, values and gates one after another, as older files have it.
     """
@@ -80,6 +87,11 @@ class DeltaNetSpec:
     def _gates(self, hidden: int) -> tuple[Tensor, ...]:
         """Of betas, which weigh corrections, and of alphas, which give decays."""
         heads, module = self.num_heads, "linear_attn"
+        if self.merges_gates:
+            slices = (RowSlice("beta", heads), RowSlice("alpha", heads))
+            return (
+                matrix("betas_alphas", "ssm_beta_alpha", (2 * heads, hidden), f"{module}.in_proj_ba", slices=slices),
+            )
         if not self.splits_gates:
             return (matrix("beta_alpha", "ssm_ba", (2 * heads, hidden), f"{module}.in_proj_ba"),)
         return (
@@ -89,6 +101,10 @@ class DeltaNetSpec:
 
     def _products(self, hidden: int) -> tuple[Tensor, ...]:
         module = "linear_attn.in_proj_qkvz"
+        if self.merges_products:
+            slices = (RowSlice("mixed", self.channels), RowSlice("output_gate", self.value_width))
+            num_rows = self.channels + self.value_width
+            return (matrix("products", "attn_qkv_gate", (num_rows, hidden), module, slices=slices),)
         if self.is_grouped:
             return (matrix("grouped", "ssm_in", (self.channels + self.value_width, hidden), module),)
         return (

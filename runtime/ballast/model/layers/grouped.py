@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ballast.model.layers.plane import Plane
+from ballast.model.layers.plane import INDEX_KEYS, Plane, State
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.layers.tensor import RowSlice, Tensor, bias, matrix, norm, vector
 
@@ -20,6 +20,34 @@ SINKS = "sinks"
 GATE = "gate"
 """The output of each query head, or each entry of it, is multiplied by a function of a linear layer of the layer's
 input."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIndexSpec:
+    """Selects blocks of positions (Qwen3.8-Flash-Next): a block has the mean of its tokens' keys, normed and rotated by
+    the position of its first token."""
+
+    num_heads: int
+    key_dim: int
+    """Width of a head's query and of a token's one key, whose first rope.dim entries are rotated."""
+    top_k: int
+    """Positions that are selected for a token, at most, in addition to those of its own block if that is incomplete."""
+    pool: int
+    """Positions of a block, counted from the first one."""
+
+    @property
+    def most_chosen(self) -> int:
+        """Positions that a token attends to, at most, with those of its own block."""
+        return self.top_k + self.pool - 1
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        queries, module = self.num_heads * self.key_dim, "self_attn.indexer"
+        return (
+            matrix("index_query", "indexer.q_proj", (queries, hidden), f"{module}.q_proj"),
+            matrix("index_key", "indexer.k_proj", (self.key_dim, hidden), f"{module}.k_proj"),
+            norm("index_query_norm", "indexer.q_norm", self.key_dim, f"{module}.q_layernorm", must_be_finite=True),
+            norm("index_key_norm", "indexer.k_norm", self.key_dim, f"{module}.k_layernorm", must_be_finite=True),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +78,8 @@ class GroupedSpec:
     """Whether the matrices of queries, keys and values are one tensor, in this order."""
     gate: Literal["sigmoid", "softplus"] = "sigmoid"
     """The function of GATE."""
+    index: BlockIndexSpec | None = None
+    """None: every token attends to all positions that it sees."""
     gates_entries: bool = False
     """Whether GATE has a gate for each entry of a head's output, else for each head."""
 
@@ -76,18 +106,28 @@ class GroupedSpec:
     @property
     def planes(self) -> tuple[Plane, ...]:
         """The planes of the layer's cache."""
+        index = () if self.index is None else (Plane(INDEX_KEYS, self.index.key_dim // self.index.pool),)
         return (
             _of_heads("keys", self.num_kv_heads, self.head_dim, self.window),
             _of_heads("values", self.num_kv_heads, self.v_dim, self.window),
+            *index,
         )
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """What the layer keeps of a sequence: the index keys of its last, incomplete block."""
+        index = self.index
+        return () if index is None else (State("incomplete block", (index.pool - 1) * index.key_dim),)
 
     @property
     def modules(self) -> dict[str, tuple[str, ...]]:
         """Modules without tensors of their own, with their classes."""
-        return {"self_attn": ("{family}Attention",)}
+        indexer = {} if self.index is None else {"self_attn.indexer": ("{family}QSAIndexer",)}
+        return {"self_attn": ("{family}Attention",), **indexer}
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
-        return tuple(each for each in self.declared(hidden) if each.option is None or each.option in self.options)
+        own = tuple(each for each in self.declared(hidden) if each.option is None or each.option in self.options)
+        return own if self.index is None else own + self.index.tensors(hidden)
 
     def declared(self, hidden: int) -> tuple[Tensor, ...]:
         """The tensors of all options. A file has an option if it has the first tensor of that option."""

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 KvType = Literal["fp32", "fp16", "fp8"]
-"""The type of a cache: float32 on a CPU, half precision or 8 bits on a GPU."""
+"""The type of a cache: float32 on a CPU only, half precision, 8 bits on a GPU only."""
+KvTypeOption = Literal["auto", "fp32", "fp16", "fp8"]
+
+
+def kept_type(requested: KvTypeOption, *, on_gpu: bool) -> KvType:
+    """The type of a cache for a value of `--kv_type`."""
+    if requested != "auto":
+        return requested
+    return "fp16" if on_gpu else "fp32"
 
 
 class Plane(NamedTuple):
@@ -14,7 +22,7 @@ class Plane(NamedTuple):
 
     name: str
     width: int
-    """Numbers per token. The pool decides their type: float32 on a CPU."""
+    """Numbers per token. The pool decides their type."""
     window: int | None = None
     """Tokens that are read of it: the last ones up to a token's own. None: all."""
     num_short: int = 0
@@ -30,6 +38,10 @@ class State(NamedTuple):
     size: int
     """Numbers, which are float32."""
 
+    @property
+    def num_bytes(self) -> int:
+        return _STATE_NUMBER_BYTES * self.size
+
 
 INDEX_KEYS = "index keys"
 """The plane of an indexer's keys."""
@@ -37,6 +49,7 @@ ROW_ALIGNMENT = 16
 """Rows of 8 bits begin at multiples of this many bytes, so that all their loads are aligned."""
 _NUMBER_BYTES = {"fp32": 4, "fp16": 2}
 _SCALE_BYTES = 4
+_STATE_NUMBER_BYTES = 4
 
 
 def row_bytes(planes: Sequence[Plane], kv_type: KvType) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ballast.model.layers.tensor import Tensor, matrix, vector
+from ballast.model.layers.tensor import RowSlice, Tensor, matrix, norm, vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +48,46 @@ class StreamSpec:
             vector("stream_end_base", "output_hc_base", self.num_rows, module, classes=classes),
             vector("stream_end_scales", "output_hc_scale", 1, module, classes=classes),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class GatedStreamSpec:
+    """The residual stream of Qwen3.8-Flash-Next. Each block reads the mean of a token's normed rows, each number with
+    a gate, and adds to each row with a weight. Gates and weights depend on the rows, and no block has another norm."""
+
+    num_rows: int
+    """Of a token, each as wide as the model."""
+    rank: int
+    """Of the matrix that gives the gates."""
+    is_merged: bool = False
+    """Whether one tensor has the first factor of the gates and the weights."""
+
+    def tensors(self, hidden: int, block: Literal["attention", "ffn"]) -> tuple[Tensor, ...]:
+        """Those of one of a layer's two blocks."""
+        name, module = ("attn", "attn") if block == "attention" else ("ffn", "mlp")
+        return self._gates(hidden, f"{block}_stream", f"hc_{name}", f"{module}_hyper_connection", injects=True)
+
+    def output_tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        """Those by which the output reads the stream."""
+        return self._gates(hidden, "output_stream", "output_hc", "model.hyper_connection_mixer", injects=False)
+
+    def _gates(self, hidden: int, role: str, name: str, module: str, *, injects: bool) -> tuple[Tensor, ...]:
+        width = self.num_rows * hidden
+        first = f"{module}.input_mix_weight_down"
+        slices = (RowSlice(f"{role}_down", self.rank), RowSlice(f"{role}_inject", self.num_rows))
+        both = (self.rank + self.num_rows, width)
+        merged = matrix(f"{role}_down_inject", f"{name}_down_inject", both, first, slices=slices)
+        down = matrix(f"{role}_down", f"{name}_down", (self.rank, width), first)
+        inject = matrix(f"{role}_inject", f"{name}_inject", (self.num_rows, width), f"{module}.block_inject_weight")
+        apart = (down, inject) if injects else (down,)
+        return (
+            norm(f"{role}_norm", f"{name}_norm", width, f"{module}.hc_norm"),
+            *((merged,) if injects and self.is_merged else apart),
+            matrix(f"{role}_up", f"{name}_up", (width, self.rank), f"{module}.input_mix_weight_up"),
+        )
+
+
+def mixed_stream(stream: StreamSpec | GatedStreamSpec | None) -> StreamSpec | None:
+    """The stream of a model that a GPU supports; see plan/gpu_limits.py."""
+    assert not isinstance(stream, GatedStreamSpec), "no GPU computes gated rows"
+    return stream

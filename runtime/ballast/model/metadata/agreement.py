@@ -12,6 +12,7 @@ from ballast.model.layers.grouped import GATE, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import LayerSpec, Mixer, RecurrentMixer
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.metadata.hf_config import HfConfig
 from ballast.model.metadata.keys import Keys, is_number
 from ballast.model.spec import ModelSpec
@@ -77,6 +78,7 @@ def _pairs(keys: Keys, spec: ModelSpec, config: HfConfig) -> Sequence[tuple[str,
         ("rms_norm_eps", spec.rms_eps, config.rms_norm_eps),
         ("rope_theta", rope.theta, config.theta if spec.ropes else None),
         *_kimi_layers(spec, config),
+        *_stream(spec, config),
     ]
     rope = next((each for each in spec.ropes if each.yarn is not None), rope)
     if rope.yarn is not None and config.yarn is not None:
@@ -128,6 +130,7 @@ def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
             ("gating", _gating(mixer), config.gates),
             ("head_dim", mixer.head_dim, config.head_dim),
             ("sliding_window", mixer.window, config.sliding_window),
+            *_blocks(mixer, config),
         ]
     if isinstance(mixer, DeltaNetSpec):
         return [
@@ -164,6 +167,23 @@ def _mixer(mixer: Mixer, config: HfConfig) -> list[tuple[str, object, object]]:
     if "q_lora_rank" in config.model_fields_set:  # null says that there is none
         pairs.append(("q_lora_rank", mixer.q_lora_rank or 0, config.q_lora_rank or 0))
     return pairs
+
+
+def _blocks(mixer: GroupedSpec, config: HfConfig) -> list[tuple[str, object, object]]:
+    index = mixer.index
+    if index is None:
+        return []
+    return [
+        ("indexer_n_heads", index.num_heads, config.indexer_n_heads),
+        ("indexer_head_dim", index.key_dim, config.indexer_head_dim),
+        ("indexer_compress_ratio", index.pool, config.indexer_compress_ratio),
+    ]
+
+
+def _stream(spec: ModelSpec, config: HfConfig) -> list[tuple[str, object, object]]:
+    if not isinstance(spec.stream, GatedStreamSpec):
+        return []
+    return [("hc_count", spec.stream.num_rows, config.hc_count), ("hc_lowrank", spec.stream.rank, config.hc_lowrank)]
 
 
 def _kimi_layers(spec: ModelSpec, config: HfConfig) -> list[tuple[str, object, object]]:

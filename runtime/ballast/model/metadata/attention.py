@@ -11,6 +11,7 @@ from ballast.model.layers.grouped import QKV_BIAS, GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import Mixer
 from ballast.model.layers.positions import RopeSpec
+from ballast.model.metadata.block_index import read_block_index
 from ballast.model.metadata.compressed import read_compressed
 from ballast.model.metadata.delta_net import read_delta_net, read_kimi_delta, recurrent_layers
 from ballast.model.metadata.keys import Keys, is_whole
@@ -219,7 +220,9 @@ def _read_grouped(
             fuses_qkv=_fuses_qkv(keys, layer),
             gate=keys.architecture.gate,
         )
-        mixer = replace(mixer, gates_entries=_gates_entries(keys, mixer, layer))
+        mixer = replace(
+            mixer, gates_entries=_gates_entries(keys, mixer, layer), index=read_block_index(keys, mixer, layer)
+        )
         first = next(each for each in windows if windows[each] == window)
         yield layer, replace(mixer, options=_options(keys, mixer, first, widths.hidden))
 

@@ -79,7 +79,10 @@ def read_delta_net(keys: Keys, is_recurrent: Sequence[bool]) -> DeltaNetSpec:
         v_dim=width,
         conv_taps=taps,
         heads_alternate=keys.architecture.delta_net == "alternating",
+        gate=keys.architecture.delta_gate,
         splits_gates=keys.has_tensor(f"{first}.ssm_beta.weight"),
+        merges_gates=keys.has_tensor(f"{first}.ssm_beta_alpha.weight"),
+        merges_products=keys.has_tensor(f"{first}.attn_qkv_gate.weight"),
         is_grouped=keys.has_tensor(f"{first}.ssm_in.weight"),
     )
     _check_state(keys, mixer, sum(is_recurrent), f"{keys.full('ssm.state_size')}={width}")
@@ -113,7 +116,7 @@ def _lower_bound(keys: Keys) -> float:
 
 def _check_state(keys: Keys, mixer: RecurrentMixer, num_layers: int, named: str) -> None:
     """Refuse a state that no model has. `named`: the key of its width, with the value."""
-    state_bytes = 4 * num_layers * sum(state.size for state in mixer.states)
+    state_bytes = num_layers * sum(state.num_bytes for state in mixer.states)
     if state_bytes > _MAX_STATE_BYTES:
         raise keys.refuse(
             f"{named} with {mixer.num_heads} heads in {num_layers} layers: the recurrent state of a sequence takes "

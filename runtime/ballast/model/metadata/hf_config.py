@@ -99,6 +99,11 @@ class HfConfig(BaseModel):
     index_n_heads: Whole | None = None
     index_head_dim: Whole | None = None
     index_topk: Whole | None = None
+    indexer_n_heads: Whole | None = None
+    indexer_head_dim: Whole | None = None
+    indexer_compress_ratio: Whole | None = None
+    hc_count: Whole | None = None
+    hc_lowrank: Whole | None = None
     index_kpool: Whole | None = None
     indexer_types: list[str] | None = None
     """For each layer "full", or "shared" where it takes the choice of one below."""

@@ -15,10 +15,12 @@ from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import LayerSpec
 from ballast.model.metadata.agreement import check_config
 from ballast.model.metadata.attention import dimensions_of, read_mixers
+from ballast.model.metadata.delta_net import recurrent_layers
 from ballast.model.metadata.hf_config import HfConfig
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.known_models import matching_models
 from ballast.model.metadata.layers import read_feed_forwards, read_layers, read_vocab_size, read_widths
+from ballast.model.metadata.ngram import read_ngram
 from ballast.model.metadata.positions import read_rope
 from ballast.model.metadata.routing import read_routing
 from ballast.model.metadata.settings import Settings
@@ -48,7 +50,6 @@ _LOOK_ALIKES = {
     "glm4": "a dense GLM-4, not GLM-4.5",
     "qwen2moe": "Qwen2-MoE, not Qwen3-MoE",
     "qwen3": "a dense Qwen3, not a mixture of experts",
-    "qwen4exp": "Qwen3.8-Flash-Next, whose attention selects blocks, not Qwen3.5 or Qwen3-Next",
     "mistral3": "a dense Ministral 3 or Mistral Small 3, not a mixture of experts",
     "mistral-large": "Mistral Large, not Mistral Large 3, whose files are deepseek2",
     "mistral-large4": "Mistral Large 4, whose attention is sparse and partly without positions, not Mistral Large 3",
@@ -76,15 +77,19 @@ def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
     settings = Settings(keys, config, () if dimensions is None else matching_models(dimensions, keys))
     mixers = read_mixers(settings, layers, widths, read_rope(settings))
     routing, stream = read_routing(settings, layers, widths), read_stream(keys)
+    vocab_size = read_vocab_size(keys)
+    ngram_layer, ngram = read_ngram(keys, recurrent_layers(keys, layers.num_layers), vocab_size) or (None, None)
     spec = ModelSpec(
         name=_name(keys),
         architecture=keys.architecture,
-        vocab_size=read_vocab_size(keys),
+        vocab_size=vocab_size,
         context_length=keys.whole("context_length"),
         hidden=widths.hidden,
         layers=tuple(
-            LayerSpec(mixer, feed_forward, stream)
-            for mixer, feed_forward in zip(mixers, read_feed_forwards(keys, layers, widths, routing), strict=True)
+            LayerSpec(mixer, feed_forward, stream, ngram if layer == ngram_layer else None)
+            for layer, (mixer, feed_forward) in enumerate(
+                zip(mixers, read_feed_forwards(keys, layers, widths, routing), strict=True)
+            )
         ),
         rms_eps=keys.number("attention.layer_norm_rms_epsilon", above=1e-30, most=1.0),
         tied_output=not keys.has_tensor("output.weight"),

@@ -99,7 +99,8 @@ class PoolBlocks:
         self._has_windows = [has_window for layer in pool.has_window_blocks for has_window in layer]
         """By plane, whether its blocks are those of windows."""
         self.block_bytes = sum(plane.shape[1] for plane in self._planes)
-        self.layout = f"float32 {pool.block_tokens} tokens, planes {[plane.shape[1] for plane in planes]}"
+        numbers = next((plane.dtype.name for plane in planes), "")
+        self.layout = f"{numbers} {pool.block_tokens} tokens, planes {[plane.shape[1] for plane in planes]}"
 
     def new_memory(self, num_blocks: int) -> Bytes:
         return np.empty((num_blocks, self.block_bytes), np.uint8)

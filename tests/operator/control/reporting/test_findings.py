@@ -195,6 +195,35 @@ def test_an_engine_must_use_as_many_gpus_as_requested(gpus, device, reason, text
     assert "cpuFallback" not in found.message, "it is for one GPU"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "device", "reason", "text"),
+    [
+        (2, "cuda:0,cuda:1", "Serving", ""),
+        (
+            1,
+            "cuda:0,cuda:1",
+            "MoreGPUsUsed",
+            "although resources.gpus is 1 and the claim gpu has more: set it to 2, request fewer in the claim, or name",
+        ),
+        (
+            2,
+            "cuda:0",
+            "GPUNotUsed",
+            "although resources.gpus is 2; the claim gpu may have fewer: set resources.gpus to 1, or request more in",
+        ),
+        (2, "cpu", "GPUNotUsed", "computes on the CPU, although it has 2 GPUs of the claim gpu; its log"),
+    ],
+)
+def test_a_claim_and_the_number_of_gpus_must_not_contradict_each_other(gpus, device, reason, text):
+    """The operator cannot read claims; it sees what the engine got."""
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "two-gpus"}]
+    requested = service(resources={"cpus": 2, "memory": "1Gi", "gpus": gpus, "claims": claims, "gpuClaim": "gpu"})
+    report = PodReport(verdict=NumaVerdict(True, "CPUsAndMemoryAligned", "fine"), device=device)
+    found = find(requested, seen(pod(of=requested), report=report))["Ready"]
+    assert found.reason == reason
+    assert text in found.message
+
+
 def test_a_lost_node_is_reported_with_how_to_free_its_pod():
     lost = {"n1": "node n1 is not ready since 2026-01-01T00:00:00Z (NodeStatusUnknown)"}
     silent = seen(pod(ready=False), report=PodReport(), lost_nodes=lost)

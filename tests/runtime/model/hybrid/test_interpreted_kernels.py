@@ -16,7 +16,7 @@ import torch
 from ballast.engine.startup.build import EngineSettings
 from ballast.model.batch import Batch
 from ballast.tiny.presets import PRESETS
-from ballast.tiny.shape import TinyKimiDelta, TinyShape
+from ballast.tiny.shape import TinyIndex, TinyKimiDelta, TinyLimits, TinyShape
 from devkit.long import if_long
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -100,11 +100,23 @@ CASES = {
     ),
     "v3": (small("v3"), "q8_0"),
     "kimilinear": (small("kimilinear", kimi_delta=TinyKimiDelta(attention_layers=(1,))), "q8_0"),
+    "glm53flash": (
+        small(
+            "glm53flash",
+            index=TinyIndex(top_k=8, pool=4),
+            kimi_delta=TinyKimiDelta(attention_layers=(1,), lower_bound=-5.0),
+            limits=TinyLimits(experts=(0.5, 0.5), shared=(0.5, 0.5)),
+        ),
+        "q8_0",
+    ),
 }
 
 
-# One with grouped-query attention, windows and sinks, and one with latent attention and recurrent layers.
-@pytest.mark.parametrize("arch", ["gptoss", "kimilinear", *if_long("laguna", "mistral4", "mimov2", "step35", "v3")])
+# One with grouped-query attention, windows and sinks, one with latent attention and recurrent layers, and one of these
+# with hyper-connections and pools.
+@pytest.mark.parametrize(
+    "arch", ["gptoss", "kimilinear", "glm53flash", *if_long("laguna", "mistral4", "mimov2", "step35", "v3")]
+)
 def test_a_gpus_kernels_give_the_logits_of_torchs_operations(
     written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

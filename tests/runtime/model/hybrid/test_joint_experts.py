@@ -126,6 +126,24 @@ def test_joint_steps_work_with_experts_in_device_memory_and_over_pcie(
     assert (setting.experts.pcie_bytes_read > 0) == (share > 0)
 
 
+@pytest.mark.parametrize("num_resident", [2, 4, 6])
+def test_the_streamed_fraction_is_of_the_experts_in_host_memory(
+    monkeypatch: pytest.MonkeyPatch, num_resident: int
+) -> None:
+    """Also after these have been replaced."""
+    ids = tuple(range(num_resident))
+    setting = Setting(monkeypatch, fraction=0.5, gpu_experts=(ids, ids, ids))
+    resident = np.arange(EXPERTS) < num_resident
+    setting.streamed.skip([lambda: resident] * LAYERS)
+    setting.run(64)
+    in_host = LAYERS * (EXPERTS - num_resident) * EXPERT_BYTES
+    assert setting.streamed.bytes_read + setting.host.bytes_read == in_host
+    assert abs(setting.streamed.bytes_read - in_host / 2) <= EXPERT_BYTES, "half of a chunk"
+    assert setting.streamed.num_copied(0)[-1] == EXPERTS - num_resident
+    resident[[0, EXPERTS - 1]] = False, True
+    assert setting.streamed.num_copied(0)[0] == 1, "expert 0, which has left"
+
+
 def test_joint_steps_and_other_steps_may_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting(monkeypatch, fraction=0.5)
     joint = setting.experts

@@ -66,6 +66,8 @@ def test_layers_stream_whole_chunks_and_meet_the_fraction_on_average() -> None:
     assert expert_counts([[100]] * 4, 0.25) == [0, 0, 100, 0]
     assert expert_counts([[4, 8]] * 3, 0.0) == [0, 0, 0]
     assert expert_counts([[4, 8]] * 3, 1.0) == [8, 8, 8]
+    assert expert_counts([[4, 8, 12]] * 2, 0.5, [[0, 4, 8]] * 2) == [8, 8], "the first four are in a device's memory"
+    assert expert_counts([[4, 8, 12], [4, 8]], 1.0, [[4, 4, 4], [0, 0]]) == [4, 0], "nothing else is left to copy"
     for fraction in (0.1, 0.37, 0.93):
         counts = expert_counts([[3, 6, 10]] * 30, fraction)
         assert abs(sum(counts) / 300 - fraction) < 0.01

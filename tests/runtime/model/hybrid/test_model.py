@@ -37,7 +37,6 @@ from ballast.model.batch import Batch, padding
 from ballast.model.hybrid.attention import attention
 from ballast.model.hybrid.attention.attention import PlainAttention
 from ballast.model.hybrid.attention.sizes import LatentSizes
-from ballast.model.hybrid.experts import expert_cache
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.handoff.host_experts import HostExperts
@@ -52,7 +51,6 @@ from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing, Tensors
 from ballast.model.runner import Runner
-from ballast.moe.expert_moves import Move
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.tiny import model as tiny_model
 from ballast.tiny import write_tiny_model
@@ -92,10 +90,10 @@ other gates and heads by layer."""
 GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2", "lagunam1", *WINDOWED)
 """Architectures with grouped-query attention: without norm, bias and unrotated entries; with all; with all except the
 norm of heads; with one norm over all heads of a token; with gates of entries; and those with windows."""
-RECURRENT = ("qwen3next", "qwen35", "kimilinear")
+RECURRENT = ("qwen3next", "qwen35", "kimilinear", "glm53flash")
 """Architectures with recurrent layers. The first two have gated queries and a gate of shared experts, and heads that
-share a key: neighbouring heads, and alternating ones. In the last one, each row of a state has a decay, and latent
-attention rotates nothing."""
+share a key: neighbouring heads, and alternating ones. In the others, each row of a state has a decay, and latent
+attention rotates nothing. The last one has hyper-connections, and positions that are selected by pools of 4."""
 SPARSE = ("v32", "glm5")
 """Architectures whose tokens attend to 32 positions that an indexer selects: in every layer, and shared by some
 layers."""
@@ -315,28 +313,11 @@ def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
     }
 
 
-def move_randomly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exchange random experts of every layer during every step."""
-    rng = np.random.default_rng(0)
-
-    def choose(heat: np.ndarray, slots: np.ndarray, most: int) -> list[Move]:
-        moves = []
-        for layer, row in enumerate(slots):
-            inside, outside = rng.permutation(np.flatnonzero(row >= 0)), rng.permutation(np.flatnonzero(row < 0))
-            pairs = zip(inside[:2].tolist(), outside[:2].tolist(), strict=False)
-            moves += [Move(layer, int(row[evicted]), evicted, admitted) for evicted, admitted in pairs]
-        return moves[:most]
-
-    monkeypatch.setattr(expert_cache, "choose_moves", choose)
-    monkeypatch.setattr(expert_cache, "OBSERVED_STEPS", 1)
-
-
 @pytest.mark.parametrize("arch", ["v3", "gptoss"])
 @pytest.mark.parametrize("stream_from_tokens", [0, 20])
 def test_logits_agree_while_experts_move(
-    written: MakeTiny, arch: str, stream_from_tokens: int, monkeypatch: pytest.MonkeyPatch
+    written: MakeTiny, arch: str, stream_from_tokens: int, experts_move_randomly: None
 ) -> None:
-    move_randomly(monkeypatch)
     file = written(arch=arch, mla="split", quant="f32").gguf
     hybrid = load(
         file,
@@ -374,12 +355,12 @@ def test_steps_that_are_measured_at_start_do_not_count_as_use(written: MakeTiny)
         updates_gpu_experts=True,
     )
     with_measured_costs(scheduler_config(SETTINGS), hybrid, 64, lambda: None)
-    heat = hybrid._experts.heat
+    heat = hybrid.expert_heat()
     assert heat is not None
     assert not heat.any()
     assert not any(cache.uses.any() for cache in hybrid._experts._caches)
     run_requests(Pair(as_served(file, "cpu"), hybrid))
-    heat = hybrid._experts.heat
+    heat = hybrid.expert_heat()
     assert heat is not None
     assert heat.any()
 
@@ -425,7 +406,7 @@ def test_a_half_precision_cache_changes_only_near_ties(written: MakeTiny) -> Non
     assert 0 < differing <= MAX_DIFFERENT_EXPERTS * total
 
 
-@pytest.mark.parametrize("arch", ["v32", *if_long("glm5")])
+@pytest.mark.parametrize("arch", ["v32", "glm53flash", *if_long("glm5")])
 def test_a_half_precision_cache_changes_only_near_ties_of_positions(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, quant="q4_k").gguf
     pair = LedPair(file, load(file, CPU, LONG), LONG)
@@ -571,7 +552,7 @@ def test_an_error_in_the_measurement_of_the_share_ends_the_start(
             for arch in (*GROUPED, *RECURRENT[:2], *SPARSE)
             for quant in ("f32", "bf16", "q8_0", "q4_k_m")
         ),
-        *(("kimilinear", "split", quant) for quant in ("f32", "q4_k_m")),
+        *((arch, "split", quant) for arch in RECURRENT[2:] for quant in ("f32", "q4_k_m")),
         ("gptoss", "split", "mxfp4"),
         ("mimov2", "split", "nvfp4"),
     ],
@@ -591,6 +572,10 @@ def test_a_cache_of_8_bits_changes_distributions_little(written: MakeTiny, arch:
     file = written(arch=arch, mla="split", quant="q8_0").gguf
     short: dict[str, Any] = {"kv_dtype": torch.float8_e4m3fn}
     pair = LedPair(file, load(file, CPU, **short)) if device == CPU else pair_on_gpu(file, **short)
+    check_cache_of_8_bits(pair, arch)
+
+
+def check_cache_of_8_bits(pair: LedPair, arch: str) -> None:
     assert isinstance(pair.second, HybridModel)
     assert {tensor.dtype for tensor in pair.second.kv_tensors} == {torch.uint8}
     run_requests(pair)
@@ -620,7 +605,7 @@ SCARCE = replace(SETTINGS, cache_lens=208)
 """Few blocks, so that requests preempt each other."""
 
 
-@pytest.mark.parametrize("arch", ["qwen3next", "kimilinear", *if_long("qwen35")])
+@pytest.mark.parametrize("arch", ["qwen3next", "glm53flash", *if_long("qwen35", "kimilinear")])
 def test_states_agree_after_snapshots_and_preemption(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, mla="split", quant="f32").gguf
     pair = Pair(as_served(file, "cpu", settings=SCARCE), load(file, CPU, SCARCE, kv_dtype=torch.float32))
@@ -630,7 +615,9 @@ def test_states_agree_after_snapshots_and_preemption(written: MakeTiny, arch: st
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}])
-@pytest.mark.parametrize(("arch", "quant"), [("qwen3next", "q4_k"), ("qwen35", "q8_0"), ("kimilinear", "q4_k")])
+@pytest.mark.parametrize(
+    ("arch", "quant"), [("qwen3next", "q4_k"), ("qwen35", "q8_0"), ("kimilinear", "q4_k"), ("glm53flash", "q4_k")]
+)
 def test_states_on_a_gpu_agree_after_snapshots_and_preemption(
     written: MakeTiny, arch: str, quant: str, options: dict[str, int]
 ) -> None:
@@ -670,7 +657,7 @@ def test_captured_steps_leave_the_states_of_queued_ones(written: MakeTiny, arch:
         ("v3", "split", "q4_k"),
         ("v2lite", "joint", "q8_0"),
         *((arch, "split", "q4_k") for arch in ("qwen3", "v32", "step35", "qwen3next", *SCALED)),
-        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2", "laguna", "qwen35", "kimilinear")),
+        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2", "laguna", *RECURRENT[1:])),
         ("gptoss", "split", "mxfp4"),
     ],
 )
@@ -763,10 +750,10 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 @pytest.mark.parametrize(
     ("arch", "device"),
     [
-        *((arch, "cpu") for arch in ("v3", "gptoss", "qwen3next", *if_long("qwen3", "glm5", "mimov2"))),
+        *((arch, "cpu") for arch in ("v3", "gptoss", "qwen3next", *if_long("qwen3", "glm5", "mimov2", "glm53flash"))),
         *(
             pytest.param(arch, "cuda", marks=pytest.mark.gpu)
-            for arch in ("v3", "qwen3", "gptoss", "glm5", "qwen3next", *if_long("mimov2"))
+            for arch in ("v3", "qwen3", "gptoss", "glm5", "qwen3next", "glm53flash", *if_long("mimov2"))
         ),
     ],
 )
@@ -785,7 +772,7 @@ def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, d
     [
         *(("v3", quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")),
         *((arch, "q4_k") for arch in ("qwen3", "v32", "step35", "qwen3next", *SCALED)),
-        *((arch, "q8_0") for arch in ("glm45", "glm5", "qwen35", "kimilinear")),
+        *((arch, "q8_0") for arch in ("glm45", "glm5", *RECURRENT[1:])),
         *(("gptoss", quant) for quant in ("mxfp4", "q8_0")),
     ],
 )
@@ -813,6 +800,7 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, a
         ("glm45", "q8_0"),
         ("gptoss", "mxfp4"),
         ("step35", "q4_k"),
+        ("glm53flash", "q4_k"),
     ],
 )
 def test_joint_steps_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: str, quant: str) -> None:
@@ -910,19 +898,25 @@ def test_divided_experts_on_a_gpu_agree_with_the_cpu_model(
 @pytest.mark.parametrize(("arch", "quant"), [("v3", "q4_k"), ("v2", "nvfp4"), ("gptoss", "mxfp4"), ("qwen3", "q8_0")])
 @pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}, {"pcie_share": 0.4}])
 def test_experts_that_move_while_captured_steps_run_leave_the_logits(
-    written: MakeTiny, arch: str, quant: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    written: MakeTiny, arch: str, quant: str, options: dict[str, Any], experts_move_randomly: None
 ) -> None:
     """A model whose experts never move gives the expected logits."""
-    move_randomly(monkeypatch)
     file = written(arch=arch, mla="split", quant=quant).gguf
     pair = pair_on_gpu(file, gpu_experts=gpu_experts_of(file)["some"], updates_gpu_experts=True, **options)
+    check_while_experts_move(pair)
+
+
+def check_while_experts_move(pair: LedPair) -> None:
+    """On every device."""
     hybrid = pair.second
     assert isinstance(hybrid, HybridModel)
     for _ in range(3):
         run_requests(pair)
     run_long_prompts(pair, SETTINGS)
     run_requests(pair)
-    assert sum(each.moved_experts for each in hybrid.device_counts.devices) > 20
+    moved = [each.moved_experts for each in hybrid.device_counts.devices]
+    assert sum(moved) > 20
+    assert min(moved) > 5
     pair.check()
 
 
@@ -971,6 +965,26 @@ def test_layers_divided_among_two_gpus_agree_with_the_cpu_model(
     if hybrid.streamed is not None:
         assert all(hybrid.streamed.bytes_read_by(device.torch_device) > 0 for device in hybrid.devices)
     assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.gpu2
+@pytest.mark.parametrize(("arch", "split"), [("v3", 2), ("qwen3", 1), ("gptoss", 1), ("qwen3next", 2)])
+def test_caches_of_8_bits_on_two_gpus_change_distributions_little(written: MakeTiny, arch: str, split: int) -> None:
+    file = written(arch=arch, mla="split", quant="q8_0").gguf
+    others = [torch.device("cuda:1")]
+    check_cache_of_8_bits(pair_on_gpu(file, split=[split], others=others, kv_dtype=torch.float8_e4m3fn), arch)
+
+
+@pytest.mark.gpu2
+@pytest.mark.parametrize(("arch", "split"), [("v3", 3), ("qwen3", 2)])
+@pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}, {"pcie_share": 0.4}])
+def test_experts_that_move_on_two_gpus_leave_the_logits(
+    written: MakeTiny, arch: str, split: int, options: dict[str, Any], experts_move_randomly: None
+) -> None:
+    """The first layer with experts is whole on the first GPU, and the others of both have some."""
+    file = written(arch=arch, mla="split", quant="q4_k").gguf
+    options = {"gpu_experts": gpu_experts_of(file)["some"], "updates_gpu_experts": True, **options}
+    check_while_experts_move(pair_on_gpu(file, split=[split], others=[torch.device("cuda:1")], **options))
 
 
 class Recorded(Runner):

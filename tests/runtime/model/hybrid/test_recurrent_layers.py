@@ -55,7 +55,7 @@ from devkit.turns import SETTINGS, cached, converse, texts
 CPU = torch.device("cpu")
 STREAM_FROM = 30
 CLOSE = {"rtol": 1e-3, "atol": 2e-4}
-FILES = ["qwen3next", "qwen35", "kimilinear", "older"]
+FILES = ["qwen3next", "qwen35", "kimilinear", "glm53flash", "older"]
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -234,10 +234,16 @@ def test_states_are_on_the_devices_of_their_layers(file: Path, split: list[int],
 
 def test_only_attention_has_a_cache_and_only_recurrent_layers_states(file: Path) -> None:
     [device] = load(file).devices
+    spec = read_spec(open_gguf(file), None)
     kinds = [isinstance(device.cache(layer), LayerCache) for layer in device.layers]
-    assert kinds == [not states for states in read_spec(open_gguf(file), None).states]
-    assert len(device.kv.tensors) == len(device.kv.has_windows) == sum(kinds) < len(kinds)
-    assert [layer is None for layer in device.states.layers] == kinds
+    assert kinds == [bool(planes) for planes in spec.planes]
+    num_planes = sum(1 + (len(planes) > 1 and bool(spec.choices)) for planes in spec.planes if planes)
+    assert len(device.kv.tensors) == len(device.kv.has_windows) == num_planes
+    assert 0 < sum(kinds) < len(kinds)
+    assert [layer is not None for layer in device.states.layers] == [bool(states) for states in spec.states]
+    own = [[state.size for state in states] for states in spec.states]
+    found = [sum(each[0].numel() for each in layer or ()) for layer in device.states.layers]
+    assert found == [sum(sizes) for sizes in own]
 
 
 def test_padding_leaves_no_state(file: Path) -> None:
@@ -284,9 +290,9 @@ def conversations(core: EngineCore) -> list[Generated]:
     return converse(core, num_conversations=4, num_common=60, max_tokens=9, num_added=12)
 
 
-@pytest.fixture(scope="module")
-def next_file(written: MakeTiny) -> Path:
-    return written(arch="qwen3next", mla="split", quant="f32").gguf
+@pytest.fixture(scope="module", params=["qwen3next", "glm53flash"])
+def next_file(request: pytest.FixtureRequest, written: MakeTiny) -> Path:
+    return written(arch=request.param, mla="split", quant="f32").gguf
 
 
 @pytest.fixture(scope="module")

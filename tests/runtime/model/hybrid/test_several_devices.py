@@ -83,7 +83,8 @@ def spec_of(file: Path) -> ModelSpec:
 
 
 def load(file: Path, split: list[int], settings: EngineSettings = SETTINGS, **options: Any) -> HybridModel:
-    return load_hybrid(file, CPU, settings, make_experts=FloatExperts, kv_dtype=torch.float32, split=split, **options)
+    options = {"kv_dtype": torch.float32} | options
+    return load_hybrid(file, CPU, settings, make_experts=FloatExperts, split=split, **options)
 
 
 def texts(core: EngineCore) -> dict[int, list[int]]:
@@ -133,15 +134,35 @@ def plain(spec: ModelSpec) -> dict[str, Any]:
     return {"stream_from_tokens": 0}
 
 
+def short(spec: ModelSpec) -> dict[str, Any]:
+    """A cache of 8 bits."""
+    return plain(spec) | {"kv_dtype": torch.float8_e4m3fn}
+
+
+def short_following(spec: ModelSpec) -> dict[str, Any]:
+    return following(spec) | short(spec)
+
+
+def following_streamed(spec: ModelSpec) -> dict[str, Any]:
+    return following(spec) | streamed(spec)
+
+
+def following_joint(spec: ModelSpec) -> dict[str, Any]:
+    return following(spec) | joint(spec)
+
+
 CASES = [
     # Three devices have both a boundary like that of two and a device between others.
     *(("v3", [1, 3], options) for options in (some_resident, joint)),
     ("qwen3", SPLITS["qwen3"][0], some_resident),
     ("glm5", SPLITS["glm5"][0], plain),
     ("v3", [2], following),
+    ("v3", [1, 3], short),
+    ("qwen3", SPLITS["qwen3"][0], short),
     *if_long(
         *(("v3", [1, 3], options) for options in (plain, streamed)),
-        *(("v3", [2], options) for options in (plain, some_resident, streamed, joint)),
+        *(("v3", [2], options) for options in (plain, some_resident, streamed, joint, short_following)),
+        ("glm5", SPLITS["glm5"][0], short),
         ("qwen3", SPLITS["qwen3"][0], plain),
         ("glm5", SPLITS["glm5"][0], some_resident),
         *(("v32", SPLITS["v32"][0], options) for options in (plain, some_resident)),
@@ -164,6 +185,8 @@ class Run:
     expert_uses: NDArray[np.int64]
     streamed_steps: int
     gpu_experts: int
+    moved_experts: list[int]
+    """By device."""
 
 
 def run(file: Path, split: list[int], options: Options) -> Run:
@@ -182,6 +205,7 @@ def run(file: Path, split: list[int], options: Options) -> Run:
         model.expert_uses - uses,
         counts.streamed_steps,
         counts.gpu_experts,
+        [each.moved_experts for each in counts.devices],
     )
 
 
@@ -205,6 +229,25 @@ def test_divided_layers_give_the_same_logits(written: MakeTiny, arch: str, split
     if options is not joint:  # chunks are smaller, so the CPU computes other experts
         np.testing.assert_array_equal(several.bytes_read, one.bytes_read)
         np.testing.assert_array_equal(several.expert_uses, one.expert_uses)
+
+
+@pytest.mark.parametrize("options", [following_streamed, following_joint, *if_long(following)])
+@pytest.mark.parametrize(("arch", "split"), [("v3", [2]), *if_long(("v3", [2, 3]), ("qwen3", [1]), ("qwen3", [1, 2]))])
+def test_experts_that_move_on_each_device_leave_the_logits(
+    written: MakeTiny, arch: str, split: list[int], options: Options, experts_move_randomly: None
+) -> None:
+    """Those of a model without experts in its device's memory."""
+    file = written(arch=arch, mla="split", quant="f32").gguf
+    one = run_on_one(file, plain)
+    with SimulatedDevices():
+        several = run(file, split, options)
+    assert several.texts == one.texts
+    for expected, found in zip(one.logits, several.logits, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=SUM_ORDER, atol=SUM_ORDER)
+    can_move = several.moved_experts[:2]  # a third device has the last layer alone, with all experts
+    assert all(count > 10 for count in can_move)
+    assert sum(several.moved_experts) == sum(can_move)
+    assert several.streamed_steps > 0 or options is following
 
 
 @pytest.mark.parametrize("arch", ["v3", *if_long("qwen3")])

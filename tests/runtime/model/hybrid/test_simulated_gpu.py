@@ -39,9 +39,13 @@ def reply(server: ServerProcess, num_words: int) -> int:
     return tokens
 
 
-def test_what_a_server_learns_about_use_is_there_for_the_next_one(written: MakeTiny, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("device", "kv_type", "counts"), [("cuda", "fp16", [12]), ("cuda:0,cuda:1", "fp8", [4, 8])])
+def test_what_a_server_learns_about_use_is_there_for_the_next_one(
+    written: MakeTiny, tmp_path: Path, device: str, kv_type: str, counts: list[int]
+) -> None:
     file = written(arch="v3", quant="f32").gguf
-    options = ("--gguf_path", str(file), "--device", "cuda", "--gpu_experts", "12", "--gpu_experts_update", "on")
+    experts = ("--gpu_experts", str(sum(counts)), "--gpu_experts_update", "on", "--kv_type", kv_type)
+    options = ("--gguf_path", str(file), "--device", device, *experts)
     cache = {"FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
     for start in range(2):
         assert len(list(tmp_path.glob("expert_uses/*.json"))) == start
@@ -49,10 +53,12 @@ def test_what_a_server_learns_about_use_is_there_for_the_next_one(written: MakeT
             assert reply(server, 1) == 20
             server.wait_until_empty()
             metrics = server.metrics()
-            assert metrics['ballast_resident_experts{device="cpu:0"}'] == 12
-            assert metrics['ballast_expert_selections_total{device="cpu:0"}'] > 0
-            [device] = json.loads(server.get("/debug/state", admin=True)[2])["devices"]
-            assert 0 < device["expert_hits"] < device["expert_selections"]
+            devices = json.loads(server.get("/debug/state", admin=True)[2])["devices"]
+            for number, (each, count) in enumerate(zip(devices, counts, strict=True)):
+                label = f'{{device="cpu:{number}"}}'
+                assert metrics[f"ballast_resident_experts{label}"] == count
+                assert metrics[f"ballast_expert_selections_total{label}"] > 0
+                assert 0 < each["expert_hits"] < each["expert_selections"]
             server.send_signal(signal.SIGTERM)
             assert server.wait() == 0
 

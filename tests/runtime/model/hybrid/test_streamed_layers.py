@@ -20,6 +20,7 @@ from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
 from ballast.model.hybrid.copies.device_sender import DeviceSender
+from ballast.model.hybrid.copies.exchange_sizes import exchange_bytes
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming import chunks, start
 from ballast.model.hybrid.streaming.calibration import Calibration
@@ -43,6 +44,7 @@ from devkit.models.sums_of_calls import sums_of_calls
 CPU = torch.device("cpu")
 HIDDEN, WIDTH, EXPERTS, CHOSEN, LAYERS = 32, 48, 12, 3, 3
 SPEC = changed(R1_SPEC, hidden=HIDDEN, width=WIDTH, num_experts=EXPERTS, num_experts_used=CHOSEN)
+MAX_TOKENS = 100
 TOLERANCE = 1e-4
 """Relative to the largest result: orders of additions in float32."""
 Given = tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]
@@ -195,13 +197,63 @@ def test_devices_that_do_not_reach_each_other_use_host_memory(
     monkeypatch.setattr(CpuPlatform, "reaches", lambda platform, other: 2 in (platform.device.index, other.index))
     streamed = host.streamed(num_devices)
     simulated.crossings.clear()
-    for num_tokens in (23, 5, 60):  # the memory grows, and is used again
+    for num_tokens in (23, 5, 60):  # the memory is used again
         streamed.begin(num_tokens)
         for layer in range(LAYERS):
             given = given_for(layer, num_tokens)
             check(result(streamed, layer, given), host.by_cpu(layer, given))
     assert all(2 in (source, target) for source, target, _ in simulated.crossings)
     assert bool(simulated.crossings) == (num_devices == 3)
+
+
+@pytest.fixture
+def allocated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the host memory that devices, which do not reach each other, have allocated."""
+    sizes: list[int] = []
+
+    def allocate(num_bytes: int) -> NDArray[np.uint8]:
+        sizes.append(num_bytes)
+        return np.empty(num_bytes, np.uint8)
+
+    monkeypatch.setattr(CpuPlatform, "reaches", lambda *_: False)
+    monkeypatch.setattr(CpuPlatform, "host_memory", lambda _: allocate)
+    return sizes
+
+
+def test_host_memory_is_allocated_at_load_for_the_longest_step(
+    simulated: SimulatedDevices, allocated: list[int]
+) -> None:
+    host = Host()
+    streamed = Started(host).start(Start(), pinned_bytes=0)
+    assert allocated == [exchange_bytes(SPEC, MAX_TOKENS)] * 2
+    for num_tokens in (7, MAX_TOKENS):
+        streamed.begin(num_tokens)
+        for layer in range(LAYERS):
+            given = given_for(layer, num_tokens)
+            check(result(streamed, layer, given), host.by_cpu(layer, given))
+    assert len(allocated) == 2
+    with pytest.raises(ValueError, match=f"do not fit into the {allocated[0]} that devices exchange"):
+        streamed.submit(0, *map(torch.from_numpy, given_for(0, MAX_TOKENS + 1)))
+
+
+def test_devices_that_reach_each_other_need_no_host_memory(
+    simulated: SimulatedDevices, allocated: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuPlatform, "reaches", lambda *_: True)
+    Started(Host()).start(Start(), pinned_bytes=0)
+    assert allocated == []
+
+
+def test_nothing_is_streamed_if_devices_get_no_host_memory(
+    simulated: SimulatedDevices, allocated: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(num_bytes: int) -> NDArray[np.uint8]:
+        raise MemoryError(f"{num_bytes} bytes of host memory were refused")
+
+    monkeypatch.setattr(CpuPlatform, "host_memory", lambda _: refused)
+    started = Started(Host())
+    with pytest.raises(AssertionError, match=r"exchange activations through host memory: \d+ bytes of host memory"):
+        started.start(Start(), pinned_bytes=0)
 
 
 class Queue:
@@ -240,7 +292,7 @@ def test_a_copy_between_devices_follows_its_source_and_precedes_later_work(
 ) -> None:
     """On a stream of its own; otherwise the source's memory could be overwritten before it is copied."""
     queue = Queue(monkeypatch)
-    sender = DeviceSender(platform_of(device(0)), copied)
+    sender = DeviceSender(platform_of(device(0)), copied, [device(0), device(1)], 64)
     x = torch.ones(3, device=device(0))
     [[same]] = sender.send([x], [device(0)])
     assert same is x
@@ -257,7 +309,7 @@ def test_host_memory_is_read_before_it_is_written_again(
 ) -> None:
     queue = Queue(monkeypatch)
     monkeypatch.setattr(CpuPlatform, "reaches", lambda *_: False)
-    sender = DeviceSender(platform_of(device(0)), copied)
+    sender = DeviceSender(platform_of(device(0)), copied, [device(0), device(1)], 64)
     first = ["compute 0 records", "sends 0 waits", "copies on sends 0"]
     then = ["sends 0 records", "compute 0 waits", "compute 1 waits", "compute 1 records"]
     for number, expected in enumerate(([*first, *then], [*first, "sends 0 waits", *then])):
@@ -276,7 +328,7 @@ def test_tensors_in_host_memory_are_aligned(simulated: SimulatedDevices, monkeyp
         copied(host, out)
 
     monkeypatch.setattr(CpuPlatform, "reaches", lambda *_: False)
-    sender = DeviceSender(platform_of(device(0)), seen)
+    sender = DeviceSender(platform_of(device(0)), seen, [device(1)], 64)
     given = [torch.full((count,), float(count), device=device(0)) for count in (5, 3, 4)]
     [sent] = sender.send(given, [device(1)])
     assert [tensor.tolist() for tensor in sent] == [[5.0] * 5, [3.0] * 3, [4.0] * 4]
@@ -372,7 +424,7 @@ class Started:
             pinned,
             [streaming_device(device(number), sums_of_calls(make), count) for number, count in enumerate((2, 1))],
             from_tokens=7,
-            max_tokens=100,
+            max_tokens=MAX_TOKENS,
             warmup_sizes=(9,),
             off=self.off,
             record=record,

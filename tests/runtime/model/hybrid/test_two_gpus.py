@@ -229,7 +229,9 @@ SETTINGS = EngineSettings(
 JOINT = JointSplit([(1, 0.5)], from_tokens=5, to_tokens=31)
 
 
-@pytest.mark.parametrize(("arch", "split"), [("v3", 2), ("qwen3", 1), ("gptoss", 1), ("qwen3next", 2)])
+@pytest.mark.parametrize(
+    ("arch", "split"), [("v3", 2), ("qwen3", 1), ("gptoss", 1), ("qwen3next", 2), ("glm53flash", 2)]
+)
 def test_prompts_streamed_by_two_give_the_logits_of_one(written: MakeTiny, arch: str, split: int) -> None:
     """In a step of the decode lane, in a joint step, and in a pass next to decode steps."""
     file = written(arch=arch, mla="split", quant="mxfp4" if arch == "gptoss" else "q4_k").gguf
@@ -278,11 +280,19 @@ def num_reply_tokens(server: ServerProcess, prompt: list[int]) -> int:
         return int(json.loads(response.read())["usage"]["completion_tokens"])
 
 
-@pytest.mark.parametrize("arch", ["v3", "qwen3"])
-def test_a_server_computes_on_both_and_keeps_blocks_of_both(written: MakeTiny, tmp_path: Path, arch: str) -> None:
-    """The cache cannot hold all prompts together, so that they return from host memory."""
+FOLLOWING = ("--kv_type", "fp8", "--gpu_experts", "14", "--gpu_experts_update", "on", "--device_split", "1,1")
+
+
+@pytest.mark.parametrize(
+    ("arch", "more"), [("v3", ()), ("qwen3", ()), ("v3", FOLLOWING), ("qwen3", FOLLOWING)], ids=lambda each: str(each)
+)
+def test_a_server_computes_on_both_and_keeps_blocks_of_both(
+    written: MakeTiny, tmp_path: Path, arch: str, more: tuple[str, ...]
+) -> None:
+    """The cache cannot hold all prompts together, so that they return from host memory. Also with a cache of 8 bits and
+    experts that follow use."""
     file = written(arch=arch, mla="split", quant="q4_k").gguf
-    options = ("--gguf_path", str(file), "--device", "cuda:0,cuda:1", "--kv_host_bytes", "64MiB")
+    options = ("--gguf_path", str(file), "--device", "cuda:0,cuda:1", "--kv_host_bytes", "64MiB", *more)
     cache = {"FLASHINFER_WORKSPACE_BASE": str(tmp_path)}  # with nothing measured
     with ServerProcess(*options, *SMALL, environment=cache, until_ready=False) as server:
         server.event("ready", START_LIMIT_S)
@@ -297,5 +307,8 @@ def test_a_server_computes_on_both_and_keeps_blocks_of_both(written: MakeTiny, t
         state = json.loads(server.get("/debug/state", admin=True)[2])
         assert [each["name"] for each in state["devices"]] == ["cuda:0", "cuda:1"]
         assert state["kv_tiers"][0]["hit_tokens"] > 0
+        if more:
+            assert all(0 < each["expert_hits"] < each["expert_selections"] for each in state["devices"])
         server.send_signal(signal.SIGTERM)
         assert server.wait() == 0
+    assert len(list(tmp_path.glob("expert_uses/*.json"))) == bool(more), "the uses of both are kept"

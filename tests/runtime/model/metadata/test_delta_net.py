@@ -14,6 +14,7 @@ from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
+from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 from devkit.models.gguf_files import write_hollow_model, write_model
 from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC, QWEN3_NEXT_SPEC, QWEN35_122B_SPEC, QWEN35_SPEC
@@ -41,8 +42,8 @@ def test_a_written_file_is_read_back_equal(tmp_path: Path):
     assert plain(read(tmp_path)) == plain(QWEN3_NEXT_SPEC)
     spec = read_spec(open_gguf(write_hollow_model(tmp_path / "80b.gguf", QWEN3_NEXT_80B_SPEC, {})))
     assert plain(spec) == plain(QWEN3_NEXT_80B_SPEC)
-    assert 4 * spec.state_numbers == 79_036_416
-    assert 2 * spec.kv_numbers == 24_576
+    assert spec.state_bytes == 79_036_416
+    assert kv_row_bytes(spec, "fp16") == 24_576
 
 
 def test_files_of_another_architecture_alternate_heads_and_split_gates(tmp_path: Path):
@@ -51,7 +52,7 @@ def test_files_of_another_architecture_alternate_heads_and_split_gates(tmp_path:
         found = read_spec(gguf)
         assert plain(found) == plain(spec)
         check_tensors(gguf, found)
-        assert num_bytes is None or 4 * found.state_numbers == num_bytes
+        assert num_bytes is None or found.state_bytes == num_bytes
 
 
 @pytest.mark.parametrize("sections", [None, [1, 1, 1, 0], [5, -1, 0, 0], 4])

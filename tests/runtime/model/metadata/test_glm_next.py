@@ -19,6 +19,7 @@ from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import metadata_of, shapes_of, write_gguf, write_hollow_model, write_model
@@ -58,8 +59,8 @@ def test_sizes_are_those_of_the_published_model(tmp_path: Path) -> None:
     check_tensors(gguf, spec)
     assert plain(spec) == plain(GLM53_FLASH_SPEC)
     pools = 11 * 3 * 2 * 128 * 4  # keys and gates of three tokens in each layer with attention
-    assert 4 * spec.state_numbers == 152_633_344 + pools
-    assert 2 * spec.kv_numbers == 11_264 + 704
+    assert spec.state_bytes == 152_633_344 + pools
+    assert kv_row_bytes(spec, "fp16") == 11_264 + 704
     assert sum(prod(tensor.shape) for tensor in expected_tensors(spec).values()) == pytest.approx(313.4e9, rel=0.01)
 
 

@@ -14,6 +14,7 @@ from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.changed_spec import changed, experts_of
 from devkit.models.gguf_files import write_model
@@ -117,7 +118,7 @@ def test_hunyuan_files_without_a_bias_have_none(tmp_path: Path) -> None:
 
 def test_planes_are_keys_and_values_of_all_their_heads() -> None:
     assert [(plane.name, plane.width) for plane in QWEN3_SPEC.planes[0]] == [("keys", 64), ("values", 64)]
-    assert QWEN3_SPEC.kv_numbers == 128 * QWEN3_SPEC.num_layers
+    assert kv_row_bytes(QWEN3_SPEC, "fp16") == 2 * (128 * QWEN3_SPEC.num_layers)
 
 
 def test_a_multi_token_prediction_block_is_not_a_layer(tmp_path: Path) -> None:

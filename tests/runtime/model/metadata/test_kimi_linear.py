@@ -16,6 +16,7 @@ from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import write_hollow_model, write_model
@@ -50,8 +51,8 @@ def test_sizes_are_those_of_the_published_model(tmp_path: Path):
     spec = read_spec(gguf)
     check_tensors(gguf, spec)
     assert plain(spec) == plain(KIMI_LINEAR_48B_SPEC)
-    assert 4 * spec.state_numbers == 44_892_160
-    assert 2 * spec.kv_numbers == 8_064
+    assert spec.state_bytes == 44_892_160
+    assert kv_row_bytes(spec, "fp16") == 8_064
     assert sum(prod(tensor.shape) for tensor in expected_tensors(spec).values()) == 49_122_681_728
 
 

@@ -15,6 +15,7 @@ from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import shapes_of, write_model
@@ -59,7 +60,7 @@ def test_a_layers_cache_has_its_own_width() -> None:
         [96, 64],
         [48, 32],
     ]
-    assert MIMO_FLASH_SPEC.kv_numbers == 9 * 4 * 320 + 39 * 8 * 320
+    assert kv_row_bytes(MIMO_FLASH_SPEC, "fp16") == 2 * (9 * 4 * 320 + 39 * 8 * 320)
 
 
 def test_arrays_may_include_prediction_blocks(tmp_path: Path) -> None:

@@ -467,7 +467,6 @@ def test_every_expected_tensor_has_the_group_its_name_says() -> None:
         ({"architecture": "deepseek"}, "deepseek, which is DeepSeek MoE, the model before V2.*; supported are"),
         ({"architecture": "deepseek41"}, "deepseek41, which is another architecture than deepseek4; supported are"),
         ({"architecture": "mistral-large4"}, "which is Mistral Large 4, .*, not Mistral Large 3; supported are"),
-        ({"architecture": "qwen4exp"}, r"qwen4exp, which is Qwen3\.8-Flash-Next, .*; supported are"),
         ({"architecture": "bailingmoe"}, r"bailingmoe, which is Ling \(Bailing MoE\), not DeepSeek; supported are"),
         ({"architecture": "bailingmoe2"}, r"which is Ling 2\.0 or Ring 2\.0, not DeepSeek; supported are"),
         ({"architecture": "bailingmoe3"}, r"which is Ling 3\.0, not DeepSeek; supported are"),

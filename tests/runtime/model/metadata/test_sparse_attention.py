@@ -12,6 +12,7 @@ from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.changed_spec import changed, latent_of
 from devkit.models.gguf_files import write_model
@@ -56,8 +57,8 @@ def test_layers_with_an_indexer_have_index_keys_in_the_cache() -> None:
     widths = [[(plane.name, plane.width) for plane in planes] for planes in GLM_DSA_SPEC.planes]
     full, shared = [("latent", 80), ("index keys", 32)], [("latent", 80)]
     assert widths == [full, full, full, shared, shared, full]
-    assert GLM_DSA_SPEC.kv_numbers == 6 * 80 + 4 * 32
-    assert V32_SPEC.kv_numbers == 3 * (80 + 32)
+    assert kv_row_bytes(GLM_DSA_SPEC, "fp16") == 2 * (6 * 80 + 4 * 32)
+    assert kv_row_bytes(V32_SPEC, "fp16") == 2 * (3 * (80 + 32))
 
 
 def test_layers_with_a_shared_indexer_need_no_indexer_tensors(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ class LayerCache(NamedTuple):
     """The data of a layer, one row per slot."""
 
     rows: torch.Tensor  # [slots, width]: the KV components that attention reads, adjacent; or uint8, see `ShortRows`
-    index_keys: torch.Tensor | None  # [slots, key_dim], if the layer has an indexer
+    index_keys: torch.Tensor | None  # [slots, key_dim], if the layer has an indexer; key_dim / pool with pools
+    incomplete_pools: torch.Tensor | None = None  # float32 [state slots, pool - 1, 2, key_dim], see `PoolMemory`
 
 
 def largest_number(cache_type: torch.dtype) -> float:

@@ -17,11 +17,11 @@ from ballast.model.hybrid.attention.flashinfer_expanded import (
     V_DIM,
     FlashinferExpandedKernels,
     compile_single_prefill,
-    why_wrong,
 )
 from ballast.model.hybrid.attention.flashinfer_grouped import compile_grouped
 from ballast.model.hybrid.attention.gpu import GpuAttention, compiled_flashinfer, has_kernels
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.attention.triton_expanded import why_wrong
 from ballast.model.hybrid.compiling.compiled_aside import CompiledAside
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
@@ -99,7 +99,7 @@ def compiling_expansion(
     two minutes. None if no kernels exist for these heads."""
     if (sizes.nope_dim + sizes.rope_dim, sizes.v_dim) != (HEAD_DIM, V_DIM):
         log.info(
-            "attention of long prompts stays in the latent space: kernels exist only for heads of %d + %d",
+            "attention of long prompts uses Ballast's kernels: flashinfer's exist only for heads of %d + %d",
             HEAD_DIM,
             V_DIM,
         )
@@ -133,6 +133,6 @@ def compiled_expansion(
     except (ImportError, OSError, RuntimeError) as error:
         reason = first_line(error)
     if reason is not None:
-        off.add("expanded_attention", reason)
+        off.add("flashinfer", reason)
         return None
     return ExpandedAttention(sizes, kernels, piece_keys)

@@ -22,6 +22,7 @@ from ballast.model.hybrid.handoff.hand_off import HandOff
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.recurrent.recurrence import Recurrence
+from ballast.model.hybrid.residual.residual import StreamMixer
 from ballast.model.hybrid.sparse.choice import PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
@@ -29,6 +30,7 @@ from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import RecurrentMixer
+from ballast.model.layers.stream import StreamSpec
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -88,11 +90,17 @@ class Backend(Protocol):
         """The operations of recurrent layers with this mixer, of both lanes. Raises ValueError if the device cannot
         compute them."""
 
+    def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> StreamMixer:
+        """The operations of hyper-connections."""
+
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateAttention | None:
         """Start compiling the faster kernels of attention. Returns None if there are none."""
 
-    def expanded_kernels(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> ExpandedKernels | None:
-        """Kernels outside the latent space that need no compilation. Returns None if there are none."""
+    def expanded_kernels(
+        self, sizes: ExpandedSizes, num_saturated: torch.Tensor, off: SwitchedOff
+    ) -> ExpandedKernels | None:
+        """Kernels outside the latent space that compile in seconds. `num_saturated` int64 []: the counter of infinite
+        numbers. Returns None if there are none, or if they cannot be used; `off` then gets the reason."""
 
     def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> Pointwise:
         """The pointwise operations. `scale`: the factor of attention scores."""

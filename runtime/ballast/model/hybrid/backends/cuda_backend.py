@@ -21,6 +21,7 @@ from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSiz
 from ballast.model.hybrid.attention.gpu import GpuAttention, paged_attention
 from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.attention.triton_expanded import checked_expansion
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.small_copies import SmallCopy, carried
@@ -39,6 +40,7 @@ from ballast.model.hybrid.platforms.registrar import CudaRegistrar
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
+from ballast.model.hybrid.residual.triton_stream import TritonStreamMixer
 from ballast.model.hybrid.sparse.choice import PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention
 from ballast.model.hybrid.sparse.gpu import sparse_kernels
@@ -50,6 +52,7 @@ from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import RecurrentMixer
+from ballast.model.layers.stream import StreamSpec
 from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
@@ -90,13 +93,19 @@ class CudaBackend:
         """See `Backend`."""
         return TritonRecurrence(mixer, rms_eps)
 
+    def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> TritonStreamMixer:
+        """See `Backend`."""
+        return TritonStreamMixer(spec, rms_eps)
+
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateFlashinfer:
         """See `Backend`."""
         return LateFlashinfer(sizes, expanded, self.device, off)
 
-    def expanded_kernels(self, sizes: ExpandedSizes, num_saturated: torch.Tensor) -> ExpandedKernels | None:
-        """See `Backend`. Returns None, because flashinfer's kernels are compiled."""
-        return None
+    def expanded_kernels(
+        self, sizes: ExpandedSizes, num_saturated: torch.Tensor, off: SwitchedOff
+    ) -> ExpandedKernels | None:
+        """See `Backend`."""
+        return checked_expansion(sizes, num_saturated, off, lambda: self.parallel_compile(lambda _: None))
 
     def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> Pointwise:
         """See `Backend`."""

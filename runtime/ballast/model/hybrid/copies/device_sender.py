@@ -8,13 +8,10 @@ from typing import Any
 
 import torch
 
+from ballast.model.hybrid.copies.exchange_sizes import aligned
 from ballast.model.hybrid.copies.small_copies import SmallCopy
-from ballast.model.hybrid.faults.device_wait import wait_for
 from ballast.model.hybrid.platforms.interface import Platform
 from ballast.model.hybrid.platforms.platform_of import platform_of
-
-_ALIGNED = 16
-"""Tensors in host memory begin at multiples of this many bytes: for others, Triton compiles another kernel."""
 
 
 class DeviceSender:
@@ -25,12 +22,22 @@ class DeviceSender:
     of both, including copies of experts that run ahead. From host memory a kernel reads, because the copy engine would
     copy these experts first (`small_copies`)."""
 
-    def __init__(self, platform: Platform, small_copy: SmallCopy) -> None:
+    def __init__(
+        self, platform: Platform, small_copy: SmallCopy, devices: Sequence[torch.device], max_bytes: int
+    ) -> None:
+        """`devices`: all receivers; the own device may be among them. `max_bytes`: the most bytes of one `send`, see
+        `exchange_bytes`. Raises MemoryError if host memory is needed and refused."""
         self._platform = platform
         self._small_copy = small_copy
         self._stream = platform.new_stream()
+        self._far = [each for each in devices if each != platform.device and not platform.reaches(each)]
+        """Receivers that this device cannot access."""
         self._memory = torch.empty(0, dtype=torch.uint8)
-        """Pinned host memory, as much as was needed so far."""
+        """Pinned host memory. It is allocated here, because an allocation while serving would stop all GPUs, and could
+        fail."""
+        if self._far:
+            with platform.active():
+                self._memory = torch.from_numpy(platform.host_memory()(max_bytes))
         self._read: list[Any] = []
         """Events after which `_memory` may be overwritten."""
 
@@ -41,8 +48,8 @@ class DeviceSender:
         others = [device for device in devices if device != self._platform.device]
         if not others:
             return [list(tensors) for _ in devices]
-        near = [device for device in others if self._platform.reaches(device)]
-        far = [device for device in others if device not in near]
+        near = [device for device in others if device not in self._far]
+        far = [device for device in others if device in self._far]
         compute = self._platform.current_stream()
         self._stream.wait_event(compute.record_event())
         sent = {self._platform.device: list(tensors)}
@@ -58,10 +65,9 @@ class DeviceSender:
     def _staged(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors in host memory, once this device's stream has copied them."""
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
-        *begins, end = itertools.accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0)
+        *begins, end = itertools.accumulate(map(aligned, sizes), initial=0)
         if end > self._memory.numel():
-            wait_for(self._read, lambda: None)
-            self._memory = torch.from_numpy(self._platform.host_memory()(end))
+            raise ValueError(f"{end} bytes do not fit into the {self._memory.numel()} that devices exchange at once")
         for event in self._read:
             self._stream.wait_event(event)
         self._read = []

@@ -22,6 +22,7 @@ from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.platforms.interface import Platform, Stream
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool, LayerStates
+from ballast.model.hybrid.residual.residual import Residual
 from ballast.model.hybrid.steps.step import Step
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Device:
     prefill_attention: AttentionLayers
     """Attention of long prompts, which are computed concurrently with the decode lane's steps."""
     pointwise: Pointwise
+    residual: Residual
     late: LateKernels
     """Kernels for prompts that may still be compiling."""
     graphs: DecodeGraphs | None = field(default=None, init=False)
@@ -79,7 +81,10 @@ class Device:
     def cache(self, layer: int) -> LayerCache | LayerStates:
         """The cache or the states of a layer, which must be one of `layers`."""
         index = self.layers.index(layer)
-        return self.states.layers[index] or self.kv.layers[index]
+        states, kept = self.states.layers[index], self.kv.layers[index]
+        if isinstance(states, LayerStates):
+            return states
+        return kept if states is None else kept._replace(incomplete_pools=states.incomplete)
 
     def attention_for(self, *, is_prefill: bool) -> AttentionLayers:
         """Attention for steps of the prefill lane, or for other steps."""

@@ -175,9 +175,9 @@ class DividedExperts:
         for cache in self._caches:
             cache.wait()
 
-    @property
     def heat(self) -> NDArray[np.float64] | None:
-        """How much experts are used, [routed layers, E]; see `ExpertHeat`. None if no device counts it."""
+        """A copy of how much experts are used, [routed layers, E]; see `ExpertHeat`. None if no device counts it. On
+        another thread than the steps', it may lack a part of the last counts."""
         heat = [None if own.cache is None else own.cache.heat.values for own in self._devices]
         known = [each for each in heat if each is not None]
         if not known:

@@ -15,9 +15,9 @@ from ballast.model.hybrid.panels.matmul import (
     MAX_GEMV_TOKENS,
     Groups,
     dequant_gemm,
+    gemm_input,
     gemv,
     grouped_gemm_block,
-    split_bf16,
 )
 from ballast.model.hybrid.panels.stack import PanelStack as PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
@@ -98,19 +98,19 @@ class ExpertPanels:
 
     def _multiply_many(self, x: torch.Tensor, ids: torch.Tensor, groups: Groups, pairs: torch.Tensor) -> None:
         hidden = x.new_zeros((len(pairs), self._gate.rows))  # pairs without an expert here are also split
-        terms = split_bf16(x, self._gate.ggml_type)
-        dequant_gemm(self._gate, terms, hidden, groups)
+        given = gemm_input(x, self._gate.ggml_type)
+        dequant_gemm(self._gate, given, hidden, groups)
         if (self._gate.ggml_type in FLOAT_TYPES) != (self._up.ggml_type in FLOAT_TYPES):
-            terms = split_bf16(x, self._up.ggml_type)
+            given = gemm_input(x, self._up.ggml_type)
         if self._unit.is_plain:
-            dequant_gemm(self._up, terms, hidden, groups, gate=hidden)
+            dequant_gemm(self._up, given, hidden, groups, gate=hidden)
         else:
             up = torch.zeros_like(hidden)
-            dequant_gemm(self._up, terms, up, groups)
+            dequant_gemm(self._up, given, up, groups)
             self._apply_unit(hidden, up, ids)
             del up
-        del terms
-        dequant_gemm(self._down, split_bf16(hidden, self._down.ggml_type), pairs, replace(groups, sharing=1))
+        del given
+        dequant_gemm(self._down, gemm_input(hidden, self._down.ggml_type), pairs, replace(groups, sharing=1))
 
     def _apply_unit(self, gate: torch.Tensor, up: torch.Tensor, ids: torch.Tensor) -> None:
         """Replace the products with gate by hidden values, each [T * k, I]; see the kernel."""

@@ -13,8 +13,9 @@ from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 
 
 class JointExperts:
-    """`RoutedLayers` for steps of medium length. Experts 0…n - 1 of a layer are streamed; n depends on the number of
-    tokens. A step must not overlap another one that uses `streamed`, because both would share its buffers."""
+    """`RoutedLayers` for steps of medium length. Experts 0…n - 1 of a layer are streamed, except those in the device's
+    memory; n depends on these and on the number of tokens. A step must not overlap another one that uses `streamed`,
+    because both would share its buffers."""
 
     def __init__(self, host: RoutedLayers, streamed: StreamedLayers, split: JointSplit) -> None:
         """`host` computes the experts that are not streamed; it has the same layers as `streamed`."""
@@ -32,7 +33,8 @@ class JointExperts:
 
     def begin(self, num_tokens: int) -> None:
         """Start a step that submits every layer in order. The copies of its first experts start immediately."""
-        self._counts = expert_counts(self._bounds, self.split.fraction(num_tokens))
+        copied = [self._streamed.num_copied(layer) for layer in range(self._streamed.num_layers)]
+        self._counts = expert_counts(self._bounds, self.split.fraction(num_tokens), copied)
         self._host.begin(num_tokens)
         self._streamed.begin_first(self._counts)
 

@@ -1,10 +1,9 @@
 """Triton kernels that multiply decoded experts with the tokens that selected them, for steps of thousands of tokens.
 
 An expert's weights are decoded to memory once and then multiplied with all of its tokens; `dequant_gemm_kernels.py`
-would decode them again for every 64 tokens. Each number is two bfloat16 terms (bf16_split_kernels.py): a product of two
-numbers takes three products of terms, and omits the product of the lower terms. A pair is a token and one of its
-selected experts; pairs are sorted by expert. Programs process one tile after another, because only the device knows the
-number of tiles.
+would decode them again for every tile of tokens. Numbers are rounded to half precision (half_kernels.py). A pair is a
+token and one of its selected experts; pairs are sorted by expert. Programs process one tile after another, because only
+the device knows the number of tiles.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -15,8 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.panels.bf16_split_kernels import rounded
 from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, scales_of, weight_of, words_of
+from ballast.model.hybrid.panels.half_kernels import SCALE, half_of
 from ballast.model.hybrid.panels.program_kernels import unit_of
 
 
@@ -27,7 +26,7 @@ def decode_rows(
     codes,  # as int8
     points,  # int32, of the type's grid, or unused
     scales,  # float32, of each slot's matrix, or unused
-    terms,  # [decoded rows, 2, padded_cols]
+    decoded,  # float16 [decoded rows, padded_cols]
     first_row,
     num_rows,
     row_place,
@@ -41,8 +40,8 @@ def decode_rows(
     ROWS: tl.constexpr,
     ROW_STEP: tl.constexpr,
 ):
-    """Decode rows first_row … to their upper and lower terms, row r to row ROW_STEP * r + row_place, columns in the
-    order of `split_bf16`. Grid: steps of columns, blocks of rows, so that data written at the same time is adjacent."""
+    """Decode rows first_row …, times SCALE, row r to row ROW_STEP * r + row_place, with columns in the order of
+    `round_to_half`. Grid: steps of columns, blocks of rows, so that data written at the same time is adjacent."""
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     begin = ((first_row + row) // 16).to(tl.int64) * panel_words
     lane = (first_row + row) % 16
@@ -52,10 +51,11 @@ def decode_rows(
     group = (tl.program_id(0) * GROUPS + tl.arange(0, GROUPS))[None, :]
     kept = (row < num_rows)[:, None]
     inside = kept & (group < cols // 32)
-    target = (row * ROW_STEP + row_place).to(tl.int64)[:, None] * (2 * padded_cols)
-    target = terms + target + tl.program_id(0) * (GROUPS * 32) + tl.arange(0, GROUPS * 4)[None, :]
+    target = (row * ROW_STEP + row_place).to(tl.int64)[:, None] * padded_cols
+    target = decoded + target + tl.program_id(0) * (GROUPS * 32) + tl.arange(0, GROUPS * 4)[None, :]
     for half in tl.static_range(2):
         scale, rest = scales_of(lines, scale_words, group, half, inside, LAYOUT)
+        scale, rest = scale * SCALE, rest * SCALE
         first = words_of(lines, scale_words, group, 0, half, inside, LAYOUT)
         second = words_of(lines, scale_words, group, 1, half, inside, LAYOUT)
         third = words_of(lines, scale_words, group, 2, half, inside, LAYOUT)
@@ -65,10 +65,7 @@ def decode_rows(
             outer = tl.join(weight_of(first, byte, scale, rest, LAYOUT), weight_of(third, byte, scale, rest, LAYOUT))
             inner = tl.join(weight_of(second, byte, scale, rest, LAYOUT), weight_of(fourth, byte, scale, rest, LAYOUT))
             weight = tl.reshape(tl.join(outer, inner), (ROWS, GROUPS * 4))
-            upper = rounded(weight)
-            place = target + (half * 4 + byte) * (GROUPS * 4)
-            tl.store(place, upper.to(terms.dtype.element_ty), mask=kept)
-            tl.store(place + padded_cols, (weight - upper).to(terms.dtype.element_ty), mask=kept)
+            tl.store(target + (half * 4 + byte) * (GROUPS * 4), weight.to(tl.float16), mask=kept)
 
 
 @triton.jit
@@ -100,30 +97,21 @@ def _expert_of(tile, begins, first, num_experts, row_tiles, BLOCK: tl.constexpr)
 
 
 @triton.jit
-def _product(
-    left, right, left_lower, right_lower, num_cols, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
-):
-    """[BLOCK, ROWS], the product of rows at left [BLOCK, COLS] and right [COLS, ROWS]; `…_lower` are the distances to
-    their lower terms."""
+def _product(left, right, num_cols, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """[BLOCK, ROWS], the product of rows at left [BLOCK, COLS] and right [COLS, ROWS]."""
     sums = tl.full((BLOCK, ROWS), 0.0, dtype=tl.float32)
     for col in range(0, num_cols, COLS):
-        upper_x = tl.load(left + col)
-        upper = tl.load(right + col)
-        lower = tl.load(right + col + right_lower)
-        lower_x = tl.load(left + col + left_lower)
-        sums = tl.dot(upper_x, lower, sums, input_precision="ieee")
-        sums = tl.dot(lower_x, upper, sums, input_precision="ieee")
-        sums = tl.dot(upper_x, upper, sums, input_precision="ieee")
+        sums = tl.dot(tl.load(left + col), tl.load(right + col), sums)
     return sums
 
 
 @triton.jit(do_not_specialize=["first", "num_experts", "sharing", "first_bias"])
 def gated_pairs(
-    terms,  # [T, 2, padded_cols], as split_bf16 orders them
+    x,  # float16 [T, padded_cols], as `round_to_half` orders them
     order,  # int32 [pairs], sorted by expert
     begins,  # int32 [experts + 1], where each expert's pairs begin
-    weights,  # [num_experts, num_rows, 2, padded_cols], gate's and up's rows alternating, as `decode_rows` writes them
-    hidden,  # [pairs of the experts, 2, hidden_cols], in the order of `split_bf16`
+    weights,  # [num_experts, num_rows, padded_cols], gate's and up's rows alternating, as `decode_rows` writes them
+    hidden,  # float16 [pairs of the experts, hidden_cols], as x
     first,
     num_experts,
     sharing,
@@ -143,7 +131,7 @@ def gated_pairs(
     COLS: tl.constexpr,
 ):
     """hidden = silu(gate x) * up x, or the unit of both with their biases, for the pairs of experts first … first +
-    num_experts - 1, as terms. Any grid."""
+    num_experts - 1. Any grid."""
     row_tiles = (num_rows + ROWS - 1) // ROWS
     col = tl.arange(0, COLS)
     base = tl.load(begins + first)
@@ -155,10 +143,10 @@ def gated_pairs(
         row = (tile - own_first) // own_tiles * ROWS + tl.arange(0, ROWS)
         # Entries beyond the end are computed from the last one and not stored.
         token = tl.load(order + tl.minimum(place, end - 1)) // sharing
-        left = terms + token.to(tl.int64)[:, None] * (2 * padded_cols) + col[None, :]
+        left = x + token.to(tl.int64)[:, None] * padded_cols + col[None, :]
         of_row = expert.to(tl.int64) * num_rows + tl.minimum(row, num_rows - 1)
-        right = weights + of_row[None, :] * (2 * padded_cols) + col[:, None]
-        sums = _product(left, right, padded_cols, padded_cols, padded_cols, BLOCK, ROWS, COLS)
+        right = weights + of_row[None, :] * padded_cols + col[:, None]
+        sums = _product(left, right, padded_cols, BLOCK, ROWS, COLS)
         gate, up = tl.split(tl.reshape(sums, (BLOCK, ROWS // 2, 2)))
         own_col = (tile - own_first) // own_tiles * (ROWS // 2) + tl.arange(0, ROWS // 2)
         if HAS_BIASES:
@@ -166,15 +154,13 @@ def gated_pairs(
             gate += tl.load(gate_bias + of_bias, mask=own_col < num_rows // 2, other=0.0)[None, :]
             up += tl.load(up_bias + of_bias, mask=own_col < num_rows // 2, other=0.0)[None, :]
         value = unit_of(gate, up, alpha, limit, UNIT)
-        upper = rounded(value)
         within = own_col % (8 * LINES)
         line = within // 32 * 4 + within % 16 // 4
         piece = within % 32 // 16 * 4 + within % 4
-        target = hidden + (place - base).to(tl.int64)[:, None] * (2 * hidden_cols)
+        target = hidden + (place - base).to(tl.int64)[:, None] * hidden_cols
         target = target + (own_col - within + piece * LINES + line)[None, :]
         kept = (place < end)[:, None] & (own_col < num_rows // 2)[None, :]
-        tl.store(target, upper.to(hidden.dtype.element_ty), mask=kept)
-        tl.store(target + hidden_cols, (value - upper).to(hidden.dtype.element_ty), mask=kept)
+        tl.store(target, half_of(value), mask=kept)
 
 
 @triton.jit(do_not_specialize=["first", "expert", "num_experts", "num_tokens", "sharing", "first_bias"])
@@ -183,7 +169,7 @@ def add_pairs(
     order,  # as above
     begins,
     shares,  # float32 [pairs], each pair's weight
-    weights,  # [num_experts, num_rows, 2, hidden_cols], the experts' rows of down
+    weights,  # float16 [num_experts, num_rows, hidden_cols], the experts' rows of down
     sums,  # float32 [num_experts or more, T, num_rows]
     first,  # the expert with whose pairs `hidden` begins
     expert,
@@ -211,10 +197,10 @@ def add_pairs(
         place = begin + (tile - own_first) % own_tiles * BLOCK + tl.arange(0, BLOCK)
         row = (tile - own_first) // own_tiles * ROWS + tl.arange(0, ROWS)
         own_place = tl.minimum(place, end - 1)
-        left = hidden + (own_place - base).to(tl.int64)[:, None] * (2 * hidden_cols) + col[None, :]
+        left = hidden + (own_place - base).to(tl.int64)[:, None] * hidden_cols + col[None, :]
         of_row = index.to(tl.int64) * num_rows + tl.minimum(row, num_rows - 1)
-        right = weights + of_row[None, :] * (2 * hidden_cols) + col[:, None]
-        products = _product(left, right, hidden_cols, hidden_cols, hidden_cols, BLOCK, ROWS, COLS)
+        right = weights + of_row[None, :] * hidden_cols + col[:, None]
+        products = _product(left, right, hidden_cols, BLOCK, ROWS, COLS)
         if HAS_BIAS:
             of_bias = (first_bias + index).to(tl.int64) * num_rows + row
             products += tl.load(bias + of_bias, mask=row < num_rows, other=0.0)[None, :]

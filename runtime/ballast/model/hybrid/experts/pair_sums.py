@@ -7,13 +7,13 @@ import torch
 
 from ballast.model.hybrid.experts import many_pairs_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
-from ballast.model.hybrid.panels.matmul import split_bf16
+from ballast.model.hybrid.panels.matmul import gemm_input
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.steps.slices import even_bounds
 
-MIN_PAIRS = 256
+MIN_PAIRS = 128
 """Minimum average number of tokens per expert for which decoding it to memory pays."""
 DECODED_BYTES = 640 << 20
 """Maximum memory for decoded experts, unless a single one needs more."""
@@ -27,7 +27,7 @@ _BLOCK, _ROWS = 128, 128
 _STEP_COLS = 256
 _DECODED_ROWS = 32
 _LINES = 32
-"""Number of columns of a step that one code of each word covers; see `split_bf16`."""
+"""Number of columns of a step that one code of each word covers; see `round_to_half`."""
 
 
 def is_faster(num_tokens: int, num_used: int, num_experts: int) -> bool:
@@ -48,7 +48,7 @@ class PairSums:
         """x float32 [T, D], ids int32 [T, k], weights float32 [T, k]. Ids outside 0…num_experts - 1 add nothing; a
         token has each expert at most once."""
         self._num_tokens, self._num_used = ids.shape
-        self._terms = split_bf16(x.contiguous(), next(iter(LAYOUTS)))  # the same for every quantised type
+        self._x = gemm_input(x.contiguous(), next(iter(LAYOUTS)))  # the same for every quantised type
         self._shares = weights.contiguous()
         self._sums = x.new_zeros((SUMS, *x.shape))
         flat = ids.reshape(-1)
@@ -67,11 +67,11 @@ class PairSums:
 
     def _experts_at_once(self, gate: PanelStack, down: PanelStack) -> int:
         """Number of experts whose decoded matrices and hidden values fit in the buffers; at least one."""
-        num_bytes = self._terms.element_size()
+        num_bytes = self._x.element_size()
         hidden_cols = _padded(gate.rows)
-        gated_bytes = 2 * gate.rows * 2 * self._terms.shape[2] * num_bytes
-        down_bytes = down.rows * 2 * hidden_cols * num_bytes
-        of_hidden = HIDDEN_BYTES // (self._num_tokens * 2 * hidden_cols * num_bytes)
+        gated_bytes = 2 * gate.rows * self._x.shape[1] * num_bytes
+        down_bytes = down.rows * hidden_cols * num_bytes
+        of_hidden = HIDDEN_BYTES // (self._num_tokens * hidden_cols * num_bytes)
         return max(1, min(gate.num_experts, DECODED_BYTES // max(gated_bytes, down_bytes), of_hidden))
 
     def add(self, first: int, gate: PanelStack, up: PanelStack, down: PanelStack, *, unit: ExpertUnit = PLAIN) -> None:
@@ -83,7 +83,7 @@ class PairSums:
             "ROWS": _ROWS,
             "COLS": 64 if platform.has_large_memory else 32,
             "num_warps": 8,
-            "num_stages": 3,
+            "num_stages": 4,
         }
         for begin, end in even_bounds(0, gate.num_experts, self._experts_at_once(gate, down)):
             hidden = self._hidden(first, begin, end, gate, up, unit, tile)
@@ -100,17 +100,17 @@ class PairSums:
         tile: dict[str, int],
     ) -> torch.Tensor:
         """The hidden values of the pairs of slots begin … end - 1, whose first expert is first + begin."""
-        padded_cols, hidden_cols, num_rows = self._terms.shape[2], _padded(gate.rows), 2 * gate.rows
+        padded_cols, hidden_cols, num_rows = self._x.shape[1], _padded(gate.rows), 2 * gate.rows
         gate_bias, up_bias, alpha, limit = unit.gate_and_up(self._shares)
-        decoded = self._terms.new_empty(((end - begin) * num_rows, 2, padded_cols))
+        decoded = self._x.new_empty(((end - begin) * num_rows, padded_cols))
         _decode(gate, begin, end, decoded, row_step=2, row_place=0)
         _decode(up, begin, end, decoded, row_step=2, row_place=1)
         most_pairs = self._num_tokens * min(self._num_used, end - begin)
         # Padding columns are multiplied with zeros, and must not be NaN or infinite.
         make = torch.empty if hidden_cols == gate.rows else torch.zeros
-        hidden = make((most_pairs, 2, hidden_cols), dtype=decoded.dtype, device=decoded.device)
+        hidden = make((most_pairs, hidden_cols), dtype=decoded.dtype, device=decoded.device)
         many_pairs_kernels.gated_pairs[(platform_of(hidden.device).num_processors,)](
-            self._terms,
+            self._x,
             self._order,
             self._begins,
             decoded,
@@ -143,8 +143,8 @@ class PairSums:
         tile: dict[str, int],
     ) -> None:
         """Add the products of down with hidden values to the sums."""
-        hidden_cols = hidden.shape[2]
-        decoded = self._terms.new_empty(((end - begin), down.rows, 2, hidden_cols))
+        hidden_cols = hidden.shape[1]
+        decoded = self._x.new_empty(((end - begin), down.rows, hidden_cols))
         _decode(down, begin, end, decoded, row_step=1, row_place=0)
         for expert in range(begin, end, len(self._sums)):
             many_pairs_kernels.add_pairs[(platform_of(hidden.device).num_processors,)](

@@ -28,7 +28,6 @@ class ResidentExperts:
         self._parts = parts
         self._stacks = stacks
         self._units = units
-        self.expert_bytes = sum(part.expert_bytes for part in parts)
 
     def write(self, slot: int, expert: int) -> None:
         """Queue the copy of an expert in host memory to a slot, on the current stream. No step that runs meanwhile may

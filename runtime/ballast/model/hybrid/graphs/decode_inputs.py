@@ -43,6 +43,7 @@ class DecodeInput:
     """Input of a step of B decoded tokens. In the tables, each token is a separate request."""
 
     embedded: torch.Tensor  # float32 [B, D]
+    stream: torch.Tensor  # float32, the residual stream that devices pass on: `embedded`, or [B, rows, D]
     step: Step
 
 
@@ -57,11 +58,13 @@ class DecodeInputs:
         device: torch.device,
         copy: SmallCopy,
         *,
+        num_rows: int = 1,
         has_windows: bool = False,
         has_states: bool = False,
     ) -> None:
-        """A step has at most `max_batch_size` tokens, and a request at most `max_blocks` blocks. `has_windows`: whether
-        some layers keep only their windows. `has_states`: whether some are recurrent."""
+        """A step has at most `max_batch_size` tokens, and a request at most `max_blocks` blocks. `num_rows`: rows of a
+        token's residual stream. `has_windows`: whether some layers keep only their windows. `has_states`: whether some
+        keep a state of each request."""
         platform = platform_of(device)
         self.max_batch_size = max_batch_size
         self._max_blocks = max_blocks
@@ -75,6 +78,8 @@ class DecodeInputs:
         self._table = torch.zeros(capacity, dtype=torch.int32, device=device)
         self._host_embedded = torch.zeros((max_batch_size, hidden), pin_memory=platform.pins)
         self._embedded = torch.zeros((max_batch_size, hidden), device=device)
+        stream = (max_batch_size, num_rows, hidden)
+        self._stream = self._embedded if num_rows == 1 else torch.zeros(stream, device=device)
         self._copy = copy
         self._sent = platform.event()
         self._order = torch.arange(max_batch_size, device=device)
@@ -150,7 +155,7 @@ class DecodeInputs:
             return Step(own.positions, slots, order, requests, windows=windows, states=states)
 
         windows = step(own.window_slots, own.window_blocks) if self._num_tables > 1 else None
-        return DecodeInput(self._embedded[:size], step(own.slots, own.blocks, windows))
+        return DecodeInput(self._embedded[:size], self._stream[:size], step(own.slots, own.blocks, windows))
 
     def _columns(self, table: Table, size: int) -> Columns[Table]:
         stride = _column_stride(size)

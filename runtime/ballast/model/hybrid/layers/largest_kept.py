@@ -22,11 +22,10 @@ def largest_kept(tensors: LayerTensors, mixer: DeviceAttention) -> dict[str, flo
 
 
 def _of_latents(tensors: LayerTensors, mixer: LatentSpec, rotation: float) -> dict[str, float]:
-    keys = _largest_products(tensors, "kv_a", rows=range(mixer.kv_lora_rank, mixer.latent_dim))
-    found = {
-        "key": largest_rotated(keys[0::2], keys[1::2], rotation),
-        "latent": largest_normed(tensors.vector("kv_a_norm")),
-    }
+    found = {"latent": largest_normed(tensors.vector("kv_a_norm"))}
+    if mixer.rope.dim:
+        keys = _largest_products(tensors, "kv_a", rows=range(mixer.kv_lora_rank, mixer.latent_dim))
+        found = {"key": largest_rotated(keys[0::2], keys[1::2], rotation)} | found
     if mixer.has_indexer:
         length = float(np.linalg.norm(tensors.vector("index_key_shift")))
         found["index key"] = rotation * (largest_normed(tensors.vector("index_key_norm")) + length)

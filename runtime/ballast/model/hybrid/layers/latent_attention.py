@@ -16,6 +16,7 @@ from ballast.model.hybrid.attention.expanded import ExpandedAttention
 from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.linear import Linear, Linears
 from ballast.model.hybrid.pointwise.pointwise import IndexNorm, Pointwise
+from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds
 from ballast.model.hybrid.steps.step import Step
@@ -30,15 +31,21 @@ class IndexerWeights:
     query_up: Linear  # q_lora_rank → H * key_dim
     norm: IndexNorm
     head_weights: Linear  # D → H, in float32 throughout: rounding would change the selection
+    pool_gate: Linear | None  # D → key_dim, the same; None: each token has a key of its own
+    pool_offset: torch.Tensor | None  # [pool, key_dim]
 
     @staticmethod
     def load(tensors: DeviceTensors, index: IndexSpec) -> IndexerWeights:
+        has_pools = index.pool > 1
+        offset = tensors.vector("index_pool_offset").view(index.pool, index.key_dim) if has_pools else None
         return IndexerWeights(
             query_up=tensors.linear("index_query_up"),
             norm=IndexNorm(
                 tensors.vector("index_key_norm"), tensors.vector("index_key_shift"), pairs_apart=index.pairs_apart
             ),
             head_weights=tensors.float_linear("index_head_weights"),
+            pool_gate=tensors.float_linear("index_pool_gate") if has_pools else None,
+            pool_offset=offset,
         )
 
 
@@ -136,9 +143,17 @@ class LatentAttention:
         key [T, key_dim]."""
         assert isinstance(self.attend, SparseAttention)
         assert cache.index_keys is not None
-        query = weights.query_up(queries).view(len(normed), -1, key.shape[1])
-        rotated = self._pointwise.index_query_and_key(query, key, weights.norm, cache.index_keys, step)
-        self.attend.choose(rotated, weights.head_weights(normed), cache.index_keys, step)
+        query, keys = weights.query_up(queries).view(len(normed), -1, key.shape[1]), cache.index_keys
+        if weights.pool_gate is None or weights.pool_offset is None:
+            rotated = self._pointwise.index_query_and_key(query, key, weights.norm, keys, step)
+        else:
+            assert cache.incomplete_pools is not None
+            own, gates = normed.new_empty(key.shape), weights.pool_gate(normed)
+            rotated = self._pointwise.index_query_and_key(query, key, weights.norm, keys, step, own)
+            tokens = PooledTokens(own, gates, weights.pool_offset, self.attend.owners(step))
+            keys = keys.view(-1, key.shape[1])
+            self._pointwise.keep_pools(tokens, PoolMemory(keys, cache.incomplete_pools), step)
+        self.attend.choose(rotated, weights.head_weights(normed), keys, step)
 
     def _down(self, weights: LatentWeights, normed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Queries in the form that `_heads` accepts, latents [T, kv_lora_rank + rope_dim], not rotated, and the

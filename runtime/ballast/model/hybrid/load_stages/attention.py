@@ -23,6 +23,7 @@ from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.recurrent.recurrence import Recurrence
+from ballast.model.hybrid.residual.residual import MixedResidual, PlainResidual, Residual
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.steps.slices import slice_sizes_of
@@ -31,7 +32,9 @@ from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import DeviceAttention, Mixer, RecurrentMixer
 from ballast.model.layers.positions import RopeSpec
+from ballast.model.layers.stream import mixed_stream
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale, unrotated
+from ballast.model.spec import ModelSpec
 
 
 def choose_kernels(state: LoadState, report: Report) -> None:
@@ -72,7 +75,8 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     options = state.options
     pointwise = _pointwise_by_mixer(state, device.backend)
     device.pointwise = pointwise[0]
-    slices = slice_sizes_of(state.mixers[0], has_states=state.spec.state_numbers > 0)
+    device.residual = _residual(state.spec, device)
+    slices = slice_sizes_of(state.mixers[0], has_states=state.spec.state_bytes > 0)
     slices = slices if options.slices is None else options.slices
     short = replace(slices, long_from=None)
     recurrent: dict[Mixer, LayerKind[Any, Any]] = {
@@ -104,9 +108,18 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
                 late.use_in(lanes, use_expanded, device.pointwise.num_saturated, slices.long_tokens, device.late)
     device.expanded = None
     if state.expanded_sizes is not None:
-        expanded_kernels = device.backend.expanded_kernels(state.expanded_sizes, device.pointwise.num_saturated)
-        if expanded_kernels is not None:
-            device.expanded = ExpandedAttention(state.expanded_sizes, expanded_kernels, slices.long_tokens)
+        with state.times.phase("kernels"):
+            kernels = device.backend.expanded_kernels(state.expanded_sizes, device.pointwise.num_saturated, state.off)
+        if kernels is not None:
+            device.expanded = ExpandedAttention(state.expanded_sizes, kernels, slices.long_tokens)
+
+
+def _residual(spec: ModelSpec, device: DeviceState) -> Residual:
+    stream = mixed_stream(spec.stream)
+    if stream is None:
+        return PlainResidual(device.pointwise)
+    mixer = device.backend.stream_mixer(stream, spec.rms_eps)
+    return MixedResidual(stream, mixer, device.pointwise)
 
 
 def _pointwise_by_mixer(state: LoadState, backend: Backend) -> list[Pointwise]:
@@ -134,7 +147,8 @@ def _attention(state: LoadState, backend: Backend, sizes: Sizes) -> Attention:
         if not choices:
             return backend.attention(sizes)
         assert isinstance(sizes, LatentSizes), "sparse attention requires latent attention"
-        index = IndexSizes(choices[0].num_heads, choices[0].key_dim, choices[0].top_k, sizes.block_tokens)
+        own = choices[0]
+        index = IndexSizes(own.num_heads, own.key_dim, own.top_k, sizes.block_tokens, own.pool)
         choose, attend = backend.sparse_attention(index, sizes, state.options.kv_dtype)
         is_shared = not all(choice.has_indexer for choice in choices)
         return SparseAttention(choose, attend, is_shared=is_shared)

@@ -37,8 +37,9 @@ def allocate(state: LoadState, report: Report) -> None:
             state.spec.hidden,
             on,
             device.backend.small_copy,
+            num_rows=1 if state.spec.stream is None else state.spec.stream.num_rows,
             has_windows=options.num_window_blocks is not None,
-            has_states=state.spec.state_numbers > 0,
+            has_states=state.spec.state_bytes > 0,
         )
 
     state.on_each(allocate_on)
@@ -76,6 +77,7 @@ def _assemble_device(device: DeviceState) -> None:
         attention=device.attention,
         prefill_attention=device.make_prefill_attention(device.expanded),
         pointwise=device.pointwise,
+        residual=device.residual,
         late=device.late,
     )
 

@@ -2,7 +2,8 @@
 
 A program computes some panels of one slot (a head, or an expert) for a tile of tokens, over a fraction (split) of the
 columns. The order of sums depends only on the matrix and the tile's size, so a token's result does not depend on the
-others. Each number is two bfloat16 terms (bf16_split_kernels.py): a product of two numbers takes three products of
+others. Quantised weights and their activations are rounded to half precision (half_kernels.py). For weights that are
+floats, each number is two bfloat16 terms (bf16_split_kernels.py): a product of two numbers takes three products of
 terms, and omits the product of the lower terms.
 
 Triton's built-in operations only: see reduce_kernels.py.
@@ -15,7 +16,8 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
-from ballast.model.hybrid.panels.dequant_kernels import codes_of, factor_of, lines_of, weight_of
+from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, weight_of
+from ballast.model.hybrid.panels.half_kernels import scaled_codes_of
 from ballast.model.hybrid.panels.program_kernels import results_of_tile, rows_of, slot_of_tile, steps_of, store
 
 _RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "split_stride"]
@@ -23,7 +25,7 @@ _RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per
 
 
 @triton.jit
-def _multiply(sums, weight, terms, padded_cols, has_token):
+def _multiply_terms(sums, weight, terms, padded_cols, has_token):
     """sums [ROWS, BLOCK_T] + weight [ROWS, K] · x, read as terms [K, BLOCK_T]."""
     term = terms.dtype.element_ty
     upper = rounded(weight)
@@ -63,7 +65,7 @@ def _store(sums, out, gate, result, row, has_token, num_rows, HAS_GATE: tl.const
 
 @triton.jit(do_not_specialize=_RUN_TIME)
 def quantized_gemm(
-    terms,  # [x_rows, 2, padded_cols], as split_bf16 orders them
+    x,  # float16 [x_rows, padded_cols], as `round_to_half` orders them
     words,  # the panels, seen as int32
     halves,  # as float16
     codes,  # as int8
@@ -100,7 +102,7 @@ def quantized_gemm(
 
     index = tl.arange(0, GROUPS * 4)
     line = index % 4
-    row_terms = terms + x_row[None, :] * (2 * padded_cols) + index[:, None]
+    row_x = x + x_row[None, :] * padded_cols + index[:, None]
     num_groups = cols // 32
     sums = tl.full((ROWS, BLOCK_T), 0.0, dtype=tl.float32)
     first, end = steps_of(split, steps_per_split, slot, IS_GROUPED)
@@ -109,17 +111,18 @@ def quantized_gemm(
         has_group = group < num_groups
         inside = has_row[:, None] & has_group[None, :]
         for half in tl.static_range(2):
-            word, scale, rest = codes_of(lines, scale_words, group[None, :], line[None, :], half, inside, LAYOUT)
+            word, scale, rest = scaled_codes_of(lines, scale_words, group[None, :], line[None, :], half, inside, LAYOUT)
             for byte in tl.static_range(4):
-                weight = weight_of(word, byte, scale, rest, LAYOUT)
+                weight = weight_of(word, byte, scale, rest, LAYOUT).to(tl.float16)
                 piece = (step * 8 + half * 4 + byte) * (GROUPS * 4)
-                sums = _multiply(sums, weight, row_terms + piece, padded_cols, has_token)
+                own_x = tl.load(row_x + piece, mask=has_token[None, :], other=0.0)
+                sums = tl.dot(weight, own_x, sums)
     _store(sums, out + split * split_stride, gate, result, row, has_token, num_rows, HAS_GATE)
 
 
 @triton.jit(do_not_specialize=_RUN_TIME)
 def float_gemm(
-    terms,  # [x_rows, 2, padded_cols], in the order of the columns
+    terms,  # [x_rows, 2, padded_cols], see split_bf16
     values,  # the panels, seen as their floats
     out,  # as above, also the next arguments
     gate,
@@ -153,5 +156,5 @@ def float_gemm(
     for step in range(first, tl.minimum(end, padded_cols // STEP_COLS)):
         col = step * STEP_COLS + index
         weight = tl.load(row_values + col[None, :] * 16, mask=has_row[:, None] & (col < cols)[None, :], other=0.0)
-        sums = _multiply(sums, weight.to(tl.float32), row_terms + step * STEP_COLS, padded_cols, has_token)
+        sums = _multiply_terms(sums, weight.to(tl.float32), row_terms + step * STEP_COLS, padded_cols, has_token)
     _store(sums, out + split * split_stride, gate, result, row, has_token, num_rows, HAS_GATE)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType as GgmlType
 
-from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels
+from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, half_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.platforms.platform_of import platform_of
@@ -96,13 +96,13 @@ def gemv(
 
 def dequant_gemm(
     stack: PanelStack,
-    terms: torch.Tensor,
+    x: torch.Tensor,
     out: torch.Tensor,
     groups: Groups | None = None,
     *,
     gate: torch.Tensor | None = None,
 ) -> None:
-    """As `gemv`, on tensor cores; `terms` are the activations after `split_bf16`. Tiles have up to 64 results."""
+    """As `gemv`, on tensor cores; `x` are the activations after `gemm_input`. Tiles have up to 64 results."""
     num_tokens = len(out) // stack.num_experts
     block = groups.block if groups else gemm_block(num_tokens)
     kernel = dequant_gemm_kernel(
@@ -119,13 +119,13 @@ def dequant_gemm(
     steps_per_split, num_splits = _split(stack, kernel, 1 if groups else _WANTED_PROGRAMS // programs // 2)
     partial = out.new_empty((num_splits, *out.shape)) if num_splits > 1 else out
     kernel.function[_blocks(stack, kernel), num_tiles, num_splits * num_slots](
-        terms,
-        *stack.operands(terms.device),
+        x,
+        *stack.operands(x.device),
         partial,
         out if gate is None else gate,
         *_tokens(stack, out, groups),
         *_sizes(stack),
-        terms.shape[2],
+        x.shape[-1],
         steps_per_split,
         out.numel(),
         **kernel.known,
@@ -135,16 +135,16 @@ def dequant_gemm(
         torch.sum(partial, 0, out=out)
 
 
-def cublas_gemm(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> None:
-    """out float32 [T, rows] = x Wᵀ for one quantised matrix, by cuBLAS; `terms` are x after `split_bf16` in three
-    parts. Rows of the matrix are also decoded to three parts, as many at a time as fit in SCRATCH_BYTES."""
-    padded_cols = terms.shape[2]
-    most_rows = SCRATCH_BYTES // (3 * padded_cols * terms.element_size()) // PANEL_ROWS * PANEL_ROWS
-    weights = terms.new_empty((min(stack.rows, most_rows), 3 * padded_cols))
+def cublas_gemm(stack: PanelStack, x: torch.Tensor, out: torch.Tensor) -> None:
+    """out float32 [T, rows] = x Wᵀ for one quantised matrix, by cuBLAS; `x` are the activations after `gemm_input`.
+    Rows of the matrix are also decoded to half precision, as many at a time as fit in SCRATCH_BYTES."""
+    padded_cols = x.shape[1]
+    most_rows = SCRATCH_BYTES // (padded_cols * x.element_size()) // PANEL_ROWS * PANEL_ROWS
+    weights = x.new_empty((min(stack.rows, most_rows), padded_cols))
     for first in range(0, stack.rows, len(weights)):
         num_rows = min(len(weights), stack.rows - first)
-        bf16_split_kernels.dequantize_panels[-(-num_rows // _EXPANDED_ROWS), padded_cols // _STEP_COLS](
-            *stack.operands(terms.device),
+        half_kernels.dequantize_panels[-(-num_rows // _EXPANDED_ROWS), padded_cols // _STEP_COLS](
+            *stack.operands(x.device),
             weights,
             first,
             num_rows,
@@ -156,28 +156,33 @@ def cublas_gemm(stack: PanelStack, terms: torch.Tensor, out: torch.Tensor) -> No
             ROWS=_EXPANDED_ROWS,
             num_warps=4,
         )
-        _float32_product(terms.flatten(1), weights[:num_rows].T, out[:, first : first + num_rows])
+        _float32_product(x, weights[:num_rows].T, out[:, first : first + num_rows])
 
 
 def _float32_product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
-    if left.dtype == torch.float32:
-        torch.mm(left, right, out=out)
-    else:
+    if platform_of(left.device).multiplies_halves:
         torch.mm(left, right, out_dtype=torch.float32, out=out)
+    else:
+        torch.mm(left.float(), right.float(), out=out)
 
 
-def split_bf16(x: torch.Tensor, kind: GgmlType, parts: int = 2) -> torch.Tensor:
-    """x float32 [rows, cols] → [rows, parts, padded columns], bfloat16 on a GPU: upper terms, lower terms, and as the
-    third part the upper terms again, in the order in which kernels for weights of `kind` read them."""
+def gemm_input(x: torch.Tensor, kind: GgmlType) -> torch.Tensor:
+    """x float32 [rows, cols] as kernels for weights of `kind` read it. For quantised types: float16 [rows, padded
+    columns], in their order. For float types: [rows, 2, padded columns], upper terms and lower terms, bfloat16 on a
+    GPU."""
     step = gemm_step_cols(kind)
     num_steps = -(-x.shape[1] // step)
-    terms = x.new_empty((len(x), parts, num_steps * step), dtype=platform_of(x.device).term_dtype)
-    lines = 0 if kind in FLOAT_TYPES else step // 8
+    if kind in FLOAT_TYPES:
+        terms = x.new_empty((len(x), 2, num_steps * step), dtype=platform_of(x.device).term_dtype)
+        if len(x):
+            bf16_split_kernels.split_bf16[len(x), num_steps](x, terms, x.shape[1], terms.shape[2], STEP_COLS=step)
+        return terms
+    halves = x.new_empty((len(x), num_steps * step), dtype=torch.float16)
     if len(x):
-        bf16_split_kernels.split_bf16[len(x), num_steps](
-            x, terms, x.shape[1], terms.shape[2], LINES=lines, STEP_COLS=step, PARTS=parts
+        half_kernels.round_to_half[len(x), num_steps](
+            x, halves, x.shape[1], halves.shape[1], LINES=step // 8, STEP_COLS=step
         )
-    return terms
+    return halves
 
 
 def gemm_block(num_tokens: int) -> int:
@@ -187,7 +192,7 @@ def gemm_block(num_tokens: int) -> int:
 
 def grouped_gemm_block(num_tokens: int) -> int:
     """Tokens in an expert's tile, if `num_tokens` are divided among experts."""
-    return 16 if num_tokens <= 16 else 32 if num_tokens <= 1024 else 64
+    return 16 if num_tokens <= 16 else 32 if num_tokens <= 256 else 64
 
 
 def gemm_step_cols(kind: GgmlType) -> int:
@@ -214,10 +219,9 @@ def dequant_gemm_kernel(
 ) -> Kernel:
     """The kernel of `dequant_gemm` for weights of `kind` and tiles of `block` tokens. `has_large_memory`: a program may
     use 200 KiB of shared memory."""
-    known = {"IS_GROUPED": is_grouped, "HAS_GATE": has_gate, "BLOCK_T": block, "ROWS": 64 if block == 16 else 128}
+    known = {"IS_GROUPED": is_grouped, "HAS_GATE": has_gate, "BLOCK_T": block, "ROWS": 128 if block == 32 else 64}
     step = gemm_step_cols(kind)
-    # Two stages of a format with several components need enough shared memory that fewer programs run at a time.
-    is_staged = has_large_memory and block > 16 and kind not in FLOAT_TYPES and LAYOUTS[kind].bits == 4
+    is_staged = has_large_memory and block > 16 and kind not in FLOAT_TYPES
     options = {"num_warps": 4, "num_stages": 2 if is_staged else 1}
     if kind in FLOAT_TYPES:
         return Kernel(dequant_gemm_kernels.float_gemm, known | {"STEP_COLS": step}, step, options)

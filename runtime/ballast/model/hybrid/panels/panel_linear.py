@@ -14,8 +14,8 @@ from ballast.model.hybrid.panels.matmul import (
     MIN_CUBLAS_TOKENS,
     cublas_gemm,
     dequant_gemm,
+    gemm_input,
     gemv,
-    split_bf16,
 )
 from ballast.model.hybrid.panels.stack import PanelStack, scales_on
 from ballast.model.hybrid.platforms.platform_of import platform_of
@@ -85,9 +85,9 @@ class PanelLinear:
         elif 0 < num_tokens <= MAX_GEMV_TOKENS:
             gemv(stack, flat, out, arrived=self._arrived[_lane(flat)])
         elif num_tokens >= MIN_CUBLAS_TOKENS and stack.num_experts == 1 and self.has_int_gemm:
-            cublas_gemm(stack, split_bf16(flat, stack.ggml_type, parts=3), out)
+            cublas_gemm(stack, gemm_input(flat, stack.ggml_type), out)
         elif num_tokens:
-            dequant_gemm(stack, split_bf16(flat, stack.ggml_type), out)
+            dequant_gemm(stack, gemm_input(flat, stack.ggml_type), out)
         return out if stack.num_experts == 1 else out.view(num_tokens, stack.num_experts, stack.rows)
 
 

@@ -19,6 +19,7 @@ class CudaPlatform:
     pins = True
     has_fast_launches = True
     term_dtype = torch.bfloat16
+    multiplies_halves = True
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -48,6 +48,8 @@ class Platform(Protocol):
     """Whether one kernel launch is cheaper than several torch operations."""
     term_dtype: torch.dtype
     """Type of the terms into which kernels split float32 activations."""
+    multiplies_halves: bool
+    """Whether matrices in half precision are multiplied with sums in float32."""
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from ballast.families.architecture import Unit
+from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
 from ballast.model.hybrid.steps.step import Step
 
 
@@ -92,11 +93,21 @@ class Pointwise(Protocol):
         then the values. Numbers are clamped as in `query_and_cache`."""
 
     def index_query_and_key(
-        self, query: torch.Tensor, key: torch.Tensor, norm: IndexNorm, keys: torch.Tensor, step: Step
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        norm: IndexNorm,
+        keys: torch.Tensor,
+        step: Step,
+        normed: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Returns the index query [T, H, key_dim], in the type of `keys`, for the products query [T, H, key_dim] and
         key [T, key_dim], whose tokens may be strided. The slots of `keys` [slots, key_dim] get the normed key. The
-        first rope_dim entries of both are rotated. Numbers are clamped as in `query_and_cache`."""
+        first rope_dim entries of both are rotated. Numbers are clamped as in `query_and_cache`. If tokens share keys,
+        `normed` float32 [T, key_dim] gets the key, and `keys` only gives a type."""
+
+    def keep_pools(self, tokens: PooledTokens, memory: PoolMemory, step: Step) -> None:
+        """Write the shared keys of the pools that the step completes, and the states that its rows leave."""
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """silu(gate) * up, or the unit of both, each [T, N]."""

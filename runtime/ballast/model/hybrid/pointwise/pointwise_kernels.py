@@ -395,11 +395,12 @@ def index_query_and_key(
     slots,  # int32 [T]
     cos,  # float32 [positions, ROPE / 2]
     sin,
-    rotated,  # [T, heads, KEY_DIM], in the keys' type
-    keys,  # [slots, KEY_DIM]
+    rotated,  # [T, heads, KEY_DIM], in the type of `keys`
+    keys,  # [slots, KEY_DIM], or [T, KEY_DIM] if not BY_SLOT
     num_saturated,  # int64 []
     num_heads,
     eps,
+    BY_SLOT: tl.constexpr,
     QUERY_STRIDE: tl.constexpr,
     KEY_STRIDE: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -407,7 +408,7 @@ def index_query_and_key(
     PAIRS_APART: tl.constexpr,
     PADDED_PAIRS: tl.constexpr,
     PADDED_REST: tl.constexpr,
-    LARGEST: tl.constexpr,  # largest number of the keys' type
+    LARGEST: tl.constexpr,  # largest number that the cache holds
 ):
     """Grid: tokens, query heads plus one for the key."""
     token = tl.program_id(0).to(tl.int64)
@@ -417,7 +418,7 @@ def index_query_and_key(
     out = rotated + (token * num_heads + head) * KEY_DIM
     if is_key:
         given = key + token * KEY_STRIDE
-        out = keys + tl.load(slots + token).to(tl.int64) * KEY_DIM
+        out = keys + (tl.load(slots + token).to(tl.int64) if BY_SLOT else token) * KEY_DIM
     pair = tl.arange(0, PADDED_PAIRS)
     is_pair = pair < ROPE // 2
     of_first = pair if PAIRS_APART else 2 * pair

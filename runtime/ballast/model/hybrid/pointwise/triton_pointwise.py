@@ -10,6 +10,8 @@ from ballast.families.architecture import Unit
 from ballast.model.hybrid.panels.unit import kernel_unit
 from ballast.model.hybrid.pointwise import pointwise_kernels
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
+from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
+from ballast.model.hybrid.pointwise.triton_pools import keep_pools
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.short_rows import LARGEST, ShortRows
@@ -206,11 +208,18 @@ class TritonPointwise:
         return self.norm(rows, norm).view(heads.shape), None, None
 
     def index_query_and_key(
-        self, query: torch.Tensor, key: torch.Tensor, norm: IndexNorm, keys: torch.Tensor, step: Step
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        norm: IndexNorm,
+        keys: torch.Tensor,
+        step: Step,
+        normed: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `Pointwise`."""
         num_tokens, num_heads, key_dim = query.shape
-        rotated = torch.empty((num_tokens, num_heads, key_dim), dtype=keys.dtype, device=query.device)
+        kept = keys if normed is None else normed  # of one type with the query
+        rotated = torch.empty((num_tokens, num_heads, key_dim), dtype=kept.dtype, device=query.device)
         pointwise_kernels.index_query_and_key[(num_tokens, num_heads + 1)](
             query,
             key,
@@ -221,10 +230,11 @@ class TritonPointwise:
             self._cos,
             self._sin,
             rotated,
-            keys,
+            kept,
             self.num_saturated,
             num_heads,
             INDEX_NORM_EPS,
+            BY_SLOT=normed is None,
             QUERY_STRIDE=query.stride(0),
             KEY_STRIDE=key.stride(0),
             KEY_DIM=key_dim,
@@ -235,7 +245,11 @@ class TritonPointwise:
             LARGEST=torch.finfo(keys.dtype).max,
             num_warps=1,
         )
-        return rotated
+        return rotated.to(keys.dtype)
+
+    def keep_pools(self, tokens: PooledTokens, memory: PoolMemory, step: Step) -> None:
+        """See `Pointwise`."""
+        keep_pools(tokens, memory, step)
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """See `Pointwise`."""

@@ -51,7 +51,8 @@ class Recurrence(Protocol):
     ) -> torch.Tensor:
         """The output of each token, [T, H, V]. `convolved` [T, C]: queries and keys of all key heads, which are
         overwritten, then values. A state decays by exp(rate * softplus(alpha + rate_shift)), where both are [H]. If
-        each row of a state has a decay, alpha is [T, H * K] and rate_shift [H * K]. `states` [slots, H, K, V]."""
+        each row of a state has a decay, alpha is [T, H * K] and rate_shift [H * K], and decays may have a lower bound.
+        `states` [slots, H, K, V]."""
 
     def gated_norm(self, values: torch.Tensor, gates: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """RMS norm of each head of values [T, H, V] with weight [V], times silu of gates [T, H * V], or their sigmoid

@@ -39,6 +39,7 @@ def prepare_rows(
     CHANNELS: tl.constexpr,
     BETA_STRIDE: tl.constexpr,
     ALPHA_STRIDE: tl.constexpr,
+    BOUND: tl.constexpr,  # below 0: the logarithm of a decay is BOUND * sigmoid(-rate * x), else rate * softplus(x)
     BLOCK: tl.constexpr,  # heads
 ):
     """Grid: tokens, blocks of heads."""
@@ -59,7 +60,8 @@ def prepare_rows(
     tl.store(betas + token * HEADS + head, 1.0 / (1.0 + tl.exp(-weight)), mask=is_head)
     shifted = tl.load(alpha + token * ALPHA_STRIDE + own, mask=is_there, other=0.0)
     shifted += tl.load(rate_shift + own, mask=is_there, other=0.0)
-    decay = tl.load(rate + head, mask=is_head, other=0.0)[:, None] * softplus(shifted)
+    own_rate = tl.load(rate + head, mask=is_head, other=0.0)[:, None]
+    decay = BOUND / (1.0 + tl.exp(own_rate * shifted)) if BOUND < 0 else own_rate * softplus(shifted)
     tl.store(log_decays + token * (HEADS * KEY) + own, decay, mask=is_there)
 
 

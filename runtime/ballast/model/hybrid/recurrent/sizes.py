@@ -35,6 +35,8 @@ class RecurrentSizes:
     """Whether each row of a state has a decay, else all have one."""
     has_sigmoid_gate: bool
     """Whether the output is multiplied by the sigmoid of its gate, else by silu."""
+    lower_bound: float = 0.0
+    """Below 0: the logarithm of a row's decay is this times a sigmoid; see `KimiDeltaSpec`."""
 
     @property
     def key_width(self) -> int:
@@ -52,7 +54,11 @@ def sizes_of(mixer: RecurrentMixer) -> RecurrentSizes:
     if isinstance(mixer, KimiDeltaSpec):
         heads, width = mixer.num_heads, mixer.head_dim
         return RecurrentSizes(
-            heads, heads, width, width, mixer.conv_taps, heads_alternate=False, decays_rows=True, has_sigmoid_gate=True
+            *(heads, heads, width, width, mixer.conv_taps),
+            heads_alternate=False,
+            decays_rows=True,
+            has_sigmoid_gate=True,
+            lower_bound=mixer.lower_bound,
         )
     return RecurrentSizes(
         mixer.num_heads,

@@ -118,7 +118,7 @@ class TritonRecurrence:
         arguments = convolved, *given, log_decays, betas, NORM_EPS, 1.0 / math.sqrt(sizes.key_dim)
         if sizes.decays_rows:
             row_decay_kernels.prepare_rows[num_tokens, -(-sizes.num_heads // _PREPARED_HEADS)](
-                *arguments, **self._rows, **strides, BLOCK=_PREPARED_HEADS
+                *arguments, **self._rows, **strides, BOUND=sizes.lower_bound, BLOCK=_PREPARED_HEADS
             )
             return log_decays, betas
         delta_kernels.prepare[(num_tokens,)](

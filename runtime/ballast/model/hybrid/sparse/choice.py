@@ -1,7 +1,8 @@
 """Selects the positions that a token attends to: the protocol, and a plain implementation (DeepSeek-V3.2-Exp, §2.1).
 
 A position's score is Σ over heads of weight · max(0, query · key). Of the positions that a token sees, the top_k with
-the highest scores are selected; ties go to the lower position (decision 42).
+the highest scores are selected; ties go to the lower position (decision 42). Where neighbouring tokens share a key,
+pools have scores, and top_k / pool of them are selected.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ class PositionChoice(Protocol):
         self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """query [T, H, key_dim] in the keys' type, weights float32 [T, H], keys [slots, key_dim], owners int32 [T], the
-        request of each token → int32 [T, top_k]. For a token that sees n positions, the first min(n, top_k) entries are
-        the selected positions, ascending; the other entries are undefined. Scores are float32."""
+        request of each token → int32 [T, most_chosen]. For a token that sees n positions, the first `num_chosen(n)`
+        entries are the selected positions, ascending; the other entries are undefined. Scores are float32. With pools,
+        keys are [slots / pool, key_dim]."""
 
 
 class PlainPositionChoice:
@@ -40,28 +42,48 @@ class PlainPositionChoice:
     ) -> torch.Tensor:
         """See `PositionChoice`."""
         sizes, requests = self._sizes, step.requests
-        chosen = torch.zeros((len(query), sizes.top_k), dtype=torch.int32, device=query.device)
+        chosen = torch.zeros((len(query), sizes.top_pools), dtype=torch.int32, device=query.device)
         bounds = itertools.pairwise(requests.host_begins.tolist())
-        for request, (num_keys, (first, last)) in enumerate(zip(requests.host_lens.tolist(), bounds, strict=True)):
-            num_chosen = min(num_keys, sizes.top_k)
-            blocks = requests.blocks[request, : -(-num_keys // sizes.block_tokens)]
+        for request, (length, (first, last)) in enumerate(zip(requests.host_lens.tolist(), bounds, strict=True)):
+            num_keys = length // sizes.pool
+            if num_keys == 0:
+                continue
+            count = min(num_keys, sizes.top_pools)
+            blocks = requests.blocks[request, : -(-num_keys // sizes.block_pools)]
             piece = min(tokens_at_once(num_keys), max(1, _PRODUCT_BYTES // (4 * sizes.num_heads * num_keys)))
             for begin in range(first, last, piece):
                 own = slice(begin, min(begin + piece, last))
                 scores = self.scores(query[own], weights[own], keys, blocks)[:, :num_keys]
-                chosen[own, :num_chosen] = highest(scores, step.positions[own] + 1, num_chosen)
-        return chosen
+                num_seen = (step.positions[own] + 1) // sizes.pool
+                chosen[own, :count] = highest(scores, num_seen, count)
+        return chosen if sizes.pool == 1 else spread(chosen, step.positions + 1, sizes)
 
     def scores(
         self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, blocks: torch.Tensor
     ) -> torch.Tensor:
-        """Scores [T, positions of blocks] of tokens of one request, including positions that the tokens do not see."""
+        """Scores [T, positions or pools of blocks] of tokens of one request, including those that the tokens do not
+        see."""
         sizes = self._sizes
-        offsets = torch.arange(sizes.block_tokens, device=query.device)
-        own = keys[(blocks[:, None] * sizes.block_tokens + offsets).flatten()].float()
+        offsets = torch.arange(sizes.block_pools, device=query.device)
+        own = keys[(blocks[:, None] * sizes.block_pools + offsets).flatten()].float()
         products = torch.einsum("thk,nk->thn", query.float(), own)
         weighted = torch.where(products < 0, 0.0, products) * (weights * sizes.scale)[..., None]
         return weighted.sum(1)
+
+
+def num_chosen(num_seen: torch.Tensor, sizes: IndexSizes) -> torch.Tensor:
+    """How many positions tokens attend to that see `num_seen` positions each."""
+    return num_seen.minimum(sizes.top_k + num_seen % sizes.pool)
+
+
+def spread(pools: torch.Tensor, num_seen: torch.Tensor, sizes: IndexSizes) -> torch.Tensor:
+    """The positions [T, most_chosen] that tokens with these selected pools [T, top_pools] attend to, each of which sees
+    `num_seen` [T] positions: those of the pools, then those after the last complete pool."""
+    place = torch.arange(sizes.most_chosen, device=pools.device)
+    num_complete = (num_seen // sizes.pool)[:, None]
+    num_pooled = num_complete.clamp(max=sizes.top_pools) * sizes.pool
+    pooled = pools[:, (place // sizes.pool).clamp(max=sizes.top_pools - 1)] * sizes.pool + place % sizes.pool
+    return torch.where(place < num_pooled, pooled, num_complete * sizes.pool + place - num_pooled).int()
 
 
 def highest(scores: torch.Tensor, num_seen: torch.Tensor, k: int) -> torch.Tensor:

@@ -1,5 +1,5 @@
 """Triton kernels that select positions: scores, and rounds that keep the highest scores of each group until one group
-is left.
+is left. Where neighbouring tokens share a key, these pools are selected in place of positions, and spread afterwards.
 
 A group is the set of scores that a program holds in registers. The kernel keeps the top_k highest scores of each group,
 in their order, with their positions: a score outside them is also outside the top_k of the whole row. So groups are
@@ -48,7 +48,8 @@ def score(
     capacity,
     num_splits,
     TOP_K: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,  # keys of a block
+    POOL: tl.constexpr,  # tokens that share a key
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     PADDED_HEADS: tl.constexpr,
@@ -58,7 +59,7 @@ def score(
     """Grid: tokens, splits of the visible positions."""
     row = tl.program_id(0)
     token = (first_token + row).to(tl.int64)
-    num_positions = tl.load(positions + token) + 1
+    num_positions = (tl.load(positions + token) + 1) // POOL
     if num_positions <= TOP_K:
         return
     first_position, end = _share(num_positions, num_splits, SPAN)
@@ -176,6 +177,7 @@ def keep_highest(
     num_before,  # rounds before this one
     IS_FIRST: tl.constexpr,
     TOP_K: tl.constexpr,
+    POOL: tl.constexpr,
     GROUP: tl.constexpr,  # at least 2 TOP_K
     SHORT: tl.constexpr,  # size to which shorter groups are padded
 ):
@@ -183,7 +185,7 @@ def keep_highest(
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
     token = first_token + row
-    num_given = tl.load(positions + token) + 1
+    num_given = (tl.load(positions + token) + 1) // POOL
     is_done = num_given < 0
     for _ in range(num_before):
         is_done = is_done | (num_given <= GROUP)
@@ -202,3 +204,25 @@ def keep_highest(
         _keep(own, own_kept, target, num_there, first, num_rows, width, kept_width, is_last, IS_FIRST, TOP_K, SHORT)
     else:
         _keep(own, own_kept, target, num_there, first, num_rows, width, kept_width, is_last, IS_FIRST, TOP_K, GROUP)
+
+
+@triton.jit
+def spread_pools(
+    pools,  # int32 [T, TOP_POOLS], the selected pools of each token
+    positions,  # int32 [T]
+    chosen,  # int32 [T, TOP_POOLS * POOL + POOL - 1]
+    TOP_POOLS: tl.constexpr,
+    POOL: tl.constexpr,
+    PADDED_WIDTH: tl.constexpr,
+):
+    """The positions of the selected pools, then those after the last complete pool. Grid: tokens."""
+    token = tl.program_id(0).to(tl.int64)
+    num_seen = tl.load(positions + token) + 1
+    num_complete = num_seen // POOL
+    num_pooled = tl.minimum(num_complete, TOP_POOLS) * POOL
+    place = tl.arange(0, PADDED_WIDTH)
+    is_pooled = place < num_pooled
+    pool = tl.load(pools + token * TOP_POOLS + place // POOL, mask=is_pooled, other=0)
+    position = tl.where(is_pooled, pool * POOL + place % POOL, num_complete * POOL + place - num_pooled)
+    at = chosen + token * (TOP_POOLS * POOL + POOL - 1) + place
+    tl.store(at, position, mask=place < num_pooled + num_seen % POOL)

@@ -7,6 +7,8 @@ from typing import Protocol
 import torch
 
 from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.sparse.choice import num_chosen
+from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.steps.step import Step
 
 _GATHERED_BYTES = 64 << 20
@@ -19,15 +21,16 @@ class ChosenAttention(Protocol):
     def __call__(
         self, query: torch.Tensor, cache: torch.Tensor, chosen: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        """query float32 [T, H, key_dim], cache [slots, row_width], chosen int32 [T, top_k] from `PositionChoice`,
+        """query float32 [T, H, key_dim], cache [slots, row_width], chosen int32 [T, most_chosen] from `PositionChoice`,
         owners int32 [T], the request of each token → float32 [T, H, v_dim]."""
 
 
 class PlainChosenAttention:
     """`ChosenAttention` in float32 by torch operations, on any device."""
 
-    def __init__(self, sizes: LatentSizes) -> None:
+    def __init__(self, sizes: LatentSizes, index: IndexSizes) -> None:
         self._sizes = sizes
+        self._index = index
 
     def __call__(
         self, query: torch.Tensor, cache: torch.Tensor, chosen: torch.Tensor, owners: torch.Tensor, step: Step
@@ -38,7 +41,8 @@ class PlainChosenAttention:
         piece = max(1, _GATHERED_BYTES // (4 * chosen.shape[1] * sizes.row_width))
         for begin in range(0, len(query), piece):
             tokens = slice(begin, begin + piece)
-            is_hidden = torch.arange(chosen.shape[1], device=query.device) > step.positions[tokens, None]
+            counts = num_chosen(step.positions[tokens, None] + 1, self._index)
+            is_hidden = torch.arange(chosen.shape[1], device=query.device) >= counts
             positions = chosen[tokens].long().masked_fill(is_hidden, 0)
             blocks = step.requests.blocks[owners[tokens, None].long(), positions // sizes.block_tokens].long()
             rows = cache[blocks * sizes.block_tokens + positions % sizes.block_tokens].float()

@@ -20,6 +20,13 @@ def _ceil_div(a, b):
 
 
 @triton.jit
+def _num_chosen(position, TOP_K: tl.constexpr, POOL: tl.constexpr):
+    """Number of selected positions of a token: with pools, those after the last complete one are in addition."""
+    num_seen = tl.load(position) + 1
+    return tl.minimum(num_seen, TOP_K + num_seen % POOL)
+
+
+@triton.jit
 def _share(num_chosen, num_splits, KEYS: tl.constexpr):
     """Number of selected positions of one split: a multiple of KEYS."""
     return _ceil_div(_ceil_div(num_chosen, KEYS), num_splits) * KEYS
@@ -38,8 +45,8 @@ def _slots(chosen, blocks, place, end, BLOCK_TOKENS: tl.constexpr):
 def attend(
     query,  # [T, heads, KEY + MORE_KEY], times the score scale and log2(e), in the cache's type
     cache,  # [slots, KEY + MORE_KEY]; the first KEY entries are the value
-    chosen,  # int32 [T, TOP_K]
-    positions,  # int32 [T]; a token that sees n positions has min(n, TOP_K) selected positions
+    chosen,  # int32 [T, TOP_K + POOL - 1]
+    positions,  # int32 [T]
     owners,  # int32 [T], the request of each token
     blocks,  # int32 [requests, max_blocks]
     sums,  # float32 [splits, T, heads, KEY], the average of values of each split
@@ -48,6 +55,7 @@ def attend(
     max_blocks,
     num_tiles,  # of a token's heads
     TOP_K: tl.constexpr,
+    POOL: tl.constexpr,  # tokens that are selected together
     BLOCK_TOKENS: tl.constexpr,
     KEY: tl.constexpr,
     MORE_KEY: tl.constexpr,
@@ -59,7 +67,7 @@ def attend(
     """Grid: tiles of tokens' heads, with a token's heads adjacent; splits. A split without positions writes nothing."""
     token = (tl.program_id(0) // num_tiles).to(tl.int64)
     split = tl.program_id(1)
-    num_chosen = tl.minimum(tl.load(positions + token) + 1, TOP_K)
+    num_chosen = _num_chosen(positions + token, TOP_K, POOL)
     share = _share(num_chosen, tl.num_programs(1), KEYS)
     first_key = split * share
     end_key = tl.minimum(first_key + share, num_chosen)
@@ -69,13 +77,14 @@ def attend(
     head = tl.program_id(0) % num_tiles * ROWS + tl.arange(0, ROWS)
     is_head = head < num_heads
     of_key = tl.arange(0, PADDED_KEY)
-    of_more = tl.arange(0, PADDED_MORE)
     in_key = of_key < KEY
-    in_more = of_more < MORE_KEY
     row_query = query + (token * num_heads + head)[:, None] * (KEY + MORE_KEY)
     own_query = tl.load(row_query + of_key[None, :], mask=is_head[:, None] & in_key[None, :], other=0.0)
-    more_query = tl.load(row_query + KEY + of_more[None, :], mask=is_head[:, None] & in_more[None, :], other=0.0)
-    own_chosen = chosen + token * TOP_K
+    if MORE_KEY > 0:
+        of_more = tl.arange(0, PADDED_MORE)
+        in_more = of_more < MORE_KEY
+        more_query = tl.load(row_query + KEY + of_more[None, :], mask=is_head[:, None] & in_more[None, :], other=0.0)
+    own_chosen = chosen + token * (TOP_K + POOL - 1)
     own_blocks = blocks + tl.load(owners + token).to(tl.int64) * max_blocks
     of_keys = tl.arange(0, KEYS)
 
@@ -87,11 +96,13 @@ def attend(
         is_key = first + of_keys < end_key
         row = cache + slot[:, None] * (KEY + MORE_KEY)
         own_key = tl.load(row + of_key[None, :], mask=is_key[:, None] & in_key[None, :], other=0.0)
-        more_key = tl.load(row + KEY + of_more[None, :], mask=is_key[:, None] & in_more[None, :], other=0.0)
+        if MORE_KEY > 0:
+            more_key = tl.load(row + KEY + of_more[None, :], mask=is_key[:, None] & in_more[None, :], other=0.0)
         # Computed while these rows are being loaded, so that no load waits for it.
         slot = _slots(own_chosen, own_blocks, first + KEYS + of_keys, end_key, BLOCK_TOKENS)
         scores = tl.dot(own_query, tl.trans(own_key), input_precision="tf32x3")
-        scores = tl.dot(more_query, tl.trans(more_key), scores, input_precision="tf32x3")
+        if MORE_KEY > 0:
+            scores = tl.dot(more_query, tl.trans(more_key), scores, input_precision="tf32x3")
         scores = tl.where(is_key[None, :], scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.reduce(scores, 1, larger))
         # A row whose scores are all -inf keeps -inf; -inf minus -inf would be NaN.
@@ -118,6 +129,7 @@ def merge(
     attended,  # float32 [T, heads, KEY]
     num_splits,
     TOP_K: tl.constexpr,
+    POOL: tl.constexpr,
     KEY: tl.constexpr,
     KEYS: tl.constexpr,
     SPLITS: tl.constexpr,  # maximum splits, a power of two
@@ -125,7 +137,7 @@ def merge(
 ):
     """Merge the splits. Grid: tokens, heads, runs of WIDTH of their values."""
     token = tl.program_id(0).to(tl.int64)
-    num_chosen = tl.minimum(tl.load(positions + token) + 1, TOP_K)
+    num_chosen = _num_chosen(positions + token, TOP_K, POOL)
     used = _ceil_div(num_chosen, _share(num_chosen, num_splits, KEYS))
     num_rows = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
     row = token * tl.num_programs(1) + tl.program_id(1)

@@ -16,7 +16,7 @@ MAX_CHOSEN = GROUP // 2
 
 @dataclass(frozen=True, slots=True)
 class IndexSizes:
-    """An indexer: a few small query heads, and one key per token."""
+    """An indexer: a few small query heads, and one key per token, or per pool of neighbouring tokens."""
 
     num_heads: int
     key_dim: int
@@ -24,6 +24,24 @@ class IndexSizes:
     top_k: int
     """Maximum number of positions that a token attends to."""
     block_tokens: int
+    pool: int = 1
+    """Tokens of a pool, which are selected together. Divides `top_k` and `block_tokens`. A token also attends to those
+    of its own pool if that is incomplete."""
+
+    @property
+    def top_pools(self) -> int:
+        """Maximum number of pools that are selected for a token."""
+        return self.top_k // self.pool
+
+    @property
+    def block_pools(self) -> int:
+        """Pools of a block."""
+        return self.block_tokens // self.pool
+
+    @property
+    def most_chosen(self) -> int:
+        """Maximum number of positions that a token attends to, with those of its own pool."""
+        return self.top_k + self.pool - 1
 
     @property
     def scale(self) -> float:

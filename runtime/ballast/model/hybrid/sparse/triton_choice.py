@@ -48,15 +48,16 @@ class TritonPositionChoice:
         self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `PositionChoice`."""
-        capacity = step.requests.blocks.shape[1] * self._sizes.block_tokens
+        sizes = self._sizes
+        capacity = step.requests.blocks.shape[1] * sizes.block_pools
         most = min(tokens_at_once(capacity), len(query))
-        chosen = torch.empty((len(query), self._sizes.top_k), dtype=torch.int32, device=query.device)
+        chosen = torch.empty((len(query), sizes.top_pools), dtype=torch.int32, device=query.device)
         scores = torch.empty((most, capacity), device=query.device)
         for first in range(0, len(query), most):
             rows = scores[: min(most, len(query) - first)]
             self.score(query, weights, keys, owners, step, first, rows)
             self.choose(rows, step, first, chosen)
-        return chosen
+        return chosen if sizes.pool == 1 else self.spread(chosen, step)
 
     def score(
         self,
@@ -68,8 +69,8 @@ class TritonPositionChoice:
         first: int,
         scores: torch.Tensor,
     ) -> None:
-        """Write the scores [rows, capacity] of tokens from `first` on, for tokens that see more positions than
-        top_k."""
+        """Write the scores [rows, capacity] of tokens from `first` on, for tokens that see more pools than are
+        selected."""
         sizes, blocks = self._sizes, step.requests.blocks
         num_rows, capacity = scores.shape
         num_splits = self._splits(num_rows, capacity)
@@ -90,10 +91,10 @@ class TritonPositionChoice:
         )
 
     def choose(self, scores: torch.Tensor, step: Step, first: int, chosen: torch.Tensor) -> None:
-        """Select positions by scores [rows, capacity] of tokens from `first` on, and write them to the tokens' rows of
-        `chosen` [T, top_k]."""
+        """Select pools, or positions, by scores [rows, capacity] of tokens from `first` on, and write them to the
+        tokens' rows of `chosen` [T, top_pools]."""
         num_rows, width = scores.shape
-        top_k, group = self._sizes.top_k, self._spans.group
+        top_k, group = self._sizes.top_pools, self._spans.group
         given = scores
         for num_before, groups in enumerate(group_counts(width, top_k, group)):
             own = kept_width(groups, top_k)
@@ -104,6 +105,12 @@ class TritonPositionChoice:
             )
             given, width = kept, own
 
+    def spread(self, pools: torch.Tensor, step: Step) -> torch.Tensor:
+        """The positions [T, most_chosen] that tokens with these pools [T, top_pools] attend to."""
+        chosen = pools.new_empty((len(pools), self._sizes.most_chosen))
+        choice_kernels.spread_pools[(len(pools),)](pools, step.positions, chosen, **spread_constants(self._sizes))
+        return chosen
+
     def _splits(self, num_rows: int, capacity: int) -> int:
         return min(-(-self._wanted_programs // num_rows), -(-capacity // self._spans.scored), MAX_SPLITS)
 
@@ -111,8 +118,9 @@ class TritonPositionChoice:
 def score_constants(sizes: IndexSizes, spans: Spans) -> dict[str, int]:
     """The constants and options with which `score` is compiled."""
     return {
-        "TOP_K": sizes.top_k,
-        "BLOCK_TOKENS": sizes.block_tokens,
+        "TOP_K": sizes.top_pools,
+        "BLOCK_TOKENS": sizes.block_pools,
+        "POOL": sizes.pool,
         "HEADS": sizes.num_heads,
         "WIDTH": sizes.key_dim,
         "PADDED_HEADS": max(_SMALLEST_SIDE, padded(sizes.num_heads)),
@@ -125,4 +133,10 @@ def score_constants(sizes: IndexSizes, spans: Spans) -> dict[str, int]:
 
 def keep_constants(sizes: IndexSizes, spans: Spans, is_first: bool) -> dict[str, int]:
     """The constants and options with which `keep_highest` is compiled, for the first round or later ones."""
-    return {"IS_FIRST": is_first, "TOP_K": sizes.top_k, "GROUP": spans.group, "SHORT": spans.short, "num_warps": 16}
+    known = {"IS_FIRST": is_first, "TOP_K": sizes.top_pools, "POOL": sizes.pool}
+    return known | {"GROUP": spans.group, "SHORT": spans.short, "num_warps": 16}
+
+
+def spread_constants(sizes: IndexSizes) -> dict[str, int]:
+    """The constants with which `spread_pools` is compiled."""
+    return {"TOP_POOLS": sizes.top_pools, "POOL": sizes.pool, "PADDED_WIDTH": padded(sizes.most_chosen)}

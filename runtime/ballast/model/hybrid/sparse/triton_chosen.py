@@ -9,6 +9,7 @@ import torch
 from ballast.model.hybrid.attention.paged import Tiling, Tilings, kernel_constants, rounded_query
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.sparse import chosen_kernels
+from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.steps.step import Step
 
 MAX_SPLITS = 32
@@ -24,8 +25,9 @@ class TritonChosenAttention:
     """`ChosenAttention` for one model's sizes, on one device; numbers are rounded to the cache's type before they are
     multiplied."""
 
-    def __init__(self, sizes: LatentSizes, tilings: Tilings, num_processors: int) -> None:
+    def __init__(self, sizes: LatentSizes, index: IndexSizes, tilings: Tilings, num_processors: int) -> None:
         self._sizes = sizes
+        self._index = index
         self._tiling = tilings.prompts  # for steps of any kind: the number of rows is the heads of one token
         self._num_processors = num_processors
 
@@ -34,10 +36,10 @@ class TritonChosenAttention:
     ) -> torch.Tensor:
         """See `ChosenAttention`."""
         blocks, sizes, tiling = step.requests.blocks, self._sizes, self._tiling
-        (num_tokens, num_heads), top_k = query.shape[:2], chosen.shape[1]
+        num_tokens, num_heads = query.shape[:2]
         num_tiles = num_tokens * -(-num_heads // tiling.rows)
         # A processor runs one program at a time: slightly more programs than processors would take twice as long.
-        num_splits = max(1, min(self._num_processors // num_tiles, MAX_SPLITS, -(-top_k // tiling.keys)))
+        num_splits = max(1, min(self._num_processors // num_tiles, MAX_SPLITS, -(-chosen.shape[1] // tiling.keys)))
         sums = query.new_empty((num_splits, num_tokens, num_heads, sizes.v_dim))
         peaks = query.new_empty((num_splits, num_tokens, num_heads))
         chosen_kernels.attend[num_tiles, num_splits](
@@ -52,24 +54,25 @@ class TritonChosenAttention:
             num_heads,
             blocks.shape[1],
             num_tiles // num_tokens,
-            **attend_constants(sizes, tiling, top_k),
+            **attend_constants(sizes, tiling, self._index),
         )
         if num_splits == 1:
             return sums[0]
         attended = torch.empty_like(sums[0])
         chosen_kernels.merge[num_tokens, num_heads, -(-sizes.v_dim // _MERGED_WIDTH)](
             *(sums, peaks, step.positions, attended, num_splits),
-            **merge_constants(sizes, tiling, top_k),
+            **merge_constants(sizes, tiling, self._index),
         )
         return attended
 
 
-def attend_constants(sizes: LatentSizes, tiling: Tiling, top_k: int) -> dict[str, int]:
+def attend_constants(sizes: LatentSizes, tiling: Tiling, index: IndexSizes) -> dict[str, int]:
     """The constants and options with which `attend` is compiled."""
     known = kernel_constants(sizes, tiling)
-    return {"TOP_K": top_k} | {name: known[name] for name in _ATTENDED}
+    return {"TOP_K": index.top_k, "POOL": index.pool} | {name: known[name] for name in _ATTENDED}
 
 
-def merge_constants(sizes: LatentSizes, tiling: Tiling, top_k: int) -> dict[str, int]:
+def merge_constants(sizes: LatentSizes, tiling: Tiling, index: IndexSizes) -> dict[str, int]:
     """The constants with which `merge` is compiled."""
-    return {"TOP_K": top_k, "KEY": sizes.v_dim, "KEYS": tiling.keys, "SPLITS": MAX_SPLITS, "WIDTH": _MERGED_WIDTH}
+    known = {"TOP_K": index.top_k, "POOL": index.pool, "KEY": sizes.v_dim, "KEYS": tiling.keys}
+    return known | {"SPLITS": MAX_SPLITS, "WIDTH": _MERGED_WIDTH}

@@ -79,15 +79,19 @@ def joint_split(timings: Sequence[JointTiming]) -> JointSplit | None:
     return JointSplit([(timing.tokens, timing.fraction) for timing in timings], from_tokens, to_tokens)
 
 
-def expert_counts(bounds: Sequence[Sequence[int]], fraction: float) -> list[int]:
+def expert_counts(
+    bounds: Sequence[Sequence[int]], fraction: float, copied: Sequence[Sequence[int]] | None = None
+) -> list[int]:
     """The number of experts of each layer to stream, such that the running sum over layers stays closest to `fraction`
-    of all experts. `bounds`: the possible numbers of each layer other than 0, ascending; the last is all."""
+    of all experts that are copied. `bounds`: the possible numbers of each layer other than 0, ascending; the last is
+    all. `copied`: how many of as many experts are copied, because the others are in a device's memory; None: all."""
     counts: list[int] = []
     owed = 0.0
-    for of_layer in bounds:
-        owed += fraction * of_layer[-1]
-        count = min((0, *of_layer), key=lambda number: abs(number - owed))
-        owed -= count
+    for of_layer, copied_of_layer in zip(bounds, bounds if copied is None else copied, strict=True):
+        owed += fraction * copied_of_layer[-1]
+        choices = zip((0, *of_layer), (0, *copied_of_layer), strict=True)
+        count, num_copied = min(choices, key=lambda choice: abs(choice[1] - owed))
+        owed -= num_copied
         counts.append(count)
     return counts
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ballast._core import kernels
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
+from ballast.model.hybrid.copies.exchange_sizes import exchange_bytes
 from ballast.model.hybrid.streaming.break_even import Timing, break_even
 from ballast.model.hybrid.streaming.calibration import MIN_TOKENS, Calibration
 from ballast.model.hybrid.streaming.host_memory import NOT_PINNED, HostExpertPart, PinnedMemory, panels_of
@@ -63,17 +64,18 @@ def start_streaming(
     parts = [panels_of(layer) for layer in layers]
     with record.times.phase("measured"):
         speeds = _relative_speeds(devices, parts, pinned, record.measurements)
-    streamed = StreamedLayers(parts, devices, speeds)
+    try:
+        streamed = StreamedLayers(parts, devices, speeds, exchange_bytes=exchange_bytes(spec, max_tokens))
+    except MemoryError as error:
+        off.add("streamed_experts", f"devices cannot exchange activations through host memory: {error}")
+        return None
     taken = _Taken(record.measurements, max_tokens, [pinned.num_bytes, *speeds[1:]])
     calibration = Calibration(spec, layers, pool, streamed)
     few = min(MIN_TOKENS, max_tokens)
     # Joint steps are shorter than fully streamed steps.
     tried = sorted({few, max_tokens, *(count for count in warmup_sizes if count >= min(from_tokens or few, few))})
     try:
-        with record.times.phase("kernels"):
-            reason = calibration.why_wrong(tried)
-        if reason is not None:
-            off.add("streamed_experts", reason)
+        if not _is_right(calibration, tried, off, record):
             return None
         timings: list[Timing] = []
         is_measured = from_tokens is None
@@ -89,9 +91,17 @@ def start_streaming(
         streamed.wait()  # all copies must end before their buffers are freed
     if is_measured and joint is not None:  # up to here both processors together are faster than the device alone
         from_tokens = min(max(from_tokens, joint.to_tokens + 1), max_tokens)
-    streamed.from_tokens = from_tokens
-    streamed.joint_split = joint
+    streamed.from_tokens, streamed.joint_split = from_tokens, joint
     return streamed
+
+
+def _is_right(calibration: Calibration, tried: Sequence[int], off: SwitchedOff, record: Start) -> bool:
+    """Whether streamed experts of steps of `tried` tokens are right; `off` gets the reason if not."""
+    with record.times.phase("kernels"):
+        reason = calibration.why_wrong(tried)
+    if reason is not None:
+        off.add("streamed_experts", reason)
+    return reason is None
 
 
 def _relative_speeds(

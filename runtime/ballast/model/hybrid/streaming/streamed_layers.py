@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ballast.model.hybrid.copies.device_sender import DeviceSender
@@ -59,9 +60,11 @@ class StreamedLayers:
         layers: Sequence[Sequence[HostExpertPart]],
         devices: Sequence[StreamingDevice],
         speeds: Sequence[float] | None = None,
+        *,
+        exchange_bytes: int,
     ) -> None:
         """`devices`: in the order of their layers, which together are `layers`. `speeds`: of their links, relative to
-        each other; None: equal."""
+        each other; None: equal. `exchange_bytes`: see `exchange_sizes`, for the longest step."""
         all_chunks = chunks_for(layers, len(devices))
         sizes = [(chunk.layer, chunk.num_bytes) for chunk in all_chunks]
         numbers = device_of_each(sizes, speeds or [1.0] * len(devices))
@@ -75,7 +78,12 @@ class StreamedLayers:
         self._owners = [platform_of(each.device) for each in devices for _ in range(each.num_layers)]
         """The platform of each layer's owner."""
         self._bounds = [_bounds([chunk for chunk in all_chunks if chunk.layer == at]) for at in range(len(layers))]
-        self._senders = {each.device: DeviceSender(platform_of(each.device), each.small_copy) for each in devices}
+        names = [each.device for each in devices]
+        self._senders = {
+            each.device: DeviceSender(platform_of(each.device), each.small_copy, names, exchange_bytes)
+            for each in devices
+        }
+        self._resident: Sequence[Resident] = [lambda: None] * len(layers)
         self._totals: list[tuple[torch.device, torch.Tensor]] = []
         """The sums of the last submitted layer, in the order of the devices, each with its device."""
         self.from_tokens = 1
@@ -107,6 +115,7 @@ class StreamedLayers:
 
     def skip(self, resident: Sequence[Resident]) -> None:
         """See `StreamedExperts.skip`; `resident` has a function for each layer."""
+        self._resident = resident
         for part in self._parts:
             part.experts.skip(resident)
 
@@ -126,6 +135,15 @@ class StreamedLayers:
     def bounds(self, layer: int) -> list[int]:
         """Ascending numbers of experts at which the chunks of a layer's first part end; the last one is all experts."""
         return self._bounds[layer]
+
+    def num_copied(self, layer: int) -> list[int]:
+        """For each of `bounds`, how many of that many experts a step beginning now copies."""
+        resident, bounds = self._resident[layer](), self._bounds[layer]
+        if resident is None:
+            return bounds
+        num_before = np.concatenate(([0], np.cumsum(~resident)))
+        found: list[int] = num_before[bounds].tolist()
+        return found
 
     def begin(self, num_tokens: int) -> None:
         """Start a step that submits every layer in order. Every device starts to copy its first experts."""

@@ -1,0 +1,30 @@
+"""Writes the keys of pools on a GPU."""
+
+from __future__ import annotations
+
+from ballast.model.hybrid.pointwise import pool_kernels
+from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
+from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.steps.step import Step
+
+
+def keep_pools(tokens: PooledTokens, memory: PoolMemory, step: Step) -> None:
+    """See `Pointwise.keep_pools`."""
+    rows, keys, gates = step.states, tokens.keys, tokens.gates
+    assert rows is not None, "steps of models with pools have states"
+    pool, width = tokens.offset.shape
+    sizes = {"KEY": width, "POOL": pool, "PADDED_KEY": padded(width)}
+    pool_kernels.write_pools[(len(keys),)](
+        *(keys, gates, tokens.offset, memory.states, step.positions, step.slots, tokens.owners),
+        *(rows.begins, rows.before, memory.keys),
+        **sizes,
+    )
+    given = keys, gates, memory.states, step.positions, rows.begins, rows.before, rows.after
+    if rows.num_single:
+        # Any pointers, because there are no chunks.
+        none = rows.begins, rows.begins, rows.begins
+        pool_kernels.leave_pools[(rows.num_single,)](*given, *none, 0, HAS_CHUNKS=False, **sizes)
+    if rows.chunks is not None:
+        chunks = rows.chunks.of_row, rows.chunks.ends, rows.chunks.slots
+        num_rows = len(rows.before) - rows.num_single
+        pool_kernels.leave_pools[(num_rows,)](*given, *chunks, rows.num_single, HAS_CHUNKS=True, **sizes)

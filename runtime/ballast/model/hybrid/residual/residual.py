@@ -1,0 +1,135 @@
+"""The residual stream of one model, to which blocks (attention or feed-forward) add.
+
+Shapes: T tokens, D hidden, N rows of a token, W weights of a token and block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ballast.model.hybrid.device_tensors import DeviceTensors
+from ballast.model.hybrid.linear import FloatLinear, Linear
+from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.layers.stream import StreamSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The hyper-connection around one block. All numbers are float32."""
+
+    products: Linear  # N * D → W
+    base: torch.Tensor  # [W]
+    scales: torch.Tensor  # [3]
+
+    @staticmethod
+    def load(tensors: DeviceTensors, spec: StreamSpec, block: str) -> Connection:
+        """`block`: the begin of the roles, "attention" or "ffn"."""
+        products = tensors.vector(f"{block}_stream_products").view(1, spec.num_weights, -1)
+        base, scales = (tensors.vector(f"{block}_stream_{name}") for name in ("base", "scales"))
+        return Connection(FloatLinear(products), base, scales)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInput:
+    """What a block applies to the stream before it reads."""
+
+    norm: torch.Tensor  # [D]
+    connection: Connection | None = None
+    """None: tokens have one row."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """The stream of a step's tokens."""
+
+    rows: torch.Tensor  # float32 [T, D], or [T, N, D]
+    weights: torch.Tensor | None = None  # float32 [T, W], of the block that read last
+
+
+class StreamMixer(Protocol):
+    """The operations of hyper-connections; see `StreamSpec`."""
+
+    def mix(self, rows: torch.Tensor, parts: tuple[torch.Tensor, ...], weights: torch.Tensor) -> None:
+        """Mix the rows [T, N, D] of each token in place, and add to them the sum of at most two `parts`, each [T, D],
+        by `weights` [T, W]."""
+
+    def read(
+        self, rows: torch.Tensor, products: torch.Tensor, connection: Connection, norm: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The RMS norm [T, D] of the weighted sum of each token's rows [T, N, D], and the weights [T, W]. `products`
+        [T, W]: those of the connection."""
+
+
+class Residual(Protocol):
+    """How a device begins, reads, extends and ends the stream."""
+
+    def begin(self, embedded: torch.Tensor) -> torch.Tensor:
+        """The stream's rows for embedded tokens [T, D], which may be overwritten."""
+
+    def next_block(self, stream: Stream, parts: tuple[torch.Tensor, ...], block: BlockInput) -> torch.Tensor:
+        """Add `parts`, each [T, D], which the last block has computed; returns the input [T, D] of the next block."""
+
+    def add(self, stream: Stream, parts: tuple[torch.Tensor, ...]) -> None:
+        """Add `parts` alone."""
+
+    def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], norm: torch.Tensor) -> torch.Tensor:
+        """Add `parts`; returns the norm [T, D] of the stream behind the last block."""
+
+
+class PlainResidual:
+    """Tokens have one row, to which blocks add."""
+
+    def __init__(self, pointwise: Pointwise) -> None:
+        self._pointwise = pointwise
+
+    def begin(self, embedded: torch.Tensor) -> torch.Tensor:
+        """See `Residual`."""
+        return embedded
+
+    def next_block(self, stream: Stream, parts: tuple[torch.Tensor, ...], block: BlockInput) -> torch.Tensor:
+        """See `Residual`."""
+        return self._pointwise.add_and_norm(stream.rows, parts, block.norm)
+
+    def add(self, stream: Stream, parts: tuple[torch.Tensor, ...]) -> None:
+        """See `Residual`."""
+        for part in parts:
+            stream.rows += part
+
+    def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], norm: torch.Tensor) -> torch.Tensor:
+        """See `Residual`."""
+        return self._pointwise.add_and_norm(stream.rows, parts, norm)
+
+
+class MixedResidual:
+    """Tokens have several rows, which hyper-connections mix."""
+
+    def __init__(self, spec: StreamSpec, mixer: StreamMixer, pointwise: Pointwise) -> None:
+        self._num_rows = spec.num_rows
+        self._mixer = mixer
+        self._pointwise = pointwise
+
+    def begin(self, embedded: torch.Tensor) -> torch.Tensor:
+        """See `Residual`. All rows of a token are equal."""
+        return embedded[:, None].repeat(1, self._num_rows, 1)
+
+    def next_block(self, stream: Stream, parts: tuple[torch.Tensor, ...], block: BlockInput) -> torch.Tensor:
+        """See `Residual`."""
+        assert block.connection is not None
+        self.add(stream, parts)
+        products = block.connection.products(stream.rows.flatten(1))
+        normed, stream.weights = self._mixer.read(stream.rows, products, block.connection, block.norm)
+        return normed
+
+    def add(self, stream: Stream, parts: tuple[torch.Tensor, ...]) -> None:
+        """See `Residual`."""
+        if parts:
+            assert stream.weights is not None, "no block has read"
+            self._mixer.mix(stream.rows, parts, stream.weights)
+
+    def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], norm: torch.Tensor) -> torch.Tensor:
+        """See `Residual`. The stream is the mean of the rows."""
+        self.add(stream, parts)
+        return self._pointwise.norm(stream.rows.mean(1), norm)

@@ -1,0 +1,60 @@
+"""An embedding of groups of neighbouring tokens (n-grams), each hashed to rows of a large table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ballast.model.layers.plane import State
+from ballast.model.layers.tensor import Tensor, matrix, norm
+
+TABLE = "ngram_table"
+"""The role of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class NgramSpec:
+    """The per-layer embedding (PLE) of Qwen3.8-Flash-Next, which a layer adds to each row of its stream before its
+    mixer. Groups of 2, 3, … tokens end at each token; each has the same number of heads, and each head a row of its
+    own range of the table."""
+
+    table_rows: int
+    row_width: int
+    multipliers: tuple[int, ...]
+    """Of a group's last token, of the one before it, …; their number is the most tokens of a group."""
+    head_offsets: tuple[int, ...]
+    """The first row of each head, first those of groups of 2."""
+    head_sizes: tuple[int, ...]
+    """The number of rows of each head."""
+    end_id: int
+    """The token that ends a text: a group has it in place of all tokens before such a one."""
+    conv_taps: int
+    """Tokens that the convolution sees, its own the last, at distances of the most tokens in a group."""
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token that the heads give together."""
+        return len(self.head_sizes) * self.row_width
+
+    def states(self, stream_width: int) -> tuple[State, ...]:
+        """What the layer keeps of a sequence; its last tokens are part of each step's input."""
+        return (State("n-gram convolution", (self.conv_taps - 1) * len(self.multipliers) * stream_width),)
+
+    def tensors(self, hidden: int, num_rows: int) -> tuple[Tensor, ...]:
+        """Those of the layer. `num_rows`: of the stream."""
+        width, module = num_rows * hidden, "ple"
+        return (
+            matrix("ngram_key", "ple_key", (width, self.width), f"{module}.key_proj"),
+            matrix("ngram_value", "ple_value", (hidden, self.width), f"{module}.value_proj"),
+            norm("ngram_key_norm", "ple_norm_key", width, f"{module}.norm_key"),
+            norm("ngram_query_norm", "ple_norm_query", width, f"{module}.norm_query"),
+            norm("ngram_conv_norm", "ple_norm_conv", width, f"{module}.norm_conv"),
+            matrix(
+                "ngram_conv",
+                "ple_conv1d",
+                (width, self.conv_taps),
+                f"{module}.conv1d",
+                classes=("Conv1d",),
+                is_exact=True,
+                is_flat=True,
+            ),
+        )

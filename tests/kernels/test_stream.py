@@ -1,0 +1,78 @@
+"""The kernels of hyper-connections against torch's operations, by Triton's interpreter, and on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ballast.model.hybrid.linear import FloatLinear
+from ballast.model.hybrid.residual import stream_kernels, triton_stream
+from ballast.model.hybrid.residual.residual import BlockInput, Connection, MixedResidual, Stream
+from ballast.model.hybrid.residual.triton_stream import TritonStreamMixer
+from ballast.model.layers.stream import StreamSpec
+from ballast.model.rope import unrotated
+from devkit.kernels.interpreted import interpreted
+from devkit.kernels.torch_pointwise import TorchPointwise
+from devkit.kernels.torch_stream import TorchStreamMixer
+
+CLOSE = {"rtol": 2e-5, "atol": 1e-5}
+EPS = 1e-5
+
+
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where the kernels run in this test."""
+    if request.param == "cuda":
+        return torch.device("cuda:0")
+    monkeypatch.setattr(triton_stream, "stream_kernels", interpreted(stream_kernels, monkeypatch))
+    return torch.device("cpu")
+
+
+def random(*shape: int, device: torch.device) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(device)
+
+
+def connection_on(device: torch.device, spec: StreamSpec, width: int) -> Connection:
+    products = random(1, spec.num_weights, spec.num_rows * width, device=device) / width**0.5
+    base, scales = random(spec.num_weights, device=device), random(3, device=device)
+    return Connection(FloatLinear(products), base, scales)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5])
+@pytest.mark.parametrize("num_parts", [1, 2])
+@pytest.mark.parametrize(("num_rows", "rounds", "width"), [(4, 20, 96), (4, 3, 4096), (2, 1, 640)])
+def test_rows_are_mixed_added_to_and_read(
+    device: torch.device, num_rows: int, rounds: int, width: int, num_parts: int, num_tokens: int
+) -> None:
+    spec = StreamSpec(num_rows, rounds, 1e-6)
+    connection, norm = connection_on(device, spec, width), random(width, device=device)
+    parts = tuple(random(num_tokens, width + part, device=device)[:, :width].contiguous() for part in range(num_parts))
+    results = []
+    for mixer in (TorchStreamMixer(spec, EPS), TritonStreamMixer(spec, EPS)):
+        rows = random(num_tokens, num_rows, width, device=device)
+        products = connection.products(rows.flatten(1))
+        first, weights = mixer.read(rows, products, connection, norm)
+        mixer.mix(rows, parts, weights)
+        second, _ = mixer.read(rows, products, connection, norm)
+        results.append((first, weights, rows, second))
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, **CLOSE)
+
+
+def test_a_stream_is_read_as_it_is_defined(device: torch.device) -> None:
+    """Columns of the mixing matrix sum to 1, all blocks that add nothing keep equal rows, and the end is the mean."""
+    spec, width = StreamSpec(4, 20, 1e-6), 64
+    pointwise = TorchPointwise(EPS, unrotated(0), device)
+    residual = MixedResidual(spec, TritonStreamMixer(spec, EPS), pointwise)
+    embedded, norm = random(3, width, device=device), torch.ones(width, device=device)
+    block = BlockInput(norm, connection_on(device, spec, width))
+    stream = Stream(residual.begin(embedded))
+    normed = residual.next_block(stream, (), block)
+    assert stream.weights is not None
+    sums = stream.weights[:, 8:].view(3, 4, 4).sum(1)
+    torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-4)
+    torch.testing.assert_close(normed, pointwise.norm(embedded, norm), rtol=1e-3, atol=1e-3)
+    residual.next_block(stream, (torch.zeros_like(embedded),), block)
+    torch.testing.assert_close(stream.rows, embedded[:, None].expand(-1, 4, -1), rtol=1e-3, atol=1e-3)
+    found = residual.finish(stream, (torch.zeros_like(embedded),), norm)
+    torch.testing.assert_close(found, pointwise.norm(embedded, norm), rtol=1e-3, atol=1e-3)

@@ -86,16 +86,12 @@ def test_a_gpu_refuses_latent_attention_beside_other_kinds() -> None:
         MISTRAL_LARGE3_SPEC,
         MISTRAL_SMALL4_SPEC,
         QWEN3_NEXT_80B_SPEC,
+        KIMI_LINEAR_48B_SPEC,
     ],
     ids=lambda spec: spec.name,
 )
 def test_a_gpu_supports_windows_gates_scaled_queries_and_recurrent_state(spec: ModelSpec) -> None:
     assert why_not_on_gpu(spec) is None
-
-
-def test_a_gpu_refuses_kimi_delta_attention_which_was_not_tested_on_one() -> None:
-    refusal = why_not_on_gpu(KIMI_LINEAR_48B_SPEC)
-    assert refusal == "no GPU has been tested with recurrent state (Kimi Delta Attention); the CPU serves it"
 
 
 def test_a_gpu_refuses_hyper_connections() -> None:

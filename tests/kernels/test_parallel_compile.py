@@ -156,7 +156,7 @@ PyMODINIT_FUNC PyInit___triton_launcher(void) { return PyModule_Create(&module);
 
 
 def test_launchers_that_are_loaded_again_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton before 3.7 loads a launcher for each kernel, and reads it a moment later."""
+    """Older Triton loads a launcher for each kernel, and reads it a moment later."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     numbers = [1, 2, 1, 2]
     loaded = [build.compile_module_from_src(LAUNCHER % number, "__triton_launcher") for number in numbers]

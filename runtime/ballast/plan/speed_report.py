@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from ballast._core import kernels
 from ballast.host.bandwidth import gpu_bytes_per_s, memory_bytes_per_s
 from ballast.host.machine import Memory
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.latent import LatentSpec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, expected_tensors
 from ballast.plan.described import Described
@@ -83,7 +86,22 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
         gpu_expert_share=sum(map(len, plan.gpu_experts)) / num_routed if on_gpu else 0.0,
         state_bytes=FLOAT_BYTES * spec.state_numbers,
         streams=plan.numbers.streams_experts,
+        attention=attention_work(spec, expands=find_spec("flashinfer") is not None),
     )
+
+
+def attention_work(spec: ModelSpec, *, expands: bool) -> dict[int | None, float]:
+    """`Work.attention`. `expands`: whether latents are expanded to keys and values for prompts, as flashinfer needs."""
+    found: Counter[int | None] = Counter()
+    for layer in spec.layers:
+        mixer = layer.mixer
+        if isinstance(mixer, LatentSpec):
+            is_expanded = expands and mixer.index is None
+            width = mixer.query_dim + mixer.v_dim if is_expanded else mixer.latent_dim + mixer.kv_lora_rank
+            found[None if mixer.index is None else mixer.index.most_chosen] += 2 * mixer.num_heads * width
+        elif isinstance(mixer, GroupedSpec):
+            found[mixer.window] += 2 * mixer.num_heads * (mixer.head_dim + mixer.v_dim)
+    return dict(found)
 
 
 def usual_activation_bytes(gguf: GgufModel, spec: ModelSpec) -> int:

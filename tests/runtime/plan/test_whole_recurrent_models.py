@@ -92,7 +92,7 @@ def test_the_plan_is_the_sum_of_loaded_layers(tmp_path: Path, spec: ModelSpec, f
 
 @pytest.mark.parametrize(
     "spec",
-    [QWEN3_NEXT_80B_SPEC, QWEN35_122B_SPEC, *if_long(QWEN35_35B_SPEC, QWEN35_397B_SPEC)],
+    [QWEN3_NEXT_80B_SPEC, QWEN35_122B_SPEC, KIMI_LINEAR_48B_SPEC, *if_long(QWEN35_35B_SPEC, QWEN35_397B_SPEC)],
     ids=lambda spec: spec.name,
 )
 def test_a_gpu_keeps_what_the_plan_says(tmp_path: Path, spec: ModelSpec) -> None:

@@ -7,6 +7,7 @@ import ast
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.runtime import jit
+from triton.runtime import build, jit
 from triton.runtime.jit import KernelInterface
 
 from ballast.host.cgroup import CpuQuota
@@ -143,6 +144,23 @@ def test_only_one_thread_parses_at_a_time(driver: Driver, monkeypatch: pytest.Mo
         step(torch.zeros(64))
     assert len(most) >= len(BLOCKS)
     assert all(most)
+
+
+LAUNCHER = """
+#include <Python.h>
+static PyObject* launch(PyObject* self, PyObject* none) { return PyLong_FromLong(%d); }
+static PyMethodDef methods[] = {{"launch", launch, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "__triton_launcher", NULL, -1, methods};
+PyMODINIT_FUNC PyInit___triton_launcher(void) { return PyModule_Create(&module); }
+"""
+
+
+def test_launchers_that_are_loaded_again_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older Triton loads a launcher for each kernel, and reads it a moment later."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    numbers = [1, 2, 1, 2]
+    loaded = [build.compile_module_from_src(LAUNCHER % number, "__triton_launcher") for number in numbers]
+    assert [each.launch() for each in loaded] == numbers
 
 
 def test_kernels_are_compiled_ahead_without_blocking_others(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

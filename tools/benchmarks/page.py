@@ -67,7 +67,9 @@ def _records(question: Question) -> list[tuple[Record, ...]]:
             raise NoRecordError(f"benchmarks/results/{question.file} has no record of {row.case!r}")
     for number, column in enumerate(question.columns):
         if not any(found[number] for found in records):
-            raise NoRecordError(f"benchmarks/results/{question.file} has no record with {dict(column.of)}")
+            raise NoRecordError(
+                f"benchmarks/results/{question.file} has no record with {dict(column.of) or column.case}"
+            )
         if all(found[number].get(column.figure) is None for found in records):
             raise NoRecordError(f"benchmarks/results/{question.file} has no {column.figure!r} in these records")
     return records
@@ -75,9 +77,9 @@ def _records(question: Question) -> list[tuple[Record, ...]]:
 
 def _record(question: Question, row: Row, column: Column) -> Record:
     try:
-        return newest(question.file, row.case, {**row.where, **column.of})
+        return newest(question.file, row.case.replace("*", column.case), {**row.where, **column.of})
     except NoRecordError:
-        if not column.of:
+        if not (column.of or column.case):
             raise
         return {}
 

@@ -13,7 +13,7 @@ class Row:
 
     label: str
     case: str
-    """The record's exact `case`."""
+    """The record's exact `case`. A column may replace a `*` in it."""
     where: Mapping[str, object] = field(default_factory=dict)
     """Further figures that the record must have, for a case that was measured in several ways."""
 
@@ -32,6 +32,8 @@ class Column:
     charted: bool = False
     of: Mapping[str, object] = field(default_factory=dict)
     """Figures that select the column's record, in addition to the row's: for example a server. A row may lack it."""
+    case: str = ""
+    """What replaces `*` in the row's case. A row may lack this record too."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ def machine(record: Record) -> str:
     """The hardware of a record, in words."""
     cores = f"{record['cores']} cores of {_chip(str(record.get('cpu', 'an unnamed CPU')), str(record.get('isa', '')))}"
     if "gpu" in record:
-        return f"one {record['gpu']} and {cores}"
+        number = "two" if len(record.get("devices", "1")) > 1 else "one"
+        return f"{number} {record['gpu']} and {cores}"
     return f"a GPU and {cores}" if str(record.get("device", "")).startswith("cuda") else cores
 
 

@@ -6,7 +6,6 @@ from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.recurrent.sizes import why_not_supported
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
 from ballast.model.layers.compressed import CompressedSpec
-from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import AttentionMixer, RecurrentMixer
 from ballast.model.layers.short_rows import MIN_SHORT_RANK, SHORT_ALIGNMENT
@@ -54,8 +53,6 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
     problems = [problem for problem in map(why_not_supported, recurrent) if problem is not None]
     if problems:
         return f"{problems[0]}; the CPU supports it"
-    if any(isinstance(mixer, KimiDeltaSpec) for mixer in recurrent) and not spec.choices:
-        return "no GPU has been tested with Kimi Delta Attention beside attention to all positions; the CPU serves it"
     mixers = device_mixers(spec)
     if mixers is None:
         return (

@@ -3,13 +3,14 @@
 A decode step of B tokens reads the dense weights once, and the routed experts that B tokens select: the expected number
 of different ones if all are equally likely. Reading and arithmetic overlap partly, so a side takes the root of the sum
 of their squares. A GPU adds a fixed time per layer. The constants follow the records in benchmarks/results; tests
-compare the estimates with these. Contexts are assumed to be short: reading a long cache takes additional time.
+compare the estimates with these. Contexts are assumed to be short: reading a long cache takes additional time. A step
+of a prompt is its first one, whose tokens see each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ballast.host.sizes import human
 from ballast.moe.expert_skew import ExpertUse, ReadExperts
@@ -29,9 +30,14 @@ _REQUEST_S = 0.2e-3
 """Additional time per request in a step: its token, text and stream."""
 _GPU_LAYER_S = 140e-6
 """Time per layer on a GPU in addition to reading its weights: small kernels and gaps between them."""
-_GPU_FLOPS_PER_BYTE = 31.0
-"""Operations of long steps per byte of the GPU's memory bandwidth: 150 TFLOP/s on an H200."""
-_PREFILL_NORM = 1.5
+_GPU_FLOPS_PER_BYTE = 100.0
+"""Operations of a product of many tokens per byte of the GPU's memory bandwidth: 480 TFLOP/s on an H200."""
+_HALF_SPEED_TOKENS = 400
+"""Tokens with which a product reaches half of that: an H200 computes experts with 115 TFLOP/s for 128 tokens each, and
+with 185 for 256."""
+_ATTENTION_FLOPS_PER_BYTE = 45.0
+"""The same of attention: 200 to 230 TFLOP/s on an H200."""
+_PREFILL_NORM = 3.0
 """Overlap of streaming experts and computing with them on a GPU: 1 means none."""
 _CPU_NORM = 2.0
 
@@ -72,6 +78,9 @@ class Work:
     """The recurrent state of a sequence. A token of a reply reads and writes it; in a prompt it stays in caches."""
     streams: bool = False
     """Whether long steps stream the other experts through the GPU."""
+    attention: Mapping[int | None, float] = field(default_factory=dict)
+    """Operations of all layers per pair of a token and a position that it sees, by the most positions that a token
+    sees; None: all."""
 
     def used_share(self, num_tokens: int) -> float:
         """The expected fraction of the routed experts that a step of `num_tokens` tokens selects."""
@@ -139,12 +148,14 @@ def prefill(work: Work, rates: Rates, num_tokens: int) -> Expected:
         return _expected(num_tokens, {name: _together(reading, computing, _CPU_NORM)})
     assert rates.gpu_memory is not None, "a plan with a GPU has its rates"
     assert rates.pcie is not None
-    gpu_flops = rates.gpu_memory * _GPU_FLOPS_PER_BYTE
     host_share = 1.0 - work.gpu_expert_share
     # GPUs compute one after the other, except experts that all of them stream.
     streamed_share = host_share / rates.num_gpus if work.streams else 0.0
-    on_gpu = work.dense_weights + work.expert_weights_of_a_token * (work.gpu_expert_share + streamed_share)
-    computing = 2.0 * num_tokens * on_gpu / gpu_flops
+    expert_weights = work.expert_weights_of_a_token * (work.gpu_expert_share + streamed_share)
+    tokens_of_expert = num_tokens * work.num_experts_used / max(1, work.num_experts)
+    computing = _attention_s(work, rates.gpu_memory, num_tokens)
+    computing += 2.0 * num_tokens * work.dense_weights / _gpu_flops(rates.gpu_memory, num_tokens)
+    computing += 2.0 * num_tokens * expert_weights / _gpu_flops(rates.gpu_memory, tokens_of_expert)
     if work.streams:
         passing = work.expert_bytes * chosen * host_share / (rates.pcie * rates.num_gpus)
         name = "PCIe" if passing >= computing else "the GPU's arithmetic"
@@ -155,6 +166,20 @@ def prefill(work: Work, rates: Rates, num_tokens: int) -> Expected:
         "the CPU's arithmetic": 2.0 * num_tokens * host_weights / _host_flops(rates),
     }
     return _expected(num_tokens, phases)
+
+
+def _gpu_flops(gpu_memory: float, num_tokens: float) -> float:
+    """Operations per second of products with `num_tokens` tokens."""
+    return gpu_memory * _GPU_FLOPS_PER_BYTE * num_tokens / (num_tokens + _HALF_SPEED_TOKENS)
+
+
+def _attention_s(work: Work, gpu_memory: float, num_tokens: int) -> float:
+    """Seconds in which a GPU computes the attention of the first `num_tokens` tokens of a prompt."""
+    total = 0.0
+    for most, operations in work.attention.items():
+        seen = num_tokens if most is None else min(most, num_tokens)
+        total += operations * (num_tokens * seen - seen**2 / 2)
+    return total / (gpu_memory * _ATTENTION_FLOPS_PER_BYTE)
 
 
 def _host_flops(rates: Rates) -> float:

@@ -11,6 +11,8 @@ from typing import Any
 from ballast._core import kernels
 from ballast.host.bandwidth import gpu_bytes_per_s, memory_bytes_per_s
 from ballast.host.machine import Memory
+from ballast.model.layers.grouped import GroupedSpec
+from ballast.model.layers.latent import LatentSpec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, NGRAM_TABLE, expected_tensors
 from ballast.moe.expert_skew import ExpertSkew, ExpertUse
@@ -103,7 +105,22 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
         gpu_expert_share=sum(map(len, plan.gpu_experts)) / num_routed if on_gpu else 0.0,
         state_bytes=spec.state_bytes,
         streams=plan.numbers.streams_experts,
+        attention=attention_work(spec),
     )
+
+
+def attention_work(spec: ModelSpec) -> dict[int | None, float]:
+    """`Work.attention`: latents are expanded to keys and values, unless tokens select positions."""
+    found: Counter[int | None] = Counter()
+    for layer in spec.layers:
+        mixer = layer.mixer
+        if isinstance(mixer, LatentSpec):
+            is_latent = mixer.index is not None
+            width = mixer.latent_dim + mixer.kv_lora_rank if is_latent else mixer.query_dim + mixer.v_dim
+            found[None if mixer.index is None else mixer.index.most_chosen] += 2 * mixer.num_heads * width
+        elif isinstance(mixer, GroupedSpec):
+            found[mixer.window] += 2 * mixer.num_heads * (mixer.head_dim + mixer.v_dim)
+    return dict(found)
 
 
 def usual_activation_bytes(gguf: GgufModel, spec: ModelSpec) -> int:

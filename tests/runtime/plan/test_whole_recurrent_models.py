@@ -107,7 +107,7 @@ def test_the_plan_is_the_sum_of_loaded_layers(
 
 @pytest.mark.parametrize(
     "spec",
-    [QWEN3_NEXT_80B_SPEC, QWEN35_122B_SPEC, *if_long(QWEN35_35B_SPEC, QWEN35_397B_SPEC)],
+    [QWEN3_NEXT_80B_SPEC, QWEN35_122B_SPEC, KIMI_LINEAR_48B_SPEC, *if_long(QWEN35_35B_SPEC, QWEN35_397B_SPEC)],
     ids=lambda spec: spec.name,
 )
 def test_a_gpu_keeps_what_the_plan_says(tmp_path: Path, spec: ModelSpec) -> None:
@@ -126,7 +126,7 @@ def test_a_gpu_keeps_what_the_plan_says(tmp_path: Path, spec: ModelSpec) -> None
     loaded = load_hybrid_weights(gguf, found, VOCAB_SIZE, packing, [loader] * found.num_layers, lambda _: None)
     memory = Memory(1 << 40, 1 << 40, None)
     plan = make_hybrid_plan(gguf, found, NUMBERS, memory, [DeviceMemory("cuda:0", 1 << 36, "it")], GpuExpertOptions(0))
-    routers = found.num_layers * NUM_EXPERTS * found.hidden * 4
+    routers = len(found.routed_layers) * NUM_EXPERTS * found.hidden * 4
     vectors = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1 or "conv1d" in info.name)
     [planned] = [row.num_bytes for row in plan.devices[0].uses if row.name == "dense weights"]
     assert planned == on_device + routers + vectors

@@ -110,6 +110,21 @@ def test_a_figure_without_a_record_is_an_error(results: Path) -> None:
         page_of(SPEED)
 
 
+def test_a_column_completes_the_case_of_a_row(results: Path) -> None:
+    columns = tuple(Column(number, "tokens_per_s", case=number) for number in ("one", "two"))
+    rows = (Row("short", "*: prefill 8"), Row("long", "*: prefill 9"))
+    where = {"gpu": "GPU", "isa": "avx2"}
+    results.write_text(
+        record(case="one: prefill 8", tokens_per_s=3, devices=["cuda:0"], **where)
+        + record(case="two: prefill 8", tokens_per_s=4, devices=["cuda:0", "cuda:1"], **where)
+        + record(case="two: prefill 9", tokens_per_s=5, devices=["cuda:0", "cuda:1"], **where)
+    )
+    text = page_of(replace(SPEED, rows=rows, columns=columns, axis=""))
+    assert "| short | 3 | 4 |\n| long | – | 5 |" in text
+    assert "one GPU and 2 cores of Chip" in text
+    assert "two GPU and 2 cores of Chip" in text
+
+
 def test_columns_show_the_records_of_two_servers_and_their_commands(results: Path) -> None:
     ours, theirs = (
         Column(server, "tokens_per_s", of={"server": server}, charted=True) for server in ("ballast", "llama")

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any, Self
 
 import triton
+from triton.runtime import build
 from triton.runtime.jit import JITFunction, KernelInterface
 
 from ballast.errors import first_line
@@ -37,6 +39,25 @@ def _one_at_a_time(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 # depth mismatch"). In the thread that launches, this would end the start, and Triton would keep a wrong hash.
 _parser = next(each for each in JITFunction.mro() if "parse" in vars(each))  # which of them depends on Triton's version
 _parser.parse = _one_at_a_time(_parser.parse)
+
+_importing = threading.Lock()
+
+
+def _with_modules_of_their_own(load: Callable[[str, str], ModuleType]) -> Callable[[str, str], ModuleType]:
+    @functools.wraps(load)
+    def load_alone(name: str, path: str) -> ModuleType:
+        with _importing:
+            module = ModuleType(name)
+            vars(module).update(vars(load(name, path)))
+            return module
+
+    return load_alone
+
+
+# Older Triton (not 3.7) compiles a launcher for each signature, all as modules of one name. When Python loads such a
+# file again, it updates the module that it loaded last under this name, so a thread could get another kernel's launcher
+# ("function takes exactly 27 arguments (52 given)").
+build._load_module_from_path = _with_modules_of_their_own(build._load_module_from_path)
 
 
 @contextmanager

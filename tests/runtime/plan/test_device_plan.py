@@ -676,7 +676,7 @@ def test_a_gpu_takes_hyper_connections_and_pools_beside_recurrent_layers(written
     assert config.machine.device == "cuda:0"
     assert use(plan, "KV cache") == (8192 + plan.numbers.block_tokens) * 2 * (512 + 32) * 2
     slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size) + 1
-    assert use(plan, "recurrent state") == slots * spec.state_numbers * 4
+    assert use(plan, "recurrent state") == slots * spec.state_bytes
 
 
 def test_a_gpu_has_room_for_several_rows_of_a_stream_and_for_pools() -> None:

@@ -105,8 +105,7 @@ class HybridModel(Runner):
 
     @torch.inference_mode()
     def warm_up(self, warmup_sizes: Sequence[int], host: RoutedLayers, layers: Sequence[int]) -> None:
-        """Run steps of padding, so that every kernel has been used once: the first use may exceed the time limit of a
-        layer.
+        """Run steps of padding, so that every kernel has been used once: the first use may exceed a time limit.
 
         `warmup_sizes`: tokens of a prefill step, and requests of a decode step. `host` replaces the CPU experts.
         `layers`: ascending indices of the layers that steps compute. Devices with none of them compute nothing."""

@@ -7,8 +7,9 @@ from typing import Any
 from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.grouped import QK_NORM, QKV_BIAS
 from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
+from ballast.tiny.hf_parts import layer_types, mlp_types, rope_scaling
 from ballast.tiny.metadata import has_window, head_counts
-from ballast.tiny.shape import TinyHeads, TinyShape
+from ballast.tiny.shape import TinyShape
 from ballast.tiny.tokenizer import TinyTokenizer
 
 
@@ -59,7 +60,7 @@ def hf_config(shape: TinyShape, tokenizer: TinyTokenizer, num_rows: int) -> dict
         "vocab_size": num_rows,
     }
     if "rope_parameters" not in own and ARCHITECTURES[shape.architecture].rotates:
-        common["rope_scaling"] = None if shape.yarn is None else _rope_scaling(shape)
+        common["rope_scaling"] = None if shape.yarn is None else rope_scaling(shape)
     return own | common | own
 
 
@@ -67,11 +68,6 @@ _SPARSE = {
     "deepseek32": ("DeepseekV32ForCausalLM", "deepseek_v32"),
     "glm-dsa": ("GlmMoeDsaForCausalLM", "glm_moe_dsa"),
 }
-
-
-def _layer_types(shape: TinyShape, heads: TinyHeads) -> list[str]:
-    """As config.json lists them."""
-    return ["sliding_attention" if each else "full_attention" for each in has_window(shape, heads)]
 
 
 def _deepseek_config(shape: TinyShape) -> dict[str, Any]:
@@ -95,7 +91,7 @@ def _deepseek_config(shape: TinyShape) -> dict[str, Any]:
         "attention_bias": False,
         "first_k_dense_replace": shape.num_dense_layers,
         "kv_lora_rank": shape.kv_lora_rank,
-        "mlp_layer_types": _mlp_types(shape),
+        "mlp_layer_types": mlp_types(shape),
         "model_type": model_type,
         "moe_layer_freq": 1,
         "n_group": shape.num_groups,
@@ -173,7 +169,7 @@ def _glm_next_config(shape: TinyShape) -> dict[str, Any]:
         "linear_head_dim": net.head_dim,
         "linear_lower_bound": net.lower_bound or None,
         "linear_num_heads": shape.num_heads,
-        "mlp_layer_types": _mlp_types(shape),
+        "mlp_layer_types": mlp_types(shape),
         "model_type": "glm5_next_text",
         "n_group": shape.num_groups,
         "n_routed_experts": shape.num_experts,
@@ -217,7 +213,7 @@ def _deepseek4_config(shape: TinyShape) -> dict[str, Any]:
         "o_lora_rank": compressed.output_rank,
         "q_lora_rank": shape.q_lora_rank,
         "qk_rope_head_dim": shape.rope_dim,
-        "rope_parameters": {"rope_type": "yarn", **_rope_scaling(shape)},
+        "rope_parameters": {"rope_type": "yarn", **rope_scaling(shape)},
         "routed_scaling_factor": shape.weights_scale,
         "scoring_func": shape.gating,
         "sliding_window": compressed.window,
@@ -225,14 +221,10 @@ def _deepseek4_config(shape: TinyShape) -> dict[str, Any]:
     }
 
 
-def _mlp_types(shape: TinyShape) -> list[str]:
-    return ["dense" if layer < shape.num_dense_layers else "sparse" for layer in range(shape.num_layers)]
-
-
 def _mistral_config(shape: TinyShape) -> dict[str, Any]:
     assert shape.yarn is not None
     rope = {
-        **_rope_scaling(shape),
+        **rope_scaling(shape),
         "llama_4_scaling_beta": shape.query_beta,
         "rope_theta": shape.rope_theta,
         "rope_type": "yarn",
@@ -388,7 +380,7 @@ def _gpt_oss_config(shape: TinyShape) -> dict[str, Any]:
         "architectures": ["GptOssForCausalLM"],
         "attention_bias": True,
         "head_dim": shape.heads.head_dim,
-        "layer_types": _layer_types(shape, shape.heads),
+        "layer_types": layer_types(shape, shape.heads),
         "model_type": "gpt_oss",
         "num_local_experts": shape.num_experts,
         "sliding_window": shape.heads.window,
@@ -410,7 +402,7 @@ def _step_config(shape: TinyShape) -> dict[str, Any]:
             "head_dim": shape.heads.head_dim,
         },
         "head_dim": shape.heads.head_dim,
-        "layer_types": _layer_types(shape, shape.heads),
+        "layer_types": layer_types(shape, shape.heads),
         "model_type": "step3p5",
         "moe_layers_enum": ",".join(map(str, range(shape.num_dense_layers, shape.num_layers))),
         "moe_num_experts": shape.num_experts,
@@ -442,8 +434,8 @@ def _mimo_config(shape: TinyShape) -> dict[str, Any]:
         "attention_bias": False,
         "attention_value_scale": heads.value_scale,
         "head_dim": heads.head_dim,
-        "layer_types": _layer_types(shape, heads),
-        "mlp_layer_types": _mlp_types(shape),
+        "layer_types": layer_types(shape, heads),
+        "mlp_layer_types": mlp_types(shape),
         "model_type": "mimo_v2_flash",
         "n_group": shape.num_groups,
         "n_routed_experts": shape.num_experts,
@@ -463,7 +455,7 @@ def _mimo_config(shape: TinyShape) -> dict[str, Any]:
 def _laguna_config(shape: TinyShape) -> dict[str, Any]:
     heads = shape.heads
     assert heads is not None
-    full = {**_rope_scaling(shape), "rope_theta": shape.rope_theta, "rope_type": "yarn"}
+    full = {**rope_scaling(shape), "rope_theta": shape.rope_theta, "rope_type": "yarn"}
     windowed_dim = heads.windowed_rope_dim or shape.rope_dim
     windowed = {"rope_theta": heads.windowed_theta or shape.rope_theta, "rope_type": "default"}
     return {
@@ -471,8 +463,8 @@ def _laguna_config(shape: TinyShape) -> dict[str, Any]:
         "attention_bias": False,
         "gating": "per-element" if heads.gates_entries else True,
         "head_dim": heads.head_dim,
-        "layer_types": _layer_types(shape, heads),
-        "mlp_layer_types": _mlp_types(shape),
+        "layer_types": layer_types(shape, heads),
+        "mlp_layer_types": mlp_types(shape),
         "model_type": "laguna",
         "moe_routed_scaling_factor": shape.weights_scale,
         "num_attention_heads_per_layer": head_counts(shape, heads),
@@ -483,22 +475,6 @@ def _laguna_config(shape: TinyShape) -> dict[str, Any]:
         },
         "shared_expert_intermediate_size": shape.expert_dim * shape.num_shared_experts,
         "sliding_window": heads.window or 0,
-    }
-
-
-def _rope_scaling(shape: TinyShape) -> dict[str, Any]:
-    assert shape.yarn is not None
-    own: dict[str, Any] = {"mscale": shape.yarn.mscale, "mscale_all_dim": shape.yarn.mscale_all_dim}
-    if shape.yarn.is_plain:
-        own = {"truncate": ARCHITECTURES[shape.architecture].rounds_yarn}
-    if shape.yarn.attention_factor is not None:
-        own["attention_factor"] = shape.yarn.attention_factor
-    return own | {
-        "beta_fast": shape.yarn.beta_fast,
-        "beta_slow": shape.yarn.beta_slow,
-        "factor": shape.yarn.factor,
-        "original_max_position_embeddings": shape.yarn.original_context,
-        "type": "yarn",
     }
 
 

@@ -106,8 +106,9 @@ class ModelView {
             int64_t block_tokens, std::vector<std::vector<py::array>> state_layers,
             const py::dict& output_stream, const std::optional<StreamEndArrays>& stream_end)
       : block_tokens_(block_tokens),
-        model_(make(pool, isa, shape, gather(embedding, layers, output_norm, output, output_stream, stream_end),
-                    ropes, kv_layers, state_layers)) {
+        model_(make(pool, isa, shape,
+                    gather(embedding, layers, output_norm, output, output_stream, stream_end), ropes,
+                    kv_layers, state_layers)) {
     if (block_tokens < 1) {
       throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
     }
@@ -295,20 +296,21 @@ class ModelView {
 void bind_model(py::module_ m) {
   using py::arg;
   py::class_<ModelShape>(m, "Shape")
-      .def(py::init([](int64_t hidden, float rms_eps, int64_t num_experts, int64_t num_experts_used,
-                       int64_t num_groups, int64_t num_groups_used, const std::string& gating,
-                       bool group_score_top2, bool normalize_weights, float weights_scale,
-                       int64_t num_stream_rows, int64_t stream_rounds, float stream_eps, int64_t stream_rank) {
-             return ModelShape{hidden,
-                               rms_eps,
-                               {num_experts, num_experts_used, num_groups, num_groups_used, gating_of(gating),
-                                group_score_top2, normalize_weights, weights_scale},
-                               {num_stream_rows, stream_rounds, stream_eps, stream_rank}};
-           }),
-           py::kw_only(), arg("hidden"), arg("rms_eps"), arg("num_experts"), arg("num_experts_used"),
-           arg("num_groups"), arg("num_groups_used"), arg("gating"), arg("group_score_top2"),
-           arg("normalize_weights"), arg("weights_scale"), arg("num_stream_rows") = 1,
-           arg("stream_rounds") = 0, arg("stream_eps") = 0.0f, arg("stream_rank") = 0);
+      .def(
+          py::init([](int64_t hidden, float rms_eps, int64_t num_experts, int64_t num_experts_used,
+                      int64_t num_groups, int64_t num_groups_used, const std::string& gating,
+                      bool group_score_top2, bool normalize_weights, float weights_scale,
+                      int64_t num_stream_rows, int64_t stream_rounds, float stream_eps, int64_t stream_rank) {
+            return ModelShape{hidden,
+                              rms_eps,
+                              {num_experts, num_experts_used, num_groups, num_groups_used, gating_of(gating),
+                               group_score_top2, normalize_weights, weights_scale},
+                              {num_stream_rows, stream_rounds, stream_eps, stream_rank}};
+          }),
+          py::kw_only(), arg("hidden"), arg("rms_eps"), arg("num_experts"), arg("num_experts_used"),
+          arg("num_groups"), arg("num_groups_used"), arg("gating"), arg("group_score_top2"),
+          arg("normalize_weights"), arg("weights_scale"), arg("num_stream_rows") = 1,
+          arg("stream_rounds") = 0, arg("stream_eps") = 0.0f, arg("stream_rank") = 0);
   py::class_<IndexerShape>(m, "IndexerShape")
       .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k, bool pairs_apart, int64_t pool,
                        bool averages) {

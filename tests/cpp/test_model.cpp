@@ -42,8 +42,8 @@ constexpr int64_t kTableRows = 30, kTableWidth = 4;
 const CompressedShape kIndexedEntries{4, 12, kRopeDim, 3, 2, 2, EntryIndexShape{5, 8, 2}};
 const CompressedShape kEntries{4, 12, kRopeDim, 3, 4, 2, std::nullopt};
 
-// Pooled and compressed ones have hyper-connections as well, and compressed ones tables of experts; gated ones
-// have gated rows, chosen blocks and an embedding of groups of tokens.
+// Pooled and compressed ones have hyper-connections as well, and compressed ones tables of experts; gated
+// ones have gated rows, chosen blocks and an embedding of groups of tokens.
 enum class Kind { kOfLatent, kOfGroups, kSparse, kPooled, kGated, kCompressed };
 
 bool mixes_rows(Kind kind) { return kind == Kind::kPooled || kind == Kind::kCompressed; }
@@ -411,8 +411,8 @@ void expect_same_logits(const Kernels* kernels, Kind kind, bool is_half) {
 }
 
 TEST(logits_do_not_depend_on_steps_or_threads) {
-  for (const Kind kind : {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled, Kind::kGated,
-                          Kind::kCompressed}) {
+  for (const Kind kind :
+       {Kind::kOfLatent, Kind::kOfGroups, Kind::kSparse, Kind::kPooled, Kind::kGated, Kind::kCompressed}) {
     for (const std::string& isa : usable_isas()) {
       for (const bool is_half : {false, true}) expect_same_logits(find_isa(isa), kind, is_half);
     }

@@ -157,7 +157,8 @@ class Side(Runner):
 
 
 def half(x: torch.Tensor) -> torch.Tensor:
-    return x.half().float()
+    """Rounds activations as a GPU's kernels do (`half_kernels.py`), and small weights a little more than they do."""
+    return (x / 4).clamp(-65504, 65504).half().float() * 4
 
 
 class HalfLinear(FloatLinear):
@@ -187,10 +188,11 @@ def rounding_products(file: Path) -> Side:
     spec = read_spec(gguf_model, None)
     plain = load_runner(gguf_model, spec, spec.vocab_size, replace(SETTINGS, cpu_isa="reference"))
     everything = (tuple(range(spec.routing.num_experts)),) * len(spec.routed_layers)
-    before = selection.MAKERS["cpu"]
-    selection.MAKERS["cpu"] = HalfProducts
-    rounded = load_hybrid(file, torch.device("cpu"), SETTINGS, kv_dtype=torch.float32, gpu_experts=everything)
-    selection.MAKERS["cpu"] = before
+    before, selection.MAKERS["cpu"] = selection.MAKERS["cpu"], HalfProducts
+    try:
+        rounded = load_hybrid(file, torch.device("cpu"), SETTINGS, kv_dtype=torch.float32, gpu_experts=everything)
+    finally:
+        selection.MAKERS["cpu"] = before
     return Side(plain, rounded, load(file, torch.float32))
 
 

@@ -21,8 +21,7 @@ struct Salt {
 // The salt of requests without `cache_salt`: they share blocks with each other.
 inline constexpr Salt kNoSalt{};
 
-// A row of a step has as many tokens of its sequence before it in addition, for models that embed groups of
-// neighbouring tokens.
+// Tokens before the first one of a row that a step has too, for models that embed n-grams.
 inline constexpr int32_t kEarlierTokens = 3;
 // In place of a token before the first one of a sequence.
 inline constexpr int32_t kNoToken = -1;

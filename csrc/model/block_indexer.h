@@ -10,7 +10,7 @@
 
 namespace ballast {
 
-// All heads count alike. Queries are normed and rotated by their position; the mean key of a pool is normed,
+// All heads have the same weight. Queries are normed and rotated by their position; the mean key of a pool is normed,
 // and rotated by the position of the pool's first token.
 class BlockIndexer {
  public:

@@ -106,7 +106,7 @@ def _log_device(config: Config) -> None:
     else:
         log.info("device", extra=fields)
     if len(config.machine.gpus) > 1:
-        log.warning("several GPUs: of whole models, only DeepSeek-R1's shape ran on two; device=cuda:0 uses one")
+        log.warning("several GPUs: of whole models, only DeepSeek-R1's shape was tested on two; device=cuda:0 uses one")
 
 
 def _log_lengths(plan: MemoryPlan) -> None:

@@ -68,7 +68,9 @@ def resolve(config: Config, default_threads: int, *, for_another: bool = False) 
         problem = "moves experts in a GPU's memory, and gpu_experts=0 keeps none there; leave one of them out"
         raise ConfigError("gpu_experts_update", "on", problem)
     if config.machine.kv_type == "fp32":
-        raise ConfigError("kv_type", "fp32", f"is for a CPU's KV cache; with device={device}, use fp16 or auto")
+        raise ConfigError(
+            "kv_type", "fp32", f"is for a CPU's KV cache; with device={device}, use fp16 or auto, or device=cpu"
+        )
     profile = config.machine.expert_profile
     if profile is not None and not profile.is_file():
         raise ConfigError("expert_profile", profile, "no such file; create it with `ballast profile`")

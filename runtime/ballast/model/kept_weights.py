@@ -39,8 +39,8 @@ def kept_weights(
     gpu_experts: GpuExperts = (),
 ) -> KeptWeights:
     """All matrices of a model on the CPU; with a GPU, only the routed experts, except layers that the GPU holds
-    completely. The embedding and a table of groups of tokens are
-    read from the model's file."""
+    completely. The embedding and a table of
+    n-grams are read from the model's file."""
     if isa == "reference":
         return KeptWeights(frozenset(), (), isa, threads_per_node)
     loaded, expected = loaded_bytes(gguf, spec, isa, threads_per_node), expected_tensors(spec)

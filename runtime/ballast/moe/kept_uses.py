@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 300.0
 """Seconds between two writes of a running server. A file has some hundred kilobytes."""
+_CLOSE_S = 30.0
+"""Maximum wait for a write that has begun."""
 
 
 def read_kept_uses(gguf: GgufModel, model: str, num_layers: int, num_experts: int) -> NDArray[np.int64] | None:
@@ -56,9 +58,12 @@ class HeatKeeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Keep the last heat, after all steps."""
+        """Keep the last heat, after all steps, unless the disk hangs."""
         self._ending.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            log.warning("uses of experts are not kept", extra={"why": f"the disk takes more than {_CLOSE_S:.0f} s"})
+            return
         self._keep(self._heat())
 
     def _run(self) -> None:
@@ -71,8 +76,10 @@ class HeatKeeper:
         """Keep `heat` if it has changed; returns False if that failed."""
         if heat is None or (self._written is not None and np.array_equal(heat, self._written)):
             return True
-        self._written = heat
-        return keep_heat(self._gguf, self._model, self._num_used, heat)
+        is_kept = keep_heat(self._gguf, self._model, self._num_used, heat)
+        if is_kept:
+            self._written = heat
+        return is_kept
 
 
 def keep_heat(gguf: GgufModel, model: str, num_used: int, heat: NDArray[np.float64]) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ballast.config.options import KvTypeOption
 from ballast.host.machine import Memory
 from ballast.host.vram import VramLimit
-from ballast.model.layers.plane import KvTypeOption
 from ballast.moe.device_rules import Placement
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.plan.kv_tiers import NO_TIERS, KvTierSizes

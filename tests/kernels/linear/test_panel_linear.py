@@ -97,6 +97,27 @@ def test_many_tokens_are_multiplied_a_slice_of_rows_at_a_time(rng, pool, device,
     check(linear, x, scaled(dequantized(data, kind)[None], scales), device)
 
 
+@pytest.mark.parametrize("num_tokens", [5, MIN_CUBLAS_TOKENS])
+def test_small_activations_lose_no_more_than_half_a_step(rng, pool, device, num_tokens: int) -> None:
+    rows, cols = 32, 256
+    data = random_blocks(rng, T.Q4_K, rows, cols)
+    packed = kernels.pack(pool, kernels.Matrix(data, T.Q4_K, rows, cols), FAST, activation_bytes=1)
+    x = rng.standard_normal((num_tokens, cols), dtype=np.float32) * 1e-4
+    weight = dequantized(data, T.Q4_K).astype(np.float64)
+    linear = PanelLinear(packed, rows, cols, is_transposed=False, device=device)
+    found = linear(torch.from_numpy(x).to(device)).cpu().numpy()
+    bound = 2.0**-10 * (np.abs(x) @ np.abs(weight).T) + 2.0**-23 * np.abs(weight).sum(1)
+    assert (np.abs(found - x @ weight.T) <= bound).all()
+
+
+def test_large_activations_stay_finite_and_others_stay_what_they_are(device) -> None:
+    x = torch.zeros(6, 256)
+    x[:, 0] = torch.tensor([1e7, -1e7, 262016.0, torch.inf, -torch.inf, torch.nan])
+    halves = gemm_input(x.to(device), T.Q4_K)[:, 0].cpu()
+    assert halves[:5].tolist() == [65504.0, -65504.0, 65504.0, torch.inf, -torch.inf]
+    assert halves[5].isnan()
+
+
 @pytest.mark.parametrize(
     ("kind", "is_transposed"), [(T.Q8_0, False), (T.Q8_0, True), (T.Q4_K, True), (T.NVFP4, False), (T.NVFP4, True)]
 )

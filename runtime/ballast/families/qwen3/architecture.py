@@ -1,5 +1,5 @@
-"""The arithmetic of `qwen3moe`, `qwen3next`, `qwen35moe` and `qwen4exp`. Their files have no keys for the
-router's rule, which is the same in every model."""
+"""The arithmetic of `qwen3moe`, `qwen3next`, `qwen35moe` and `qwen4exp`. Their files have no keys for the router's
+rule, which is the same in every model."""
 
 from __future__ import annotations
 

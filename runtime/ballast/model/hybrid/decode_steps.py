@@ -85,7 +85,7 @@ class DecodeSteps:
         result = drained(self._layers.part(number, rows, given.step, experts, is_prefill=False, layers=layers))
         if number == len(self._devices) - 1:
             self._host_logits[:batch_size].copy_(result, non_blocking=True)
-        elif result is not given.stream:
+        elif result.data_ptr() != given.stream.data_ptr():
             given.stream.copy_(result)
 
     def _run_before_capture(self, batch_size: int) -> None:

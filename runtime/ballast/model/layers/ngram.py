@@ -26,7 +26,7 @@ class NgramSpec:
     head_sizes: tuple[int, ...]
     """The number of rows of each head."""
     end_id: int
-    """The token that ends a text: a group has it in place of all tokens before such a one."""
+    """The token that ends a text: a group has it in place of all tokens before the last end of a text."""
     conv_taps: int
     """Tokens that the convolution sees, its own the last, at distances of the most tokens in a group."""
 

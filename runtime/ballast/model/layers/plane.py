@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from ballast.config.options import KvTypeOption
+
 KvType = Literal["fp32", "fp16", "fp8"]
 """The type of a cache: float32 on a CPU only, half precision, 8 bits on a GPU only."""
-KvTypeOption = Literal["auto", "fp32", "fp16", "fp8"]
 
 
 def kept_type(requested: KvTypeOption, *, on_gpu: bool) -> KvType:

@@ -39,8 +39,6 @@ def read_compressed(keys: Keys, num_layers: int, widths: Widths, rope: RopeSpec)
         output_groups=groups,
         output_rank=keys.whole("attention.output_lora_rank"),
     )
-    if not any(ratios):
-        return (plain,) * num_layers
     # The factor of cosines and sines that YaRN has elsewhere is not applied.
     yarn = None if rope.yarn is None else replace(rope.yarn, attention_factor=1.0)
     theta = keys.number("attention.compress_rope_freq_base", above=1.0, most=MAX_THETA)
@@ -62,7 +60,9 @@ def _ratios(keys: Keys, num_layers: int) -> list[int]:
     allowed = (0, _INDEXED_RATIO, _PLAIN_RATIO)
     is_list = isinstance(ratios, list) and len(ratios) >= num_layers
     if not is_list or not all(is_whole(ratio, 0) and ratio in allowed for ratio in ratios[:num_layers]):
-        raise keys.wrong(_RATIOS_KEY, f"{', '.join(map(str, allowed[:-1]))} or {allowed[-1]} per {num_layers} layers")
+        raise keys.wrong(_RATIOS_KEY, f"one of {', '.join(map(str, allowed))} for each of {num_layers} layers")
+    if not any(ratios[:num_layers]):
+        raise keys.wrong(_RATIOS_KEY, f"{_INDEXED_RATIO} or {_PLAIN_RATIO} for one layer at least")
     return list(ratios[:num_layers])
 
 
@@ -94,7 +94,7 @@ def _read_index(keys: Keys, rope_dim: int) -> EntryIndexSpec:
 
 
 def _check_state(keys: Keys, mixers: tuple[CompressedSpec, ...]) -> None:
-    state_bytes = 4 * sum(state.size for mixer in mixers for state in mixer.states)
+    state_bytes = sum(state.num_bytes for mixer in mixers for state in mixer.states)
     if state_bytes > _MAX_STATE_BYTES:
         raise keys.wrong(
             "attention.sliding_window",

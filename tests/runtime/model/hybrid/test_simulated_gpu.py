@@ -77,7 +77,7 @@ def test_a_server_starts_and_serves(
     with ServerProcess(*options, *SMALL, *SHORT, module=SIMULATED, environment=cache) as server:
         devices = device if "," in device else "cuda:0"
         assert server.event("device")["device"] == devices
-        warning = "several GPUs: of whole models, only DeepSeek-R1's shape ran on two; device=cuda:0 uses one"
+        warning = "several GPUs: of whole models, only DeepSeek-R1's shape was tested on two; device=cuda:0 uses one"
         assert server.has_logged(warning) == ("," in device)
         captured = server.wait_for_events(
             lambda event: event["event"] == "decode graphs captured", devices.count(",") + 1

@@ -22,6 +22,8 @@ _ROWS = 16
 _BOUND_BLOCK = 4096
 _MIN_DOT = 16
 """Smallest side of a product in Triton."""
+_WIDE = 320
+"""Largest sum of a head's padded widths for which a tile has 64 keys: that of DeepSeek's models."""
 
 
 class TritonExpandedKernels:
@@ -70,7 +72,10 @@ class TritonExpandedKernels:
         out = query.new_empty((num_queries, sizes.num_heads, sizes.v_dim))
         weight = query.new_empty((num_queries, sizes.num_heads), dtype=torch.float32)
         is_large = platform_of(query.device).has_large_memory
-        num_rows = 128 if is_large else 64
+        num_rows, num_keys = (128, 64) if is_large else (64, 32)
+        widths = [max(_MIN_DOT, padded(width)) for width in (sizes.nope_dim, sizes.rope_dim, sizes.v_dim)]
+        if sum(widths) > _WIDE:
+            num_keys //= 2
         expanded_kernels.attend_expanded[-(-num_queries // num_rows), sizes.num_heads](
             query,
             keys,
@@ -83,11 +88,11 @@ class TritonExpandedKernels:
             NOPE=sizes.nope_dim,
             ROPE=sizes.rope_dim,
             V=sizes.v_dim,
-            PADDED_NOPE=max(_MIN_DOT, padded(sizes.nope_dim)),
-            PADDED_ROPE=max(_MIN_DOT, padded(sizes.rope_dim)),
-            PADDED_V=max(_MIN_DOT, padded(sizes.v_dim)),
+            PADDED_NOPE=widths[0],
+            PADDED_ROPE=widths[1],
+            PADDED_V=widths[2],
             QUERIES=num_rows,
-            KEYS=64 if is_large else 32,
+            KEYS=num_keys,
             IS_CAUSAL=is_causal,
             num_warps=8 if is_large else 4,
             num_stages=3 if is_large else 2,

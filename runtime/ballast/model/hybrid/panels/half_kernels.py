@@ -1,8 +1,9 @@
 """Triton kernels that round float32 numbers to half precision for products on tensor cores.
 
-Weights and activations are rounded once, by 2⁻¹¹ of themselves at most, which is far below the error of their
-quantisation. Half precision has a narrow range, so activations are divided by SCALE and weights are multiplied by it:
-activations of up to a million and weights of up to 4,094 fit, and sums need no correction.
+Weights and activations are rounded once, which is far below the error of their quantisation. Half precision has a
+narrow range, so activations are divided by SCALE and weights are multiplied by it: activations of up to 262,016 and
+weights of up to 16,376 fit, and sums need no correction. Larger finite activations become the largest. The error is at
+most 2⁻¹¹ of the number for activations from 2⁻¹² and weights from 2⁻¹⁶, and 2⁻²³ and 2⁻²⁷ for smaller ones.
 
 Triton's built-in operations only: see reduce_kernels.py.
 """
@@ -15,7 +16,7 @@ import triton.language as tl
 
 from ballast.model.hybrid.panels.dequant_kernels import codes_of, factor_of, lines_of, weight_of
 
-SCALE = tl.constexpr(16.0)
+SCALE = tl.constexpr(4.0)
 LARGEST = tl.constexpr(65504.0)
 """The largest finite number of half precision."""
 

@@ -39,19 +39,19 @@ def write_pools(
     column = tl.arange(0, PADDED_KEY)
     is_there = column < KEY
     largest = tl.full((PADDED_KEY,), float("-inf"), tl.float32)
-    for turn in tl.static_range(2):
+    for sweep in tl.static_range(2):
         total = tl.full((PADDED_KEY,), 0.0, tl.float32)
         weights = tl.full((PADDED_KEY,), 0.0, tl.float32)
-        for place in tl.static_range(POOL):
-            source = token - (POOL - 1) + place
+        for index in tl.static_range(POOL):
+            source = token - (POOL - 1) + index
             is_new = is_there & (source >= first)
             is_kept = is_there & (source < first) & (slot > 0)
             new = source.to(tl.int64) * KEY + column
-            kept = states + (slot * (POOL - 1) + place) * (2 * KEY) + column
+            kept = states + (slot * (POOL - 1) + index) * (2 * KEY) + column
             gate = tl.load(gates + new, mask=is_new, other=0.0) + tl.load(kept + KEY, mask=is_kept, other=0.0)
-            gate += tl.load(offset + place * KEY + column, mask=is_there, other=0.0)
+            gate += tl.load(offset + index * KEY + column, mask=is_there, other=0.0)
             gate += tl.where((source < first) & (slot == 0), float("-inf"), 0.0)
-            if turn == 0:
+            if sweep == 0:
                 largest = tl.maximum(largest, gate)
             else:
                 key = tl.load(keys + new, mask=is_new, other=0.0) + tl.load(kept, mask=is_kept, other=0.0)
@@ -80,15 +80,15 @@ def _leave(
     column = tl.arange(0, PADDED_KEY)
     is_there = column < KEY
     num_open = (position + end - first) % POOL
-    for place in tl.static_range(POOL - 1):
+    for index in tl.static_range(POOL - 1):
         # Tokens keep their places in a pool, so a state may be replaced in place.
-        source = end - num_open + place
-        is_open = is_there & (place < num_open)
+        source = end - num_open + index
+        is_open = is_there & (index < num_open)
         is_new = is_open & (source >= first)
         is_kept = is_open & (source < first) & (read > 0)
         new = source.to(tl.int64) * KEY + column
-        kept = states + (read * (POOL - 1) + place) * (2 * KEY) + column
-        to = states + (written * (POOL - 1) + place) * (2 * KEY) + column
+        kept = states + (read * (POOL - 1) + index) * (2 * KEY) + column
+        to = states + (written * (POOL - 1) + index) * (2 * KEY) + column
         key = tl.load(keys + new, mask=is_new, other=0.0) + tl.load(kept, mask=is_kept, other=0.0)
         gate = tl.load(gates + new, mask=is_new, other=0.0) + tl.load(kept + KEY, mask=is_kept, other=0.0)
         tl.store(to, key, mask=is_there & (written > 0))

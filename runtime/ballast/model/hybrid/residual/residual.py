@@ -76,7 +76,7 @@ class Residual(Protocol):
         """Add `parts` alone."""
 
     def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], norm: torch.Tensor) -> torch.Tensor:
-        """Add `parts`; returns the norm [T, D] of the stream behind the last block."""
+        """Add `parts`; returns the norm [T, D] of the stream after the last block."""
 
 
 class PlainResidual:

@@ -57,7 +57,8 @@ def _with_modules_of_their_own(load: Callable[[str, str], ModuleType]) -> Callab
 # Older Triton (not 3.7) compiles a launcher for each signature, all as modules of one name. When Python loads such a
 # file again, it updates the module that it loaded last under this name, so a thread could get another kernel's launcher
 # ("function takes exactly 27 arguments (52 given)").
-build._load_module_from_path = _with_modules_of_their_own(build._load_module_from_path)
+if hasattr(build, "_load_module_from_path"):
+    build._load_module_from_path = _with_modules_of_their_own(build._load_module_from_path)
 
 
 @contextmanager

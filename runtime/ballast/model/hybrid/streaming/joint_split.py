@@ -84,7 +84,7 @@ def expert_counts(
 ) -> list[int]:
     """The number of experts of each layer to stream, such that the running sum over layers stays closest to `fraction`
     of all experts that are copied. `bounds`: the possible numbers of each layer other than 0, ascending; the last is
-    all. `copied`: how many of as many experts are copied, because the others are in a device's memory; None: all."""
+    all. `copied`: how many of that number of experts are copied; the others are in a device's memory; None: all."""
     counts: list[int] = []
     owed = 0.0
     for of_layer, copied_of_layer in zip(bounds, bounds if copied is None else copied, strict=True):

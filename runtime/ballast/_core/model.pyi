@@ -233,10 +233,10 @@ class Transformer(PybindObject):
         """Compute a step: write its rows of the cache and return logits [sampled, rows of output]. Token t goes to
         cache slot slots[t]; the other tables are those of mla_attention. `states`: states_in, states_out, save_indptr,
         save_ends and save_slots of the plan; None: states are zeros, and none is kept. earlier_ids: those of the
-        plan; None: each request begins its sequence. Calls `alive` after a layer if `alive_every_s` have passed since its last call, or since the begin of the step. Releases the GIL; must not be
-        called from two threads concurrently. Raises IndexError or ValueError naming an entry that is outside the
-        vocabulary, table or
-        cache; nothing is written then."""
+        plan; None: each request begins its sequence. Calls `alive` after a layer if `alive_every_s` have passed since
+        its last call, or since the begin of the step. Releases the GIL; must not be called from two threads
+        concurrently. Raises IndexError or ValueError naming an entry that is outside the vocabulary, table or cache;
+        nothing is written then."""
 
     @property
     def expert_bytes_read(self) -> int:

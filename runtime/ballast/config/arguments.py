@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> N
 def _shown_default(opt: Option) -> str:
     if opt.default is None:
         return " (default: auto)" if "auto" in opt.kind.metavar else ""
-    return "" if opt.default == () else f" (default: {opt.default})"
+    return "" if opt.default == () else f" (default: {opt.kind.show(opt.default)})"
 
 
 def normalised(argv: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ballast._core import kernels
+from ballast.errors import ConfigError
 from ballast.host.bandwidth import gpu_bytes_per_s, memory_bytes_per_s
 from ballast.host.machine import Memory
 from ballast.model.layers.grouped import GroupedSpec
@@ -170,6 +171,9 @@ def speed_report(
     skew = described.hot_experts
     following: dict[int, tuple[Expected, float]] = {}
     if skew is not None:
+        if plan.gpus is None:
+            problem = "estimates experts that move in a GPU's memory, and this plan has no GPU; leave it out"
+            raise ConfigError("hot_experts", f"{skew.num_hot}:{skew.share:g}", problem)
         use = ExpertUse(skew, work.num_experts, work.num_experts_used)
         following = {batch: gain_by_following(work, rates, batch, use) for batch in BATCHES}
     return SpeedReport(decoded, prefill(work, rates, tokens), tokens, rates, tuple(sources), skew, following)

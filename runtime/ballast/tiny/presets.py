@@ -191,6 +191,7 @@ QWEN35 = replace(
 QWEN38_FLASH_NEXT = replace(
     QWEN35,
     name="Tiny Qwen3.8-Flash-Next",
+    family="qwen38",
     architecture="qwen4exp",
     num_layers=6,
     delta_net=TinyDeltaNet(splits_gates=True),

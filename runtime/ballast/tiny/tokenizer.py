@@ -99,6 +99,7 @@ Family = Literal[
     "kimi",
     "qwen3",
     "qwen35",
+    "qwen38",
     "glm",
     "minimax",
     "hy3",
@@ -132,6 +133,9 @@ _OTHERS: dict[str, _OfFamily] = {
     ),
     "qwen35": _OfFamily(
         "qwen3.5", "qwen35", "<|endoftext|>", "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
+    ),
+    "qwen38": _OfFamily(
+        "qwen3.8", "qwen35", "<|endoftext|>", "<|im_end|>", ("<|im_start|>", "<tool_response>", "</tool_response>")
     ),
     "glm": _OfFamily(
         "glm-4.7",

@@ -116,6 +116,8 @@ def _units(keys: Keys, key: str, num_layers: int) -> tuple[ClampedSilu | None, .
     """The activation unit of each layer, with the limit that `key` has per layer or for all layers. None for layers
     without a limit, for which files have 0."""
     limits = keys.get(key) if keys.architecture.has_limits else None
+    if limits is None and keys.architecture.limits_inputs:
+        raise keys.wrong(key, f"a number, at least 0, for each of {num_layers} layers")
     if limits is None:
         return (None,) * num_layers
     by_layer = limits if isinstance(limits, list) else [limits] * num_layers

@@ -60,7 +60,7 @@ def test_the_matrices_per_head_cover_all_rows_of_their_tensor(spec: ModelSpec) -
     split = [tensor for tensor in expected_tensors(spec).values() if tensor.heads]
     for tensor in split:
         assert sum(rows.num_heads * rows.num_rows for rows in tensor.heads) == prod(tensor.shape[:-1])
-    assert bool(split) == (spec.architecture.attention == "latent")
+    assert bool(split) == (spec.architecture.attention in ("latent", "compressed"))
 
 
 def test_a_declared_tensor_must_be_in_the_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ballast.model.metadata import read_spec
+from ballast.moe import kept_uses
 from ballast.moe.kept_uses import HeatKeeper, keep_heat, read_kept_uses
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.written import write_tiny_model
@@ -107,6 +108,18 @@ def test_the_end_keeps_uses_also_before_the_first_period(tmp_path: Path, folder:
     assert read_kept_uses(gguf, "m", 2, 3) is not None
     HeatKeeper(gguf, "m", 2, lambda: None).close()
     assert read_kept_uses(gguf, "m", 2, 3) is not None, "nothing is known about use: the last knowledge stays"
+
+
+def test_uses_that_could_not_be_written_are_written_at_the_end(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf, outcomes = model(tmp_path, 0), [False]
+    monkeypatch.setattr(kept_uses, "keep_heat", lambda *given: outcomes.pop() if outcomes else keep_heat(*given))
+    keeper = HeatKeeper(gguf, "m", 2, lambda: HEAT, period_s=0.01)
+    wait_until(lambda: not keeper._thread.is_alive())
+    assert read_kept_uses(gguf, "m", 2, 3) is None
+    keeper.close()
+    assert read_kept_uses(gguf, "m", 2, 3) is not None
 
 
 def test_a_model_that_is_gone_is_not_waited_for(tmp_path: Path, folder: Path) -> None:

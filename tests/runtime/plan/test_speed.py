@@ -344,6 +344,14 @@ def test_a_skew_that_a_layer_cannot_have_is_refused(
     assert f"hot_experts={skew}: {problem}" in capsys.readouterr().err
 
 
+def test_experts_do_not_follow_use_without_a_gpu(
+    models: dict[str, GgufModel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--host_memory", "64GiB", "--memory_bandwidth", "46GB/s", "--device", "cpu", "--hot_experts", "16:0.5"]
+    assert cli.main(["plan", str(models["v2"].path), *words]) == ConfigError.exit_code
+    assert "hot_experts=16:0.5: estimates experts that move in a GPU's memory" in capsys.readouterr().err
+
+
 def test_use_that_follows_a_power_law_agrees_with_published_shares() -> None:
     """As in benchmarks/hybrid/expert_use.py: a cache of twice the size has three quarters instead of 58 %."""
     use = ExpertUse(ExpertSkew(16, 0.58), 128, 8)

@@ -10,8 +10,8 @@
 
 namespace ballast {
 
-// All heads have the same weight. Queries are normed and rotated by their position; the mean key of a pool is normed,
-// and rotated by the position of the pool's first token.
+// All heads have the same weight. Queries are normed and rotated by their position; the mean key of a pool is
+// normed, and rotated by the position of the pool's first token.
 class BlockIndexer {
  public:
   BlockIndexer(const IndexerShape& shape, int64_t rope_dim, int64_t hidden, LayerTensors& tensors);

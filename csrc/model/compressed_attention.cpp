@@ -186,7 +186,8 @@ int64_t CompressedAttention::entry_at(const AttentionCall& call, int64_t request
   return (block * batch.block_tokens + position % batch.block_tokens) * shape.row_floats();
 }
 
-// Entries of a half-precision cache as floats, as the rows of windows are. A call converts one entry of each row.
+// Entries of a half-precision cache as floats, as the rows of windows are. A call converts one entry of each
+// row.
 class WidenedEntries {
  public:
   void begin(int64_t num_rows, int64_t width) {

@@ -18,8 +18,8 @@ struct NgramShape {
                                       // most tokens of a group
   std::vector<int64_t> head_offsets;  // [heads], the first row of each head; first those of groups of 2
   std::vector<int64_t> head_sizes;    // [heads], its rows
-  int32_t end_id;                     // ends a text: a group has it in place of all tokens before the last one of it
-  int64_t conv_taps;                  // of a convolution whose taps are as many tokens apart as the longest group has
+  int32_t end_id;     // ends a text: a group has it in place of all tokens before the last one of it
+  int64_t conv_taps;  // of a convolution whose taps are as many tokens apart as the longest group has
 
   int64_t num_heads() const { return static_cast<int64_t>(head_sizes.size()); }
   int64_t most_tokens() const { return static_cast<int64_t>(multipliers.size()); }

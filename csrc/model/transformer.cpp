@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/ids.h"
-#include "model/fits.h"
+#include "model/shared/fits.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/vector.h"

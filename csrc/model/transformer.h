@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cpu/kernels.h"
-#include "model/step.h"
+#include "model/shared/step.h"
 #include "model/weights.h"
 #include "moe/routed.h"
 #include "threads/thread_pool.h"

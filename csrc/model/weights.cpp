@@ -2,7 +2,7 @@
 
 #include <variant>
 
-#include "model/fits.h"
+#include "model/shared/fits.h"
 
 namespace ballast {
 namespace {
@@ -17,7 +17,7 @@ std::optional<HyperConnection> make_connection(const std::string& block, const M
       tensors.vector(block + "_stream_base", num_weights), tensors.vector(block + "_stream_scales", 3)};
 }
 
-// None unless the rows of the stream are gated.
+// nullopt unless the rows of the stream are gated.
 std::optional<StreamGates> make_gates(const std::string& block, const ModelShape& shape, bool injects,
                                       LayerTensors& tensors) {
   const StreamShape& stream = shape.stream;

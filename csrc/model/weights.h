@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "model/attention.h"
-#include "model/gated_stream.h"
-#include "model/layer_tensors.h"
-#include "model/ngram_embedding.h"
-#include "model/residual_stream.h"
+#include "model/attention/attention.h"
+#include "model/shared/layer_tensors.h"
+#include "model/stream/gated_stream.h"
+#include "model/stream/ngram_embedding.h"
+#include "model/stream/residual_stream.h"
 #include "moe/experts.h"
 #include "moe/router.h"
 #include "quant/matrix.h"

@@ -58,7 +58,7 @@ void narrow(const float* from, int64_t n, void* to) {
 }
 
 // Prefetches rows of the cache that are read next, a few lines at a time between the computations with
-// others: many at once would have to wait for each other.
+// others: many in a row would have to wait for each other.
 class NextRows {
  public:
   NextRows() = default;

@@ -1,12 +1,12 @@
-#include "model/residual_stream.h"
+#include "model/stream/residual_stream.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/index_range.h"
 #include "base/scratch.h"
-#include "model/recurrent.h"
-#include "model/step.h"
+#include "model/shared/recurrent.h"
+#include "model/shared/step.h"
 #include "ops/norm.h"
 #include "ops/vector.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/layer_tensors.h"
+#include "model/shared/layer_tensors.h"
 #include "quant/matrix.h"
 
 namespace ballast {

@@ -1,9 +1,9 @@
-#include "model/pooled_keys.h"
+#include "model/attention/pooled_keys.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "model/fits.h"
+#include "model/shared/fits.h"
 #include "ops/linear.h"
 #include "ops/position_choice.h"
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "model/attention.h"
-#include "model/layer_tensors.h"
+#include "model/attention/attention.h"
+#include "model/shared/layer_tensors.h"
 #include "ops/position_choice.h"
 
 namespace ballast {
@@ -46,7 +46,7 @@ class PooledKeys {
 };
 
 // Writes the pools of the highest scores, among the complete ones that a token sees, into the memory:
-// chosen_pools [T, top_k], num_chosen and last_pools. A key [key_width] lies in the rows of its pool's
+// chosen_pools [T, top_k], num_chosen and last_pools. A key [key_width] is stored in the rows of its pool's
 // tokens.
 void choose_complete_pools(const AttentionCall& call, const IndexShape& shape, int64_t pool,
                            const CachePlane& keys);

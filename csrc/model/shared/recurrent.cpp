@@ -1,9 +1,9 @@
-#include "model/recurrent.h"
+#include "model/shared/recurrent.h"
 
 #include <cmath>
 
 #include "cpu/delta_rule.h"
-#include "model/fits.h"
+#include "model/shared/fits.h"
 #include "ops/vector.h"
 
 namespace ballast {

@@ -1,6 +1,6 @@
-#include "model/layer_tensors.h"
+#include "model/shared/layer_tensors.h"
 
-#include "model/fits.h"
+#include "model/shared/fits.h"
 
 namespace ballast {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "model/attention.h"
-#include "model/layer_tensors.h"
+#include "model/attention/attention.h"
+#include "model/shared/layer_tensors.h"
 
 namespace ballast {
 
@@ -22,7 +22,7 @@ struct CompressorShape {
   int64_t columns() const { return overlaps ? 2 * width : width; }
   // Floats of a sequence's state: maximum, sum and total of the softmax of each column.
   int64_t state_floats() const { return 3 * columns(); }
-  // An entry lies in the rows of its last tokens (their number), which are in one block of the cache.
+  // Number of tokens at the end of an entry whose rows hold it; they are in one block of the cache.
   int64_t row_tokens() const { return std::min<int64_t>(ratio, 16); }
   // Floats per token in the plane.
   int64_t row_floats() const { return width / row_tokens(); }

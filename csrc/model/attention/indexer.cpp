@@ -1,4 +1,4 @@
-#include "model/indexer.h"
+#include "model/attention/indexer.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,11 +1,11 @@
-#include "model/gated_stream.h"
+#include "model/stream/gated_stream.h"
 
 #include <algorithm>
 
 #include "base/index_range.h"
-#include "model/fits.h"
-#include "model/recurrent.h"
-#include "model/step.h"
+#include "model/shared/fits.h"
+#include "model/shared/recurrent.h"
+#include "model/shared/step.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 

@@ -1,9 +1,9 @@
-#include "model/block_indexer.h"
+#include "model/attention/block_indexer.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "model/fits.h"
+#include "model/shared/fits.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"

@@ -1,12 +1,12 @@
-#include "model/ngram_embedding.h"
+#include "model/stream/ngram_embedding.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/ids.h"
-#include "model/fits.h"
-#include "model/recurrent.h"
+#include "model/shared/fits.h"
+#include "model/shared/recurrent.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/vector.h"

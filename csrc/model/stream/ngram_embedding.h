@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/attention.h"
-#include "model/layer_tensors.h"
+#include "model/attention/attention.h"
+#include "model/shared/layer_tensors.h"
 #include "ops/short_conv.h"
 
 namespace ballast {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/attention.h"
-#include "model/layer_tensors.h"
-#include "model/pooled_keys.h"
+#include "model/attention/attention.h"
+#include "model/attention/pooled_keys.h"
+#include "model/shared/layer_tensors.h"
 
 namespace ballast {
 

@@ -1,10 +1,10 @@
-#include "model/compressor.h"
+#include "model/attention/compressor.h"
 
 #include <cmath>
 #include <utility>
 
 #include "base/index_range.h"
-#include "model/fits.h"
+#include "model/shared/fits.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"

@@ -1,4 +1,4 @@
-#include "model/fits.h"
+#include "model/shared/fits.h"
 
 #include <stdexcept>
 

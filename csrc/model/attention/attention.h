@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "cpu/kernels.h"
-#include "model/layer_tensors.h"
-#include "model/step.h"
+#include "model/shared/layer_tensors.h"
+#include "model/shared/step.h"
 
 namespace ballast {
 

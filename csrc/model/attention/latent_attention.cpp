@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "model/attention.h"
-#include "model/fits.h"
-#include "model/indexer.h"
+#include "model/attention/attention.h"
+#include "model/attention/indexer.h"
+#include "model/shared/fits.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cpu/kernels.h"
-#include "model/layer_tensors.h"
+#include "model/shared/layer_tensors.h"
 #include "threads/thread_pool.h"
 
 namespace ballast {

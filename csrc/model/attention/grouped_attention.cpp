@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "model/attention.h"
-#include "model/block_indexer.h"
-#include "model/fits.h"
-#include "model/recurrent.h"
+#include "model/attention/attention.h"
+#include "model/attention/block_indexer.h"
+#include "model/shared/fits.h"
+#include "model/shared/recurrent.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"

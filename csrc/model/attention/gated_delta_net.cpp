@@ -3,9 +3,9 @@
 #include <optional>
 #include <utility>
 
-#include "model/attention.h"
-#include "model/fits.h"
-#include "model/recurrent.h"
+#include "model/attention/attention.h"
+#include "model/shared/fits.h"
+#include "model/shared/recurrent.h"
 #include "ops/delta_rule.h"
 #include "ops/linear.h"
 #include "ops/norm.h"

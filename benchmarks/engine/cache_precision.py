@@ -16,34 +16,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import tokenizers
 
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.build import scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.layers.plane import KvType
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.tiny import BUILT_IN, write_built_in
+from ballast.tiny import write_built_in
 from ballast.weights.gguf import open_gguf
 from devkit.bench_record import bench_record
 from devkit.generate import generate
+from devkit.oracles import precision_prompts
 from devkit.oracles.divergence import divergences, log_probabilities
+from devkit.oracles.precision_prompts import text_prompts
 
-PROMPT_TOKENS = 250
 QUANTS = ("f32", "q8_0", "q6_k", "q4_k")
-SETTINGS = EngineSettings(
-    cache_lens=512,
-    max_batch_size=1,
-    max_new_tokens=2,
-    chunk_size=256,
-    prefill_chunk_size=256,
-    max_queue=4,
-    block_tokens=16,
-    cpu_isa="reference",
-)
+SETTINGS = replace(precision_prompts.SETTINGS, cpu_isa="reference")
 
 
 class Compared(Runner):
@@ -77,14 +68,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=11, help="of the prompts")
     parser.add_argument("--text", type=Path, default=Path("docs/about/how-it-works.md"))
     options = parser.parse_args()
-    tokenizer = tokenizers.Tokenizer.from_file(str(BUILT_IN.config_dir / "tokenizer.json"))
-    text = tokenizer.encode(options.text.read_text(encoding="utf-8")).ids
-    starts = np.random.default_rng(options.seed).integers(0, len(text) - PROMPT_TOKENS, options.prompts)
+    prompts = text_prompts(options.text, np.random.default_rng(options.seed), options.prompts)
     with tempfile.TemporaryDirectory() as directory:
         compared = Compared(Path(directory))
-        for start in starts:
-            prompt = tuple(text[start : start + PROMPT_TOKENS])
-            request = Request(str(start), prompt, SamplingParams(max_tokens=2, temperature=0.0))
+        for number, prompt in enumerate(prompts):
+            request = Request(str(number), prompt, SamplingParams(max_tokens=2, temperature=0.0))
             generate(EngineCore(compared, scheduler_config(SETTINGS)), [request])
     for quant in QUANTS:
         added, own = np.array(compared.added[quant]), np.array(compared.own[quant])

@@ -24,13 +24,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import tokenizers
 import torch
 
 from ballast._core import kernels
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import EngineSettings, scheduler_config
+from ballast.engine.startup.build import scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.attention import PlainAttention
@@ -42,7 +41,7 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
-from ballast.tiny import BUILT_IN, write_built_in, write_tiny_model
+from ballast.tiny import write_built_in, write_tiny_model
 from ballast.tiny.quant_mix import QUANTS
 from ballast.weights.gguf import open_gguf
 from devkit.bench_record import bench_record
@@ -50,19 +49,12 @@ from devkit.generate import generate
 from devkit.models.cpu_backend import CpuBackend
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
+from devkit.oracles import precision_prompts
 from devkit.oracles.divergence import divergences, log_probabilities
 from devkit.oracles.forced_routing import ForcedRouting
+from devkit.oracles.precision_prompts import text_prompts
 
-PROMPT_TOKENS = 250
-SETTINGS = EngineSettings(
-    cache_lens=512,
-    max_batch_size=1,
-    max_new_tokens=2,
-    chunk_size=256,
-    prefill_chunk_size=256,
-    max_queue=4,
-    block_tokens=16,
-)
+SETTINGS = precision_prompts.SETTINGS
 LAYOUTS = {"v2lite": "joint", "v2": "split", "v3": "split", "k2": "joint"}
 TRAINED_QUANTS = ("q8_0", "q6_k", "q4_k")
 ROUNDINGS = {
@@ -222,12 +214,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rng = np.random.default_rng(options.seed)
-    tokenizer = tokenizers.Tokenizer.from_file(str(BUILT_IN.config_dir / "tokenizer.json"))
-    text = tokenizer.encode(options.text.read_text(encoding="utf-8")).ids
-    starts = rng.integers(0, len(text) - PROMPT_TOKENS, 4 * options.prompts)
     prompts_of = {
-        True: [tuple(text[start : start + PROMPT_TOKENS]) for start in starts],
-        False: [tuple(rng.integers(0, 300, PROMPT_TOKENS).tolist()) for _ in range(options.prompts)],
+        True: text_prompts(options.text, rng, 4 * options.prompts),
+        False: [tuple(rng.integers(0, 300, precision_prompts.PROMPT_TOKENS).tolist()) for _ in range(options.prompts)],
     }
     with tempfile.TemporaryDirectory() as directory:
         for name, files in models(Path(directory)):

@@ -163,54 +163,31 @@ def attend_expanded(
     if IS_CAUSAL:
         end = tl.minimum(num_keys, (block + 1) * QUERIES)
         seen_by_all = block * QUERIES
-    for first in range(0, seen_by_all, KEYS):
-        sums, peak, total = _attend_to(
-            sums,
-            peak,
-            total,
-            nope,
-            rope,
-            keys,
-            values,
-            first,
-            row,
-            num_keys,
-            key_stride,
-            value_stride,
-            of_nope,
-            of_rope,
-            of_value,
-            NOPE,
-            ROPE,
-            V,
-            KEYS,
-            False,
-            IS_CAUSAL,
-        )
-    for first in range(seen_by_all, end, KEYS):
-        sums, peak, total = _attend_to(
-            sums,
-            peak,
-            total,
-            nope,
-            rope,
-            keys,
-            values,
-            first,
-            row,
-            num_keys,
-            key_stride,
-            value_stride,
-            of_nope,
-            of_rope,
-            of_value,
-            NOPE,
-            ROPE,
-            V,
-            KEYS,
-            True,
-            IS_CAUSAL,
-        )
+    for part in tl.static_range(2):  # without a mask, then with one
+        for first in range(seen_by_all * part, seen_by_all + (end - seen_by_all) * part, KEYS):
+            sums, peak, total = _attend_to(
+                sums,
+                peak,
+                total,
+                nope,
+                rope,
+                keys,
+                values,
+                first,
+                row,
+                num_keys,
+                key_stride,
+                value_stride,
+                of_nope,
+                of_rope,
+                of_value,
+                NOPE,
+                ROPE,
+                V,
+                KEYS,
+                part == 1,
+                IS_CAUSAL,
+            )
     place = row.to(tl.int64) * num_heads + head
     kept = has_row[:, None] & (of_value < V)[None, :]
     averages = sums / total[:, None]

@@ -79,7 +79,7 @@ def test_pools_get_the_weighted_mean_of_their_tokens_keys(device: torch.device, 
 
 
 def test_a_pool_is_the_same_in_any_steps(device: torch.device) -> None:
-    """The definition, for the second pool of a request: token by token, and at once."""
+    """The definition, for the second pool of a request: token by token, and in one step."""
     rows = [(8, 0, 0, 5)]
     tokens, whole, parts = tokens_on(device, 4, rows), memory_on(device, 4), memory_on(device, 4)
     triton_pools.keep_pools(tokens, whole, step_on(device, [*rows, (1, 0, 0, 0)], [(0, 0, 8, 5), (1, 8, 9, 0)]))

@@ -11,7 +11,7 @@ from typing import Literal
 from ballast.families.family import Value
 
 Gating = Literal["softmax", "sigmoid", "sqrtsoftplus"]
-"""What a router makes of its logits; the last is the square root of a softplus."""
+"""A router's function of its logits; the last is the square root of a softplus."""
 
 
 PLAIN_YARN: Mapping[str, Value] = MappingProxyType(

@@ -237,14 +237,14 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
 
 
 def _choice_of(mixer: AttentionMixer) -> tuple[IndexSpec | BlockIndexSpec | EntryIndexSpec, int] | None:
-    """What selects positions or entries, and the number of tokens that share a key; None if nothing is selected."""
+    """The indexer of positions or entries, and the number of tokens that share a key; None if nothing is selected."""
     if isinstance(mixer, CompressedSpec):
         return None if mixer.index is None else (mixer.index, mixer.ratio)
     return None if mixer.index is None else (mixer.index, mixer.index.pool)
 
 
 def _num_read(mixer: AttentionMixer, num_positions: int) -> int:
-    """Rows of the cache that a token of a sequence of so many positions reads, at most."""
+    """Maximum number of cache rows that a token reads in a sequence of `num_positions`."""
     if isinstance(mixer, CompressedSpec):
         return mixer.most_read(num_positions)
     return num_positions if mixer.index is None else min(num_positions, mixer.index.most_chosen)

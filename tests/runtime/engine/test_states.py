@@ -25,7 +25,7 @@ from devkit.turns import cached, converse, greedy, random_tokens, texts
 
 BLOCK_TOKENS = 4
 ENTRY_BLOCK_TOKENS = 16
-"""Of a model with compressed entries, which lie in one block."""
+"""A model with compressed entries, each in one block."""
 CACHE_LENS = 2048
 CHUNK = 32
 

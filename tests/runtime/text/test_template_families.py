@@ -181,7 +181,7 @@ def test_v4_keeps_reasoning_where_tools_are_declared() -> None:
     hidden = V4_TURNS.format("</think>", "</think>")
     assert v4.render(chat, options=thinking) == f"{BOS}{hidden}<｜Assistant｜><think>"
     assert v4.render(chat) == f"{BOS}{hidden}<｜Assistant｜></think>"
-    # What the user says after results is a part of the same turn.
+    # A message of the user after results belongs to the same turn.
     later = [*chat, {"role": "user", "content": "V"}]
     assert v4.render(later) == f"{BOS}{hidden}\n\nV<｜Assistant｜></think>"
     answered = [*chat, {"role": "assistant", "content": "A", "reasoning_content": "hm"}]

@@ -10,7 +10,7 @@ from ballast.model.layers.positions import RopeSpec
 from ballast.model.layers.tensor import HeadRows, Tensor, matrix, norm, vector
 
 _ROW_TOKENS = 16
-"""An entry lies in the rows of at most so many tokens, which are in one block of the cache."""
+"""Maximum number of tokens whose rows hold one entry; all of them are in one block of the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class CompressedSpec:
         return 0 if self.index is None else 2 * self.index.key_dim
 
     def most_read(self, num_positions: int) -> int:
-        """Rows that a token of a sequence of so many positions reads, at most."""
+        """Maximum number of rows that a token reads in a sequence of `num_positions`."""
         if not self.ratio:
             return self.window
         num_entries = num_positions // self.ratio
@@ -78,7 +78,7 @@ class CompressedSpec:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """What the layer keeps of a sequence: its last tokens, and the sums of entries that are not complete."""
+        """The state of a sequence: its last tokens, and the sums of incomplete entries."""
         return (
             State("window", self.window * self.head_dim),
             *((State("incomplete entries", 3 * self.entry_columns),) if self.ratio else ()),

@@ -44,7 +44,7 @@ class LayerSpec:
         return self.feed_forward if isinstance(self.feed_forward, ExpertsSpec) else None
 
     def states(self, hidden: int) -> tuple[State, ...]:
-        """What the layer keeps of a sequence, however long it is."""
+        """The state of a sequence, of the same size for any length."""
         own = self.ngram and self.stream and self.ngram.states(self.stream.num_rows * hidden)
         return (*self.mixer.states, *(own or ()))
 

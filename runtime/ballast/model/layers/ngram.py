@@ -20,7 +20,7 @@ class NgramSpec:
     table_rows: int
     row_width: int
     multipliers: tuple[int, ...]
-    """Of a group's last token, of the one before it, …; their number is the most tokens of a group."""
+    """One multiplier per token of the longest group, from its last token backwards."""
     head_offsets: tuple[int, ...]
     """The first row of each head, first those of groups of 2."""
     head_sizes: tuple[int, ...]
@@ -36,7 +36,7 @@ class NgramSpec:
         return len(self.head_sizes) * self.row_width
 
     def states(self, stream_width: int) -> tuple[State, ...]:
-        """What the layer keeps of a sequence; its last tokens are part of each step's input."""
+        """The state of a sequence, without its last tokens, which are part of each step's input."""
         return (State("n-gram convolution", (self.conv_taps - 1) * len(self.multipliers) * stream_width),)
 
     def tensors(self, hidden: int, num_rows: int) -> tuple[Tensor, ...]:

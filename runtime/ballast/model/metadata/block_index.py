@@ -18,8 +18,8 @@ _MAX_HEADS = 1024
 
 
 def read_block_index(keys: Keys, mixer: GroupedSpec, layer: int) -> BlockIndexSpec | None:
-    """That of a layer with attention; None if it attends to all positions. Raises ModelError for a key that is missing,
-    senseless or absurd."""
+    """The indexer of a layer with attention; None if it attends to all positions. Raises ModelError for a key that is
+    missing, senseless or absurd."""
     if not keys.architecture.pools_index_keys:
         return None
     pool = _ratio(keys, layer)

@@ -12,7 +12,7 @@ from ballast.model.metadata.positions import MAX_THETA
 
 _RATIOS_KEY = "attention.compress_ratios"
 _INDEXED_RATIO, _PLAIN_RATIO = 4, 128
-"""Tokens of an entry: of those that an indexer selects, and of those that are all read."""
+"""Tokens per entry where an indexer selects entries, and where all are read."""
 _WIDTH_MULTIPLE = 16
 _MAX_HEADS = 1024
 _MAX_WIDTH = 4096

@@ -67,7 +67,9 @@ class DeviceSender:
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
         *begins, end = itertools.accumulate(map(aligned, sizes), initial=0)
         if end > self._memory.numel():
-            raise ValueError(f"{end} bytes do not fit into the {self._memory.numel()} that devices exchange at once")
+            raise ValueError(
+                f"{end} bytes do not fit into the {self._memory.numel()} that devices exchange in one copy"
+            )
         for event in self._read:
             self._stream.wait_event(event)
         self._read = []

@@ -16,7 +16,7 @@ def aligned(num_bytes: int) -> int:
 
 
 def exchange_bytes(spec: ModelSpec, num_tokens: int) -> int:
-    """Most bytes that one device sends at once in steps of `num_tokens` tokens: activations, and the numbers and
+    """Maximum bytes that one device sends in one copy in steps of `num_tokens` tokens: activations, and the numbers and
     weights of the selected experts."""
     num_used = spec.routing.num_experts_used
     return sum(aligned(num_tokens * width * _NUMBER_BYTES) for width in (spec.hidden, num_used, num_used))

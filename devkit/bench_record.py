@@ -39,6 +39,9 @@ def _gpu() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of the checkout, with a trailing + if tracked files differ from it."""
+    """The commit of the checkout, with a trailing + if tracked files differ from it. "unknown" if git knows none."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return "unknown"

@@ -96,7 +96,8 @@ class Routing:
         layers, self._biases = [], []
         for layer in model.layers.weights.layers:
             if layer.routed is not None:
-                choose, bias = _preferring(layer.routed.choose, model._spec.routing.num_experts, layer.ffn_norm.device)
+                device = layer.inputs[1].norm.device
+                choose, bias = _preferring(layer.routed.choose, model._spec.routing.num_experts, device)
                 self._biases.append(bias)
                 layer = replace(layer, routed=replace(layer.routed, choose=choose))
             layers.append(layer)

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from ballast.families.architecture import Unit
 from ballast.model.hybrid.attention.device_kv_pool import largest_number
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
-from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
+from ballast.model.hybrid.pointwise.pools import BlockTokens, PooledTokens, PoolMemory
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.short_rows import ShortRows
 from ballast.model.rope import RopeTable
 from devkit.kernels.short_rows import rounded_rows
-from devkit.kernels.torch_pools import keep_pools
+from devkit.kernels.torch_pools import keep_blocks, keep_pools
 from devkit.kernels.torch_unit import unit_of
 
 
@@ -90,7 +90,7 @@ class TorchPointwise:
             normed = _biased(heads, bias)
             if norm is not None:
                 normed = self.norm(normed.reshape(len(heads), -1, norm.numel()), norm).view(heads.shape)
-            turned.append(self._halves_rotated(normed, step))
+            turned.append(self._halves_rotated(normed, step.positions))
         row = torch.cat([turned[1].flatten(1), self._values(value, weights).flatten(1)], 1)
         self._keep(row, cache, step, ShortRows.of_heads(key.shape[1], key.shape[2], value.shape[2]))
         return self._bounded(turned[0], self._largest_query)
@@ -112,7 +112,7 @@ class TorchPointwise:
             if self._rope_dim == 0:
                 turned.append(heads)
             elif norm.pairs_apart:
-                turned.append(self._halves_rotated(heads, step))
+                turned.append(self._halves_rotated(heads, step.positions))
             else:
                 first, rest = heads.tensor_split((self._rope_dim,), -1)
                 turned.append(torch.cat([self._rotated(first, step), rest], -1))
@@ -126,6 +126,20 @@ class TorchPointwise:
     def keep_pools(self, tokens: PooledTokens, memory: PoolMemory, step: Step) -> None:
         """See `Pointwise`."""
         keep_pools(tokens, memory, step)
+
+    def block_queries(self, query: torch.Tensor, norm: torch.Tensor, keys: torch.Tensor, step: Step) -> torch.Tensor:
+        """See `Pointwise`."""
+        normed = self._halves_rotated(self.norm(query, norm), step.positions)
+        return self._bounded(normed, torch.finfo(keys.dtype).max).to(keys.dtype)
+
+    def keep_blocks(self, tokens: BlockTokens, memory: PoolMemory, step: Step) -> None:
+        """See `Pointwise`."""
+
+        def finish(key: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+            normed = self._halves_rotated(self.norm(key, tokens.norm)[None, None], position[None])[0, 0]
+            return self._bounded(normed, torch.finfo(memory.keys.dtype).max)
+
+        keep_blocks(tokens, memory, step, finish)
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """See `Pointwise`."""
@@ -161,9 +175,9 @@ class TorchPointwise:
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
 
-    def _halves_rotated(self, x: torch.Tensor, step: Step) -> torch.Tensor:
-        """Pairs (i, i + rope_dim / 2) of [T, heads, rope_dim or more]."""
-        cos, sin = self._cos[step.positions, None], self._sin[step.positions, None]
+    def _halves_rotated(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Pairs (i, i + rope_dim / 2) of [T, heads, rope_dim or more], by positions [T]."""
+        cos, sin = self._cos[positions, None], self._sin[positions, None]
         first, second, rest = x.tensor_split((self._rope_dim // 2, self._rope_dim), -1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
 

@@ -22,17 +22,7 @@ class TorchRecurrence:
 
     def convolve(self, x: torch.Tensor, weights: torch.Tensor, inputs: torch.Tensor, rows: StateRows) -> torch.Tensor:
         """See `Recurrence`."""
-        kept = len(weights) - 1
-        out = x.new_empty(x.shape)
-        for row, (begin, end) in enumerate(_bounds(rows)):
-            slot = int(rows.before[row])
-            earlier = inputs[slot] if slot else torch.zeros_like(inputs[0])
-            seen = torch.cat([earlier, x[begin:end]])
-            sums = sum(seen[tap : tap + end - begin] * weight for tap, weight in enumerate(weights))
-            out[begin:end] = F.silu(torch.as_tensor(sums))
-            for at, left in states_left(rows, row):
-                inputs[left] = seen[at - begin : at - begin + kept]
-        return out
+        return convolve(x, weights, inputs, rows)
 
     def update(
         self,
@@ -80,6 +70,21 @@ class TorchRecurrence:
         """See `Recurrence`."""
         factors = gates.sigmoid() if self._sizes.has_sigmoid_gate else F.silu(gates)
         return (F.rms_norm(values, weight.shape, weight, self._rms_eps) * factors.view(values.shape)).flatten(1)
+
+
+def convolve(x: torch.Tensor, weights: torch.Tensor, inputs: torch.Tensor, rows: StateRows) -> torch.Tensor:
+    """See `Convolve`."""
+    kept = len(weights) - 1
+    out = x.new_empty(x.shape)
+    for row, (begin, end) in enumerate(_bounds(rows)):
+        slot = int(rows.before[row])
+        earlier = inputs[slot] if slot else torch.zeros_like(inputs[0])
+        seen = torch.cat([earlier, x[begin:end]])
+        sums = sum(seen[tap : tap + end - begin] * weight for tap, weight in enumerate(weights))
+        out[begin:end] = F.silu(torch.as_tensor(sums))
+        for at, left in states_left(rows, row):
+            inputs[left] = seen[at - begin : at - begin + kept]
+    return out
 
 
 def _bounds(rows: StateRows) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""`StreamMixer` in torch's operations, on any device."""
+"""`StreamMixer` and `RowGates` in torch's operations, on any device."""
 
 from __future__ import annotations
 
@@ -47,3 +47,23 @@ class TorchStreamMixer:
         num_rows = self._spec.num_rows
         reading, adding, mixing = torch.split(weights, [num_rows, num_rows, num_rows**2], 1)
         return reading, adding, mixing.view(-1, num_rows, num_rows)
+
+
+class TorchRowGates:
+    """Gated rows as they are defined."""
+
+    def __init__(self, rms_eps: float) -> None:
+        self._rms_eps = rms_eps
+
+    def add(self, rows: torch.Tensor, parts: tuple[torch.Tensor, ...], products: torch.Tensor) -> None:
+        """See `RowGates`."""
+        weights = 2 * (products / rows.shape[1]).sigmoid()
+        rows += weights[..., None] * torch.stack(parts).sum(0)[:, None]
+
+    def norm(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """See `RowGates`."""
+        return F.rms_norm(rows, rows.shape[2:], eps=self._rms_eps) * weight.view(rows.shape[1:])
+
+    def mean(self, normed: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        """See `RowGates`."""
+        return (gates.view(normed.shape).sigmoid() * normed).mean(1)

@@ -11,7 +11,7 @@ from ballast._core import kernels
 from ballast.host.startup.measurements import Measurements
 from ballast.model.hybrid.attention.attention import Attention, PlainAttention
 from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSizes, PlainExpandedKernels
-from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.backends import selection
 from ballast.model.hybrid.backends.backend import EarlyKernels, LateAttention
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
@@ -20,7 +20,8 @@ from ballast.model.hybrid.experts.division import Divide
 from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
-from ballast.model.hybrid.recurrent.recurrence import Recurrence
+from ballast.model.hybrid.recurrent.recurrence import Convolve, Recurrence
+from ballast.model.hybrid.residual.gated import RowGates
 from ballast.model.hybrid.residual.residual import StreamMixer
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAttention
@@ -35,8 +36,8 @@ from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from devkit.kernels.plain_routing import Router, divide
 from devkit.kernels.torch_pointwise import TorchPointwise
-from devkit.kernels.torch_recurrence import TorchRecurrence
-from devkit.kernels.torch_stream import TorchStreamMixer
+from devkit.kernels.torch_recurrence import TorchRecurrence, convolve
+from devkit.kernels.torch_stream import TorchRowGates, TorchStreamMixer
 from devkit.models.cpu_hand_off import cpu_hand_off
 from devkit.models.cpu_platform import CpuPlatform as CpuPlatform
 from devkit.models.float_experts import FloatExperts
@@ -63,6 +64,7 @@ class CpuBackend:
         self.divide: Divide = divide
         self.make_experts: MakeExperts = make_experts or FloatExperts
         self.make_sums: MakeSums = sums_of_calls(self.make_experts)
+        self.convolve: Convolve = convolve
         self.small_copy: SmallCopy = copied
 
     def prepare(self) -> None:
@@ -73,7 +75,7 @@ class CpuBackend:
         return PlainAttention(sizes)
 
     def sparse_attention(
-        self, index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype
+        self, index: IndexSizes, sizes: Sizes, kv_dtype: torch.dtype
     ) -> tuple[PositionChoice, ChosenAttention]:
         """See `Backend`."""
         return PlainPositionChoice(index), PlainChosenAttention(sizes, index)
@@ -84,6 +86,10 @@ class CpuBackend:
 
     def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> StreamMixer:
         return TorchStreamMixer(spec, rms_eps)
+
+    def row_gates(self, rms_eps: float) -> RowGates:
+        """See `Backend`."""
+        return TorchRowGates(rms_eps)
 
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateAttention | None:
         """See `Backend`."""

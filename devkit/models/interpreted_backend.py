@@ -10,7 +10,7 @@ from ballast.model.hybrid.attention import paged, paged_fp8_kernels, paged_kerne
 from ballast.model.hybrid.attention.attention import largest_query
 from ballast.model.hybrid.attention.gpu import GpuAttention
 from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
-from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.backends.selection import MAKERS
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import carried
@@ -39,17 +39,25 @@ from ballast.model.hybrid.panels import (
     matmul,
 )
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
-from ballast.model.hybrid.pointwise import pointwise_kernels, pool_kernels, triton_pointwise, triton_pools
+from ballast.model.hybrid.pointwise import (
+    block_kernels,
+    pointwise_kernels,
+    pool_kernels,
+    triton_pointwise,
+    triton_pools,
+)
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.recurrent import (
     chunk_kernels,
     conv_kernels,
     delta_kernels,
     row_decay_kernels,
+    triton_convolution,
     triton_recurrence,
 )
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
-from ballast.model.hybrid.residual import stream_kernels, triton_stream
+from ballast.model.hybrid.residual import gate_kernels, stream_kernels, triton_gates, triton_stream
+from ballast.model.hybrid.residual.triton_gates import TritonRowGates
 from ballast.model.hybrid.residual.triton_stream import TritonStreamMixer
 from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
 from ballast.model.hybrid.sparse.sizes import IndexSizes
@@ -74,6 +82,7 @@ KERNELS = (
     (triton_choice, "choice_kernels", choice_kernels),
     (triton_chosen, "chosen_kernels", chosen_kernels),
     (triton_pools, "pool_kernels", pool_kernels),
+    (triton_pointwise, "block_kernels", block_kernels),
     (matmul, "gemv_kernels", gemv_kernels),
     (matmul, "bf16_split_kernels", bf16_split_kernels),
     (matmul, "dequant_gemm_kernels", dequant_gemm_kernels),
@@ -84,7 +93,8 @@ KERNELS = (
     (pair_sums, "many_pairs_kernels", many_pairs_kernels),
     (fused_routing, "routing_kernels", routing_kernels),
     (triton_stream, "stream_kernels", stream_kernels),
-    (triton_recurrence, "conv_kernels", conv_kernels),
+    (triton_gates, "gate_kernels", gate_kernels),
+    (triton_convolution, "conv_kernels", conv_kernels),
     (triton_recurrence, "delta_kernels", delta_kernels),
     (triton_recurrence, "chunk_kernels", chunk_kernels),
     (triton_recurrence, "row_decay_kernels", row_decay_kernels),
@@ -107,6 +117,7 @@ def interpret_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
             super().__init__(device, ExpertPanels)
             self.divide = fused_routing.fused_divide
             self.make_sums = ExpertSums
+            self.convolve = triton_convolution.convolve
             self.small_copy = carried(copies)
 
         def attention(self, sizes: Sizes) -> GpuAttention:
@@ -114,7 +125,7 @@ def interpret_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
             return GpuAttention(PagedAttention(sizes, tilings, CpuPlatform.num_processors))
 
         def sparse_attention(
-            self, index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype
+            self, index: IndexSizes, sizes: Sizes, kv_dtype: torch.dtype
         ) -> tuple[TritonPositionChoice, TritonChosenAttention]:
             tilings, num_processors = choose_tilings(sizes, SHARED_BYTES), CpuPlatform.num_processors
             return TritonPositionChoice(index, num_processors), TritonChosenAttention(
@@ -126,6 +137,9 @@ def interpret_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> TritonStreamMixer:
             return TritonStreamMixer(spec, rms_eps)
+
+        def row_gates(self, rms_eps: float) -> TritonRowGates:
+            return TritonRowGates(rms_eps)
 
         def expanded_kernels(self, sizes: object, num_saturated: torch.Tensor, off: object) -> None:
             return None

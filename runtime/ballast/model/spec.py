@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from ballast.families.architecture import Architecture
 from ballast.model.layers.feed_forward import RoutingSpec
+from ballast.model.layers.grouped import BlockIndexSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
-from ballast.model.layers.layer import AttentionMixer, LayerSpec, Mixer, RecurrentMixer
+from ballast.model.layers.layer import AttentionMixer, DeviceAttention, LayerSpec, Mixer, RecurrentMixer
 from ballast.model.layers.ngram import NgramSpec
 from ballast.model.layers.plane import Plane, State
 from ballast.model.layers.positions import RopeSpec
@@ -112,9 +113,10 @@ class ModelSpec:
         return self.attentions[0].rope
 
     @property
-    def choices(self) -> tuple[IndexSpec, ...]:
-        """The different ways to choose the positions that latent attention sees; empty where it sees all."""
-        return tuple(mixer.index for mixer in self.mixers if isinstance(mixer, LatentSpec) and mixer.index is not None)
+    def choices(self) -> tuple[IndexSpec | BlockIndexSpec, ...]:
+        """The different ways to choose the positions that attention on a GPU sees; empty where it sees all."""
+        attentions = [mixer for mixer in self.attentions if isinstance(mixer, DeviceAttention)]
+        return tuple(dict.fromkeys(mixer.index for mixer in attentions if mixer.index is not None))
 
     @property
     def planes(self) -> tuple[tuple[Plane, ...], ...]:

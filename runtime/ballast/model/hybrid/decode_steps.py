@@ -13,6 +13,8 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.devices.all_devices import Devices
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.forward_pass import ForwardPass
+from ballast.model.hybrid.layers.ngram_rows import NgramRows
+from ballast.model.hybrid.layers.step_rows import device_with
 from ballast.model.hybrid.steps.pieces import drained
 
 
@@ -21,8 +23,11 @@ class DecodeSteps:
     replayed as a captured graph. Between the parts, the stream is copied from one device's fixed memory to the
     next's."""
 
-    def __init__(self, devices: Devices, layers: ForwardPass, experts: DividedExperts) -> None:
+    def __init__(
+        self, devices: Devices, layers: ForwardPass, experts: DividedExperts, ngrams: NgramRows | None
+    ) -> None:
         self._devices = devices
+        self._ngrams = ngrams
         self._layers = layers
         self._experts = experts
         self._warm_up: tuple[RoutedLayers, Sequence[int]] | None = None
@@ -59,6 +64,11 @@ class DecodeSteps:
     def queue(self, batch: Batch) -> torch.Tensor:
         """Queue the staged step; returns its logits in host memory, valid after the step has run."""
         first, size = self._devices[0], batch.token_ids.size
+        if self._ngrams is not None:
+            device = self._devices[device_with(self._ngrams, self._devices)]
+            self._ngrams.read(batch, device.inputs.host_ngrams(size))
+            with device.active():
+                device.inputs.send_ngrams(size)
         kernels.embed(self._layers.weights.embedding, batch.token_ids, first.inputs.host_rows(size))
         with first.active():
             first.inputs.send_rows(size)

@@ -13,7 +13,7 @@ import torch
 from ballast.model.hybrid.devices.device import Device
 from ballast.model.hybrid.experts.divided_experts import DividedExperts
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
-from ballast.model.hybrid.residual.residual import BlockInput, Stream
+from ballast.model.hybrid.residual.residual import Stream
 from ballast.model.hybrid.steps.pieces import Pieces, within
 from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds
 from ballast.model.hybrid.steps.step import Step
@@ -33,8 +33,6 @@ class ForwardPass:
         self._devices = devices
         self._routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
         self._last_layer = spec.num_layers - 1
-        self._blocks = [_inputs_of(layer) for layer in weights.layers]
-        """By layer, how attention and feed-forward read the stream."""
 
     def pieces(
         self,
@@ -73,33 +71,28 @@ class ForwardPass:
         attention, residual = device.attention_for(is_prefill=is_prefill), device.residual
         stream = Stream(residual.begin(rows) if number == 0 else rows)
         del rows
-        normed = residual.next_block(stream, (), self._blocks[device.layers[0]][0])
+        parts: tuple[torch.Tensor, ...] = ()
+        # Temporaries as long as the stream are freed as soon as they are added.
         for index in device.layers:
             if layers is not None and index not in layers:
                 continue
             layer = weights[index]
-            # Temporaries as long as the stream have no names, so that they are freed as soon as they are added.
+            if layer.ngrams is not None:
+                residual.add(stream, parts)
+                parts = ()
+                yield from device.embed_ngrams.pieces(layer.ngrams, stream.rows, device.ngram_inputs(index), step)
+            normed = residual.next_block(stream, parts, layer.inputs[0])
+            parts = ()
             normed = residual.next_block(
                 stream,
                 ((yield from attention.pieces(index, layer.attention, normed, device.cache(index), step)),),
-                self._blocks[index][1],
+                layer.inputs[1],
             )
-            if index == self._last_layer:
-                normed = residual.finish(
-                    stream,
-                    (yield from self._feed_forward(layer, index, normed, experts, device.pointwise)),
-                    self.weights.output_norm,
-                )
-            elif index == device.layers[-1]:
-                residual.add(stream, (yield from self._feed_forward(layer, index, normed, experts, device.pointwise)))
-            else:
-                normed = residual.next_block(
-                    stream,
-                    (yield from self._feed_forward(layer, index, normed, experts, device.pointwise)),
-                    self._blocks[index + 1][0],
-                )
-        is_last = number == len(self._devices) - 1
-        return self.weights.output(normed[step.sampled]) if is_last else stream.rows
+            parts = yield from self._feed_forward(layer, index, normed, experts, device.pointwise)
+        if number < len(self._devices) - 1:
+            residual.add(stream, parts)
+            return stream.rows
+        return self.weights.output(residual.finish(stream, parts, self.weights.end)[step.sampled])
 
     def _feed_forward(
         self,
@@ -118,11 +111,6 @@ class ForwardPass:
         yield from experts.pieces(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
         every_token = () if layer.mlp is None else (_mlp(layer.mlp, normed, pointwise),)
         return (experts.result(routed_index), *every_token)
-
-
-def _inputs_of(layer: LayerWeights) -> tuple[BlockInput, BlockInput]:
-    of_attention, of_ffn = layer.connections
-    return BlockInput(layer.attention.norm, of_attention), BlockInput(layer.ffn_norm, of_ffn)
 
 
 def _mlp(weights: MlpWeights, x: torch.Tensor, pointwise: Pointwise) -> torch.Tensor:

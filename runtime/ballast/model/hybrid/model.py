@@ -25,10 +25,10 @@ from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedL
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.faults.device_wait import wait_for
 from ballast.model.hybrid.forward_pass import ForwardPass
-from ballast.model.hybrid.layers.embedded_rows import EmbeddedRows
 from ballast.model.hybrid.layers.embedding import Embedding
+from ballast.model.hybrid.layers.step_rows import StepRows
 from ballast.model.hybrid.prefill_pass import PrefillPass
-from ballast.model.hybrid.steps.pieces import Pieces, drained, within
+from ballast.model.hybrid.steps.pieces import Pieces, drained
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
@@ -97,10 +97,11 @@ class HybridModel(Runner):
         self._queued = self.devices.event()
         self._wanted_rows: NDArray[np.int64] | slice = slice(None)
         self._num_streamed_steps = 0
-        self._decode_steps = DecodeSteps(self.devices, self.layers, divided)
+        ngrams = weights.ngram_rows(spec)
+        self._decode_steps = DecodeSteps(self.devices, self.layers, divided, ngrams)
         embedding = Embedding(weights.embedding)
         self._rows, self._prefill_rows = (  # one for each lane
-            EmbeddedRows(embedding, max_step_tokens, spec.hidden, self.devices[0].platform) for _ in range(2)
+            StepRows(embedding, ngrams, self.devices, max_step_tokens, spec.hidden) for _ in range(2)
         )
 
     @torch.inference_mode()
@@ -128,7 +129,7 @@ class HybridModel(Runner):
             batch = padding(num_tokens, device.kv.block_tokens)
             if num_tokens < longest:  # logits of all tokens of the longest may not fit in memory
                 batch = replace(batch, sampled=np.arange(num_tokens))
-            step = device.prepared(batch, is_prefill=True)
+            step = self._rows.with_ngrams(device.prepared(batch, is_prefill=True), batch, number)
             experts.begin(num_tokens)
             drained(self.layers.part(number, rows, step, experts, is_prefill=True, layers=layers))
             device.platform.synchronize()
@@ -343,18 +344,17 @@ class HybridModel(Runner):
         self._at_work = self._experts_for(batch.token_ids.size)
         is_long = self._at_work is self._long_step_experts and not self._has_prefill_lane
         steps = self.devices.prepared(batch, is_prefill=is_long)
-        with self.devices[0].active():
-            embedded = self._rows.whole(batch.token_ids)
+        embedded = self._rows.whole(batch, steps)
         self._at_work.begin(len(embedded))
         pieces = self.layers.pieces(embedded, steps, self._at_work, is_prefill=is_long)
         return drained(pieces, _rate_limited(alive))
 
-    def _prefill_pieces(self, batch: Batch, steps: Sequence[Step]) -> Pieces[torch.Tensor]:
+    def _prefill_pieces(self, batch: Batch, steps: list[Step]) -> Pieces[torch.Tensor]:
         """A step of the prefill lane. Its tokens are also embedded in pieces, while the first experts are copied."""
         experts = self._long_step_experts
         experts.follow_changes()  # the pass copies the experts that are not in the tables that it will read
         experts.begin(batch.token_ids.size)
-        embedded = yield from within(self.devices[0].active, self._prefill_rows.pieces(batch.token_ids))
+        embedded = yield from self._prefill_rows.pieces(batch, steps)
         return (yield from self.layers.pieces(embedded, steps, experts, is_prefill=True))
 
 

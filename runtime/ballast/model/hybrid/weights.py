@@ -20,18 +20,19 @@ from ballast.model.hybrid.layers.grouped_attention import GroupedWeights
 from ballast.model.hybrid.layers.kimi_delta import KimiDeltaWeights
 from ballast.model.hybrid.layers.largest_kept import largest_kept
 from ballast.model.hybrid.layers.latent_attention import LatentWeights
+from ballast.model.hybrid.layers.ngram_embedding import NgramWeights
+from ballast.model.hybrid.layers.ngram_rows import NgramRows
 from ballast.model.hybrid.linear import Linear, Linears, MakeLinear
-from ballast.model.hybrid.residual.residual import Connection
+from ballast.model.hybrid.residual.residual import BlockInput
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.feed_forward import EXPERTS, MLP_GATE, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import DeviceAttention, Mixer
-from ballast.model.layers.stream import StreamSpec, mixed_stream
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, OUTPUT, OUTPUT_NORM, layer_tensors
+from ballast.model.tensors import EMBEDDING, NGRAM_TABLE, OUTPUT, layer_tensors, output_tensors
 from ballast.model.weights import read_ahead, read_rope_factors, shares_after_layers
 from ballast.weights.gguf import GgufModel
 
@@ -69,9 +70,10 @@ class LayerWeights:
     """One transformer layer."""
 
     attention: MixerWeights
-    ffn_norm: torch.Tensor  # [D]
-    connections: tuple[Connection | None, Connection | None]
-    """The hyper-connections around attention and feed-forward; None: tokens have one row."""
+    inputs: tuple[BlockInput, BlockInput]
+    """How attention and feed-forward read the stream."""
+    ngrams: NgramWeights | None
+    """What the layer adds to the stream before attention, for groups of tokens."""
     mlp: MlpWeights | None
     routed: RoutedWeights | None
 
@@ -82,7 +84,8 @@ class HybridWeights:
 
     embedding: kernels.Matrix  # [vocabulary, D]
     layers: tuple[LayerWeights, ...]
-    output_norm: torch.Tensor  # [D]
+    end: BlockInput
+    """How the output reads the stream."""
     output: Linear  # D → sampled vocabulary
     num_sampled_ids: int
     largest: Mapping[str, float]
@@ -90,6 +93,15 @@ class HybridWeights:
     "index key"; see `cache_bounds`."""
     rope_factors: NDArray[np.float32] | None = None
     """The divisors of the frequencies of rotations with factors, per pair."""
+    ngram_table: kernels.Matrix | None = None
+    """The table of groups of tokens, which is read from the mapped file, like the embedding."""
+
+    def ngram_rows(self, spec: ModelSpec) -> NgramRows | None:
+        """The reader of this table; None without one."""
+        if spec.ngram is None or self.ngram_table is None:
+            return None
+        layer = next(index for index, layer in enumerate(spec.layers) if layer.ngram is not None)
+        return NgramRows(spec.ngram, layer, self.ngram_table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +136,19 @@ def load_hybrid_weights(
             report(share)
         output = tensors.matrix(EMBEDDING if spec.tied_output else OUTPUT, min(num_sampled_ids, spec.vocab_size))
         last = loaders[-1]
+        ends = LayerTensors(tensors, output_tensors(spec))
+        if spec.ngram is not None:
+            gguf_model.expect_single_rows(NGRAM_TABLE)
         with last.active():
             return HybridWeights(
                 embedding=tensors.view(EMBEDDING),
                 layers=tuple(layers),
-                output_norm=torch.tensor(tensors.vector(OUTPUT_NORM), device=last.device),
+                end=BlockInput.load(DeviceTensors(ends, last.make_linear, last.device), spec.stream, "output"),
                 output=last.make_linear(output, output.rows, output.cols),
                 num_sampled_ids=output.rows,
                 largest=loader.largest,
                 rope_factors=read_rope_factors(gguf_model, spec, tensors),
+                ngram_table=None if spec.ngram is None else tensors.view(NGRAM_TABLE),
             )
 
 
@@ -155,8 +171,8 @@ class _Loader:
                 self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
         return LayerWeights(
             attention=_mixer_weights(tensors, mixer),
-            ffn_norm=tensors.vector("ffn_norm"),
-            connections=_connections(tensors, mixed_stream(spec.stream)),
+            inputs=(BlockInput.load(tensors, spec.stream, "attention"), BlockInput.load(tensors, spec.stream, "ffn")),
+            ngrams=None if spec.ngram is None else NgramWeights.load(tensors, spec.ngram),
             mlp=MlpWeights(
                 tensors.linears("gate", "up"), tensors.linear("down"), unit, tensors.optional_vector(MLP_GATE)
             )
@@ -170,12 +186,6 @@ class _Loader:
         packed = tensors.host.experts(EXPERTS)
         is_taken = on.is_taken(self._routed_index[index], packed)
         return RoutedWeights(router, on.make_router(rule, bias), None if is_taken else packed)
-
-
-def _connections(tensors: DeviceTensors, stream: StreamSpec | None) -> tuple[Connection | None, Connection | None]:
-    if stream is None:
-        return None, None
-    return Connection.load(tensors, stream, "attention"), Connection.load(tensors, stream, "ffn")
 
 
 def _mixer_weights(tensors: DeviceTensors, mixer: Mixer) -> MixerWeights:

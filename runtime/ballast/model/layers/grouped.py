@@ -36,6 +36,11 @@ class BlockIndexSpec:
     """Positions of a block, counted from the first one."""
 
     @property
+    def has_indexer(self) -> bool:
+        """Every layer with blocks has an indexer of its own."""
+        return True
+
+    @property
     def most_chosen(self) -> int:
         """Positions that a token attends to, at most, with those of its own block."""
         return self.top_k + self.pool - 1

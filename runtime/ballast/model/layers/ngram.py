@@ -35,9 +35,14 @@ class NgramSpec:
         """Numbers of a token that the heads give together."""
         return len(self.head_sizes) * self.row_width
 
+    @property
+    def kept_inputs(self) -> int:
+        """Tokens whose inputs of the convolution are kept."""
+        return (self.conv_taps - 1) * len(self.multipliers)
+
     def states(self, stream_width: int) -> tuple[State, ...]:
         """The state of a sequence, without its last tokens, which are part of each step's input."""
-        return (State("n-gram convolution", (self.conv_taps - 1) * len(self.multipliers) * stream_width),)
+        return (State("n-gram convolution", self.kept_inputs * stream_width),)
 
     def tensors(self, hidden: int, num_rows: int) -> tuple[Tensor, ...]:
         """Those of the layer. `num_rows`: of the stream."""

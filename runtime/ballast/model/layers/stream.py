@@ -85,9 +85,3 @@ class GatedStreamSpec:
             *((merged,) if injects and self.is_merged else apart),
             matrix(f"{role}_up", f"{name}_up", (width, self.rank), f"{module}.input_mix_weight_up"),
         )
-
-
-def mixed_stream(stream: StreamSpec | GatedStreamSpec | None) -> StreamSpec | None:
-    """The stream of a model that a GPU supports; see plan/gpu_limits.py."""
-    assert not isinstance(stream, GatedStreamSpec), "no GPU computes gated rows"
-    return stream

@@ -12,7 +12,7 @@ from ballast._core import kernels
 from ballast.host.startup.measurements import Measurements
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedKernels, ExpandedSizes
-from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.small_copies import SmallCopy
@@ -21,7 +21,8 @@ from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.handoff.hand_off import HandOff
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
-from ballast.model.hybrid.recurrent.recurrence import Recurrence
+from ballast.model.hybrid.recurrent.recurrence import Convolve, Recurrence
+from ballast.model.hybrid.residual.gated import RowGates
 from ballast.model.hybrid.residual.residual import StreamMixer
 from ballast.model.hybrid.sparse.choice import PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention
@@ -73,6 +74,7 @@ class Backend(Protocol):
     make_experts: MakeExperts
     make_sums: MakeSums
 
+    convolve: Convolve
     small_copy: SmallCopy
 
     def prepare(self) -> None:
@@ -82,7 +84,7 @@ class Backend(Protocol):
         """Attention of one lane. Raises ValueError if heads are too large."""
 
     def sparse_attention(
-        self, index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype
+        self, index: IndexSizes, sizes: Sizes, kv_dtype: torch.dtype
     ) -> tuple[PositionChoice, ChosenAttention]:
         """The selection of positions, and attention to them. Raises ValueError if the device cannot compute them."""
 
@@ -92,6 +94,9 @@ class Backend(Protocol):
 
     def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> StreamMixer:
         """The operations of hyper-connections."""
+
+    def row_gates(self, rms_eps: float) -> RowGates:
+        """The operations of a stream whose rows are read through gates."""
 
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateAttention | None:
         """Start compiling the faster kernels of attention. Returns None if there are none."""

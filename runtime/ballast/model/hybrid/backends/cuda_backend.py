@@ -20,7 +20,7 @@ from ballast.model.hybrid.attention.attention import largest_query
 from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSizes
 from ballast.model.hybrid.attention.gpu import GpuAttention, paged_attention
 from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer
-from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.attention.triton_expanded import checked_expansion
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
@@ -39,7 +39,10 @@ from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.platforms.registrar import CudaRegistrar
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
+from ballast.model.hybrid.recurrent.recurrence import Convolve
+from ballast.model.hybrid.recurrent.triton_convolution import convolve
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
+from ballast.model.hybrid.residual.triton_gates import TritonRowGates
 from ballast.model.hybrid.residual.triton_stream import TritonStreamMixer
 from ballast.model.hybrid.sparse.choice import PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention
@@ -70,6 +73,7 @@ class CudaBackend:
         self.divide: Divide = fused_divide
         self.make_experts: MakeExperts = ExpertPanels
         self.make_sums: MakeSums = ExpertSums
+        self.convolve: Convolve = convolve
         self.small_copy: SmallCopy = carried(small_copy_kernels)
         self._use_device()
 
@@ -84,7 +88,7 @@ class CudaBackend:
         return GpuAttention(paged_attention(sizes, self.device))
 
     def sparse_attention(
-        self, index: IndexSizes, sizes: LatentSizes, kv_dtype: torch.dtype
+        self, index: IndexSizes, sizes: Sizes, kv_dtype: torch.dtype
     ) -> tuple[PositionChoice, ChosenAttention]:
         """See `Backend`."""
         return sparse_kernels(index, sizes, kv_dtype, self.device, lambda: self.parallel_compile(lambda _: None))
@@ -96,6 +100,10 @@ class CudaBackend:
     def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> TritonStreamMixer:
         """See `Backend`."""
         return TritonStreamMixer(spec, rms_eps)
+
+    def row_gates(self, rms_eps: float) -> TritonRowGates:
+        """See `Backend`."""
+        return TritonRowGates(rms_eps)
 
     def late_attention(self, sizes: Sizes, expanded: ExpandedSizes | None, off: SwitchedOff) -> LateFlashinfer:
         """See `Backend`."""

@@ -19,9 +19,10 @@ from ballast.model.hybrid.faults.device_wait import Event
 from ballast.model.hybrid.graphs.decode_graphs import DecodeGraphs
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers
+from ballast.model.hybrid.layers.ngram_embedding import NgramEmbedding
 from ballast.model.hybrid.platforms.interface import Platform, Stream
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
-from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool, LayerStates
+from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool, LayerStates, NgramStates
 from ballast.model.hybrid.residual.residual import Residual
 from ballast.model.hybrid.steps.step import Step
 
@@ -50,6 +51,7 @@ class Device:
     """Attention of long prompts, which are computed concurrently with the decode lane's steps."""
     pointwise: Pointwise
     residual: Residual
+    embed_ngrams: NgramEmbedding
     late: LateKernels
     """Kernels for prompts that may still be compiling."""
     graphs: DecodeGraphs | None = field(default=None, init=False)
@@ -82,9 +84,15 @@ class Device:
         """The cache or the states of a layer, which must be one of `layers`."""
         index = self.layers.index(layer)
         states, kept = self.states.layers[index], self.kv.layers[index]
-        if isinstance(states, LayerStates):
-            return states
+        if isinstance(states, LayerStates | NgramStates):
+            return LayerStates(states.recurrent, states.inputs)
         return kept if states is None else kept._replace(incomplete_pools=states.incomplete)
+
+    def ngram_inputs(self, layer: int) -> torch.Tensor:
+        """The states of a layer's embedding of groups of tokens; see `NgramStates`."""
+        states = self.states.layers[self.layers.index(layer)]
+        assert isinstance(states, NgramStates)
+        return states.ngram_inputs
 
     def attention_for(self, *, is_prefill: bool) -> AttentionLayers:
         """Attention for steps of the prefill lane, or for other steps."""

@@ -1,12 +1,13 @@
 """The input of decode steps, at fixed addresses, so that a captured graph can read it.
 
-Each step makes two copies from pinned memory: its tables, and its embedded tokens. They never wait for large copies.
+Each step makes two copies from pinned memory: its tables, and its embedded tokens; and one of rows for groups of
+tokens if a layer adds them. They never wait for large copies.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -61,10 +62,12 @@ class DecodeInputs:
         num_rows: int = 1,
         has_windows: bool = False,
         has_states: bool = False,
+        ngram_width: int = 0,
     ) -> None:
         """A step has at most `max_batch_size` tokens, and a request at most `max_blocks` blocks. `num_rows`: rows of a
         token's residual stream. `has_windows`: whether some layers keep only their windows. `has_states`: whether some
-        keep a state of each request."""
+        keep a state of each request. `ngram_width`: numbers per token that a layer of the device adds for groups of
+        tokens; 0: none does."""
         platform = platform_of(device)
         self.max_batch_size = max_batch_size
         self._max_blocks = max_blocks
@@ -80,6 +83,8 @@ class DecodeInputs:
         self._embedded = torch.zeros((max_batch_size, hidden), device=device)
         stream = (max_batch_size, num_rows, hidden)
         self._stream = self._embedded if num_rows == 1 else torch.zeros(stream, device=device)
+        self._host_ngrams = torch.zeros((max_batch_size, ngram_width), pin_memory=platform.pins)
+        self._ngrams = torch.zeros((max_batch_size, ngram_width), device=device)
         self._copy = copy
         self._sent = platform.event()
         self._order = torch.arange(max_batch_size, device=device)
@@ -100,6 +105,16 @@ class DecodeInputs:
         """Queue the copy of the embedded tokens; the caller queues the step next. `host_rows` must not change until
         that step has ended."""
         self._copy(self._host_embedded[:batch_size], self._embedded[:batch_size])
+        self._sent.record()
+
+    def host_ngrams(self, batch_size: int) -> NDArray[np.float32]:
+        """What `send_ngrams` copies for groups of tokens, [B, ngram_width]; it changes as `host_rows` do."""
+        rows: NDArray[np.float32] = self._host_ngrams[:batch_size].numpy()
+        return rows
+
+    def send_ngrams(self, batch_size: int) -> None:
+        """Queue the copy of `host_ngrams`; the caller queues the step next."""
+        self._copy(self._host_ngrams[:batch_size], self._ngrams[:batch_size])
         self._sent.record()
 
     def send_tables(self, batch: Batch) -> None:
@@ -155,7 +170,10 @@ class DecodeInputs:
             return Step(own.positions, slots, order, requests, windows=windows, states=states)
 
         windows = step(own.window_slots, own.window_blocks) if self._num_tables > 1 else None
-        return DecodeInput(self._embedded[:size], self._stream[:size], step(own.slots, own.blocks, windows))
+        whole = step(own.slots, own.blocks, windows)
+        if self._ngrams.shape[1]:
+            whole = replace(whole, ngrams=self._ngrams[:size])
+        return DecodeInput(self._embedded[:size], self._stream[:size], whole)
 
     def _columns(self, table: Table, size: int) -> Columns[Table]:
         stride = _column_stride(size)

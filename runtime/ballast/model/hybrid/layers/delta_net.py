@@ -18,7 +18,6 @@ from ballast.model.layers.delta_net import DeltaNetSpec
 class DeltaNetWeights:
     """A layer's weights for values of width V."""
 
-    norm: torch.Tensor  # [D]
     inputs: Linears  # D → C; H * V: queries, keys and values, and the gates of the output; or both in one, by key head
     gates: Linears  # D → H; H: betas and alphas; or both in one, by key head
     conv: torch.Tensor  # [taps, C]
@@ -30,7 +29,6 @@ class DeltaNetWeights:
     @staticmethod
     def load(tensors: DeviceTensors, mixer: DeltaNetSpec) -> DeltaNetWeights:
         return DeltaNetWeights(
-            norm=tensors.vector("attention_norm"),
             inputs=tensors.linears(*(("grouped",) if mixer.is_grouped else ("mixed", "output_gate"))),
             gates=tensors.linears(*(("beta", "alpha") if mixer.splits_gates else ("beta_alpha",))),
             conv=tensors.vector("conv").view(mixer.channels, mixer.conv_taps).T.contiguous(),

@@ -1,4 +1,7 @@
-"""Grouped-query attention of a slice. Shapes: T tokens, H query heads, G key and value heads."""
+"""Grouped-query attention of a slice, to all positions or to blocks of them that an indexer selects.
+
+Shapes: T tokens, H query heads, G key and value heads.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from torch.nn import functional
 from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.device_tensors import DeviceTensors
+from ballast.model.hybrid.layers.block_indexer import PRODUCTS, BlockIndexerWeights, choose_blocks
 from ballast.model.hybrid.linear import Linear, Linears
 from ballast.model.hybrid.pointwise.pointwise import HeadWeights, Pointwise
+from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.grouped import GroupedSpec
 
@@ -20,19 +25,19 @@ from ballast.model.layers.grouped import GroupedSpec
 class GroupedWeights:
     """A layer's weights for G heads with keys of width K and values of width V."""
 
-    norm: torch.Tensor  # [D]
-    heads: Linears  # D → H * K, or H * 2 K with gates; G * K; G * V
+    heads: Linears  # D → H * K, or H * 2 K with gates; G * K; G * V; and the products of an indexer
     of_heads: HeadWeights
     sinks: torch.Tensor | None  # [H]
     gate: Linear | None  # D → H, or H * V with gates of entries
     output: Linear  # H * V → D
     output_bias: torch.Tensor | None  # [D]
+    indexer: BlockIndexerWeights | None
 
     @staticmethod
     def load(tensors: DeviceTensors, mixer: GroupedSpec) -> GroupedWeights:
+        products = ("query", "key", "value", *(() if mixer.index is None else PRODUCTS))
         return GroupedWeights(
-            norm=tensors.vector("attention_norm"),
-            heads=tensors.sliced_linears("qkv") if mixer.fuses_qkv else tensors.linears("query", "key", "value"),
+            heads=tensors.sliced_linears("qkv") if mixer.fuses_qkv else tensors.linears(*products),
             of_heads=HeadWeights(
                 query_bias=tensors.optional_vector("query_bias"),
                 key_bias=tensors.optional_vector("key_bias"),
@@ -45,6 +50,7 @@ class GroupedWeights:
             gate=tensors.optional_linear("head_gate"),
             output=tensors.linear("output"),
             output_bias=tensors.optional_vector("output_bias"),
+            indexer=None if mixer.index is None else BlockIndexerWeights.load(tensors),
         )
 
 
@@ -63,7 +69,14 @@ class GroupedAttention:
     def __call__(self, weights: GroupedWeights, normed: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
         """See `LayerKind`."""
         num_tokens = len(normed)
-        query, key, value = weights.heads(normed)
+        query, key, value, *of_indexer = weights.heads(normed)
+        if weights.indexer is not None:
+            assert isinstance(self.attend, SparseAttention)
+            index_query, index_key = of_indexer
+            products = index_query, index_key
+            choose_blocks(weights.indexer, products, cache, step, self._pointwise, self.attend)
+            del index_query, index_key, products
+        del of_indexer
         query, *gates = torch.split(query.view(num_tokens, self._num_heads, -1), self._head_dim, 2)
         turned = self._pointwise.heads_and_cache(
             query,

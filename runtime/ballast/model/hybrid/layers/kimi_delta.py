@@ -18,7 +18,6 @@ from ballast.model.layers.kimi_delta import KimiDeltaSpec
 class KimiDeltaWeights:
     """A layer's weights. Decays and the gates of the output pass a low rank."""
 
-    norm: torch.Tensor  # [D]
     inputs: Linear  # D → 3 W: queries, keys and values
     down: Linears  # D → rank; rank; H: decays, gates and betas
     decay_up: Linear  # rank → W
@@ -34,7 +33,6 @@ class KimiDeltaWeights:
         branches = ("query", "key", "value")
         convs = [tensors.vector(f"{name}_conv").view(mixer.width, mixer.conv_taps) for name in branches]
         return KimiDeltaWeights(
-            norm=tensors.vector("attention_norm"),
             inputs=tensors.joined(*branches),
             down=tensors.linears("decay_down", "gate_down", "beta"),
             decay_up=tensors.linear("decay_up"),

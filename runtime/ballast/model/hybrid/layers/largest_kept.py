@@ -14,7 +14,7 @@ from ballast.model.packed_tensors import LayerTensors
 
 
 def largest_kept(tensors: LayerTensors, mixer: DeviceAttention) -> dict[str, float]:
-    """The largest number by kind of entry: "key" and "value", or "key", "latent" and, with an indexer, "index key"."""
+    """The largest number by kind of entry: "key", "value" or "latent", and, with an indexer, "index key"."""
     rotation = mixer.rope.yarn.attention_factor if mixer.rope.yarn else 1.0
     if isinstance(mixer, GroupedSpec):
         return _of_heads(tensors, mixer, rotation)
@@ -39,7 +39,10 @@ def _of_heads(tensors: LayerTensors, mixer: GroupedSpec, rotation: float) -> dic
         keys = _largest_heads(tensors, mixer, "key").reshape(mixer.num_kv_heads, mixer.head_dim)
         first, second, rest = np.split(keys, (mixer.rope.dim // 2, mixer.rope.dim), 1)
         key = max(largest_rotated(first, second, rotation), float(rest.max(initial=0.0)))
-    return {"key": key, "value": mixer.value_scale * float(_largest_heads(tensors, mixer, "value").max())}
+    found = {"key": key, "value": mixer.value_scale * float(_largest_heads(tensors, mixer, "value").max())}
+    if mixer.index is not None:
+        found["index key"] = rotation * largest_normed(tensors.vector("index_key_norm"))
+    return found
 
 
 def _largest_heads(tensors: LayerTensors, mixer: GroupedSpec, role: str) -> NDArray[np.float64]:
@@ -57,8 +60,8 @@ def _largest_heads(tensors: LayerTensors, mixer: GroupedSpec, role: str) -> NDAr
 def _largest_products(
     tensors: LayerTensors, role: str, bias: str | None = None, rows: range | None = None
 ) -> NDArray[np.float64]:
-    """Upper bounds of the output rows of a matrix that follows the layer's norm. `rows` None: all rows. `bias`: the
-    role of the optional bias."""
+    """Upper bounds of the output rows of a matrix that follows the layer's norm, or the mean of a token's normed rows
+    with gates of at most 1. `rows` None: all rows. `bias`: the role of the optional bias."""
     matrix = tensors.view(role)
     ids = np.array(range(matrix.rows) if rows is None else rows, np.int32)
     values = np.empty((len(ids), matrix.cols), np.float32)
@@ -66,4 +69,9 @@ def _largest_products(
     if matrix.scales.size:
         values *= matrix.scales
     added = tensors.vector(bias) if bias is not None and bias in tensors else None
-    return largest_product(tensors.vector("attention_norm"), values, added)
+    if "attention_norm" in tensors:
+        return largest_product(tensors.vector("attention_norm"), values, added)
+    norms = tensors.vector("attention_stream_norm").reshape(-1, matrix.cols)
+    bounds = np.stack([largest_product(norm, values, added) for norm in norms])
+    mean: NDArray[np.float64] = bounds.mean(0)
+    return mean

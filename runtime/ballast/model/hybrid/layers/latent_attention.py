@@ -53,7 +53,6 @@ class IndexerWeights:
 class LatentWeights:
     """A layer's weights. Queries are projected through a low rank (V2, V3) or directly (V2-Lite)."""
 
-    norm: torch.Tensor  # [D]
     down: Linears  # D → q_lora_rank, or H * (nope + rope) without a query rank; kv_lora_rank + rope;
     # key_dim, if there is an indexer
     query_norm: torch.Tensor | None  # [q_lora_rank]
@@ -69,7 +68,6 @@ class LatentWeights:
         has_rank = mixer.q_lora_rank is not None
         indexer = mixer.index if mixer.has_indexer else None
         return LatentWeights(
-            norm=tensors.vector("attention_norm"),
             down=tensors.linears("query_down" if has_rank else "query_up", "kv_a", *(["index_key"] if indexer else [])),
             query_norm=tensors.optional_vector("query_norm"),
             query_up=tensors.linear("query_up") if has_rank else None,

@@ -23,6 +23,7 @@ from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.recurrent.recurrence import Recurrence
+from ballast.model.hybrid.residual.gated import GatedResidual
 from ballast.model.hybrid.residual.residual import MixedResidual, PlainResidual, Residual
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
@@ -32,7 +33,7 @@ from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import DeviceAttention, Mixer, RecurrentMixer
 from ballast.model.layers.positions import RopeSpec
-from ballast.model.layers.stream import mixed_stream
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.rope import RopeTable, build_rope_table, softmax_scale, unrotated
 from ballast.model.spec import ModelSpec
 
@@ -48,10 +49,11 @@ def choose_kernels(state: LoadState, report: Report) -> None:
         backend = device.backend
         backend.prepare()
         device.recurrences = _recurrences(state, backend)
-        device.attends = [[_attention(state, backend, each) for each in sizes] for _ in range(2)]
+        pairs = list(zip(state.mixers, sizes, strict=True))
+        device.attends = [[_attention(state, backend, *pair) for pair in pairs] for _ in range(2)]
         device.late_attention = [
-            None if state.spec.choices else backend.late_attention(each, state.expanded_sizes, state.off)
-            for each in sizes
+            None if mixer.index is not None else backend.late_attention(own, state.expanded_sizes, state.off)
+            for mixer, own in pairs
         ]
 
     with state.times.phase("kernels"):
@@ -75,6 +77,7 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     options = state.options
     pointwise = _pointwise_by_mixer(state, device.backend)
     device.pointwise = pointwise[0]
+    device.gates = device.backend.row_gates(state.spec.rms_eps)
     device.residual = _residual(state.spec, device)
     slices = slice_sizes_of(state.mixers[0], has_states=state.spec.state_bytes > 0)
     slices = slices if options.slices is None else options.slices
@@ -115,9 +118,11 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
 
 
 def _residual(spec: ModelSpec, device: DeviceState) -> Residual:
-    stream = mixed_stream(spec.stream)
+    stream = spec.stream
     if stream is None:
         return PlainResidual(device.pointwise)
+    if isinstance(stream, GatedStreamSpec):
+        return GatedResidual(stream, device.gates)
     mixer = device.backend.stream_mixer(stream, spec.rms_eps)
     return MixedResidual(stream, mixer, device.pointwise)
 
@@ -140,17 +145,15 @@ def _rope_table(state: LoadState, mixer: DeviceAttention) -> RopeTable:
     return build_rope_table(mixer.rope, state.num_positions, state.weights.rope_factors)
 
 
-def _attention(state: LoadState, backend: Backend, sizes: Sizes) -> Attention:
+def _attention(state: LoadState, backend: Backend, mixer: DeviceAttention, sizes: Sizes) -> Attention:
     """Attention with kernels that need no compilation in advance."""
-    choices = state.spec.choices
+    own = mixer.index
     try:
-        if not choices:
+        if own is None:
             return backend.attention(sizes)
-        assert isinstance(sizes, LatentSizes), "sparse attention requires latent attention"
-        own = choices[0]
         index = IndexSizes(own.num_heads, own.key_dim, own.top_k, sizes.block_tokens, own.pool)
         choose, attend = backend.sparse_attention(index, sizes, state.options.kv_dtype)
-        is_shared = not all(choice.has_indexer for choice in choices)
+        is_shared = not all(choice.has_indexer for choice in state.spec.choices)
         return SparseAttention(choose, attend, is_shared=is_shared)
     except ValueError as error:
         raise ModelError(state.gguf_model.path, str(error)) from error

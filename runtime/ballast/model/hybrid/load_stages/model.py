@@ -8,6 +8,7 @@ from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.devices.device import Device
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
+from ballast.model.hybrid.layers.ngram_embedding import NgramEmbedding
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.model import HybridModel, RoutedExperts
@@ -29,8 +30,8 @@ def allocate(state: LoadState, report: Report) -> None:
         device.kv = DeviceKvPool(
             planes, options.num_blocks, options.block_tokens, options.kv_dtype, on, options.num_window_blocks
         )
-        mixers = [state.spec.layers[layer].mixer for layer in device.layers]
-        device.states = DeviceStatePool(mixers, options.num_state_slots, on)
+        layers = [state.spec.layers[layer] for layer in device.layers]
+        device.states = DeviceStatePool(layers, state.spec.hidden, options.num_state_slots, on)
         device.inputs = DecodeInputs(
             options.max_batch_size,
             max_blocks,
@@ -40,6 +41,7 @@ def allocate(state: LoadState, report: Report) -> None:
             num_rows=1 if state.spec.stream is None else state.spec.stream.num_rows,
             has_windows=options.num_window_blocks is not None,
             has_states=state.spec.state_bytes > 0,
+            ngram_width=next((layer.ngram.width for layer in layers if layer.ngram is not None), 0),
         )
 
     state.on_each(allocate_on)
@@ -78,6 +80,7 @@ def _assemble_device(device: DeviceState) -> None:
         prefill_attention=device.make_prefill_attention(device.expanded),
         pointwise=device.pointwise,
         residual=device.residual,
+        embed_ngrams=NgramEmbedding(device.gates, device.backend.convolve),
         late=device.late,
     )
 

@@ -28,6 +28,7 @@ from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.recurrent.recurrence import Recurrence
 from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool
+from ballast.model.hybrid.residual.gated import RowGates
 from ballast.model.hybrid.residual.residual import Residual
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
@@ -76,6 +77,8 @@ class DeviceState:
     # --- attention layers ---
     pointwise: Pointwise
     residual: Residual
+    gates: RowGates
+    """Of streams of several rows."""
     late: LateKernels
     attention: AttentionLayers
     make_prefill_attention: Callable[[ExpandedAttention | None], AttentionLayers]

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from ballast.families.architecture import Unit
-from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
+from ballast.model.hybrid.pointwise.pools import BlockTokens, PooledTokens, PoolMemory
 from ballast.model.hybrid.steps.step import Step
 
 
@@ -108,6 +108,15 @@ class Pointwise(Protocol):
 
     def keep_pools(self, tokens: PooledTokens, memory: PoolMemory, step: Step) -> None:
         """Write the shared keys of the pools that the step completes, and the states that its rows leave."""
+
+    def block_queries(self, query: torch.Tensor, norm: torch.Tensor, keys: torch.Tensor, step: Step) -> torch.Tensor:
+        """The RMS norm of each index query [T, H, key_dim], whose tokens may be strided, with weight [key_dim], in the
+        type of `keys`. The first rope_dim entries are rotated, i with i + rope_dim / 2. Numbers are clamped as in
+        `query_and_cache`."""
+
+    def keep_blocks(self, tokens: BlockTokens, memory: PoolMemory, step: Step) -> None:
+        """Write the keys of the blocks of positions that the step completes, clamped as in `query_and_cache`, and the
+        states that its rows leave."""
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """silu(gate) * up, or the unit of both, each [T, N]."""

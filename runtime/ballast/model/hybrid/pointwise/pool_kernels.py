@@ -72,6 +72,7 @@ def _leave(
     position,
     read,
     written,
+    PARTS: tl.constexpr,
     KEY: tl.constexpr,
     POOL: tl.constexpr,
     PADDED_KEY: tl.constexpr,
@@ -87,19 +88,20 @@ def _leave(
         is_new = is_open & (source >= first)
         is_kept = is_open & (source < first) & (read > 0)
         new = source.to(tl.int64) * KEY + column
-        kept = states + (read * (POOL - 1) + index) * (2 * KEY) + column
-        to = states + (written * (POOL - 1) + index) * (2 * KEY) + column
+        kept = states + (read * (POOL - 1) + index) * (PARTS * KEY) + column
+        to = states + (written * (POOL - 1) + index) * (PARTS * KEY) + column
         key = tl.load(keys + new, mask=is_new, other=0.0) + tl.load(kept, mask=is_kept, other=0.0)
-        gate = tl.load(gates + new, mask=is_new, other=0.0) + tl.load(kept + KEY, mask=is_kept, other=0.0)
         tl.store(to, key, mask=is_there & (written > 0))
-        tl.store(to + KEY, gate, mask=is_there & (written > 0))
+        if PARTS > 1:
+            gate = tl.load(gates + new, mask=is_new, other=0.0) + tl.load(kept + KEY, mask=is_kept, other=0.0)
+            tl.store(to + KEY, gate, mask=is_there & (written > 0))
 
 
 @triton.jit(do_not_specialize=["first_row"])
 def leave_pools(
     keys,  # float32 [T, KEY]
-    gates,  # float32 [T, KEY]
-    states,  # float32 [state slots, POOL - 1, 2, KEY]
+    gates,  # float32 [T, KEY], if PARTS is 2
+    states,  # float32 [state slots, POOL - 1, PARTS, KEY]
     positions,  # int32 [T]
     row_begins,  # int32 [R + 1]
     before,  # int32 [R]
@@ -109,12 +111,13 @@ def leave_pools(
     chunk_slots,  # int32 [C], the slot that gets the state after the chunk; 0: none
     first_row,
     HAS_CHUNKS: tl.constexpr,
+    PARTS: tl.constexpr,  # 2: keys and gates; 1: keys
     KEY: tl.constexpr,
     POOL: tl.constexpr,
     PADDED_KEY: tl.constexpr,
 ):
-    """The states after rows, or after their chunks. Runs after `write_pools`, which reads the states that are replaced
-    here. Grid: rows from the first one."""
+    """The states after rows, or after their chunks. Runs after `write_pools` or `write_means`, which read the states
+    that are replaced here. Grid: rows from the first one."""
     row = first_row + tl.program_id(0)
     first, end = tl.load(row_begins + row), tl.load(row_begins + row + 1)
     position, read = tl.load(positions + first), tl.load(before + row).to(tl.int64)
@@ -122,7 +125,7 @@ def leave_pools(
         # The last chunk of a row alone may replace the state that the row reads.
         for chunk in range(tl.load(row_chunks + row), tl.load(row_chunks + row + 1)):
             end, slot = tl.load(chunk_ends + chunk), tl.load(chunk_slots + chunk).to(tl.int64)
-            _leave(keys, gates, states, first, end, position, read, slot, KEY, POOL, PADDED_KEY)
+            _leave(keys, gates, states, first, end, position, read, slot, PARTS, KEY, POOL, PADDED_KEY)
     else:
         slot = tl.load(after + row).to(tl.int64)
-        _leave(keys, gates, states, first, end, position, read, slot, KEY, POOL, PADDED_KEY)
+        _leave(keys, gates, states, first, end, position, read, slot, PARTS, KEY, POOL, PADDED_KEY)

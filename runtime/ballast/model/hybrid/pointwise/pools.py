@@ -12,7 +12,8 @@ class PoolMemory:
     """A layer's shared keys and the states of incomplete pools, for pools of P tokens with keys of K numbers."""
 
     keys: torch.Tensor  # [slots / P, K], in the cache's type
-    states: torch.Tensor  # float32 [state slots, P - 1, 2, K], keys and gates; slot 0 is not used
+    states: torch.Tensor  # float32 [state slots, P - 1, 2, K], keys and gates, or without gates [state slots, P - 1, K]
+    """Slot 0 is not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +23,14 @@ class PooledTokens:
     keys: torch.Tensor  # float32 [T, K], normed
     gates: torch.Tensor  # float32 [T, K], which weight them
     offset: torch.Tensor  # float32 [P, K], is added to the gates, by place in a pool
+    owners: torch.Tensor  # int32 [T], the request of each token
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTokens:
+    """What a step's tokens add to blocks of positions, which are pools whose key is the mean of their tokens' keys. It
+    is normed, and rotated by the position of the pool's first token."""
+
+    keys: torch.Tensor  # float32 [T, K], as products give them
+    norm: torch.Tensor  # float32 [K]
     owners: torch.Tensor  # int32 [T], the request of each token

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
 from ballast.families.architecture import Unit
 from ballast.model.hybrid.panels.unit import kernel_unit
-from ballast.model.hybrid.pointwise import pointwise_kernels
+from ballast.model.hybrid.pointwise import block_kernels, pointwise_kernels
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
-from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
-from ballast.model.hybrid.pointwise.triton_pools import keep_pools
+from ballast.model.hybrid.pointwise.pools import BlockTokens, PooledTokens, PoolMemory
+from ballast.model.hybrid.pointwise.triton_pools import keep_pools, leave_states
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.short_rows import LARGEST, ShortRows
@@ -250,6 +251,40 @@ class TritonPointwise:
     def keep_pools(self, tokens: PooledTokens, memory: PoolMemory, step: Step) -> None:
         """See `Pointwise`."""
         keep_pools(tokens, memory, step)
+
+    def block_queries(self, query: torch.Tensor, norm: torch.Tensor, keys: torch.Tensor, step: Step) -> torch.Tensor:
+        """See `Pointwise`."""
+        num_tokens, num_heads, key_dim = query.shape
+        normed = torch.empty(query.shape, dtype=keys.dtype, device=query.device)
+        block_kernels.norm_queries[num_tokens, num_heads](
+            *(query, norm, step.positions, self._cos, self._sin, normed, self.num_saturated, self._rms_eps),
+            STRIDE=query.stride(0),
+            **self._index_constants(key_dim, keys.dtype),
+        )
+        return normed
+
+    def keep_blocks(self, tokens: BlockTokens, memory: PoolMemory, step: Step) -> None:
+        """See `Pointwise`."""
+        rows, keys, states = step.states, tokens.keys.contiguous(), memory.states
+        assert rows is not None, "steps of models with blocks have states"
+        block_kernels.write_means[(len(keys),)](
+            *(keys, tokens.norm, states, step.positions, step.slots, tokens.owners, rows.begins, rows.before),
+            *(self._cos, self._sin, memory.keys, self.num_saturated, self._rms_eps),
+            POOL=states.shape[1] + 1,
+            **self._index_constants(keys.shape[1], memory.keys.dtype),
+        )
+        leave_states(keys, None, memory, step)
+
+    def _index_constants(self, key_dim: int, dtype: torch.dtype) -> dict[str, Any]:
+        """Constants of kernels that norm and rotate keys or queries of an indexer."""
+        return {
+            "KEY": key_dim,
+            "ROPE": self._rope_dim,
+            "PADDED_PAIRS": padded(self._rope_dim // 2),
+            "PADDED_REST": padded(max(1, key_dim - self._rope_dim)),
+            "LARGEST": torch.finfo(dtype).max,
+            "num_warps": 1,
+        }
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, *, unit: Unit | None = None) -> torch.Tensor:
         """See `Pointwise`."""

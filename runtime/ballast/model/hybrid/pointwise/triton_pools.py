@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from ballast.model.hybrid.pointwise import pool_kernels
 from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
 from ballast.model.hybrid.power_of_two import padded
@@ -13,13 +15,24 @@ def keep_pools(tokens: PooledTokens, memory: PoolMemory, step: Step) -> None:
     rows, keys, gates = step.states, tokens.keys, tokens.gates
     assert rows is not None, "steps of models with pools have states"
     pool, width = tokens.offset.shape
-    sizes = {"KEY": width, "POOL": pool, "PADDED_KEY": padded(width)}
     pool_kernels.write_pools[(len(keys),)](
         *(keys, gates, tokens.offset, memory.states, step.positions, step.slots, tokens.owners),
         *(rows.begins, rows.before, memory.keys),
-        **sizes,
+        KEY=width,
+        POOL=pool,
+        PADDED_KEY=padded(width),
     )
-    given = keys, gates, memory.states, step.positions, rows.begins, rows.before, rows.after
+    leave_states(keys, gates, memory, step)
+
+
+def leave_states(keys: torch.Tensor, gates: torch.Tensor | None, memory: PoolMemory, step: Step) -> None:
+    """Write the states of incomplete pools that a step's rows leave; `keys` and `gates`: [T, K] each."""
+    rows, width = step.states, keys.shape[1]
+    assert rows is not None, "steps of models with pools have states"
+    sizes = {"PARTS": 1 if gates is None else 2, "KEY": width, "POOL": memory.states.shape[1] + 1}
+    sizes["PADDED_KEY"] = padded(width)
+    # Any pointer, if there are no gates.
+    given = keys, keys if gates is None else gates, memory.states, step.positions, rows.begins, rows.before, rows.after
     if rows.num_single:
         # Any pointers, because there are no chunks.
         none = rows.begins, rows.begins, rows.begins

@@ -31,14 +31,21 @@ class Gates:
         return betas.flatten(1), alphas.flatten(1)
 
 
+class Convolve(Protocol):
+    """A short convolution over the tokens of each row. Shapes: T tokens, C channels."""
+
+    def __call__(self, x: torch.Tensor, weights: torch.Tensor, inputs: torch.Tensor, rows: StateRows) -> torch.Tensor:
+        """silu of the causal convolution of x [T, C], whose rows may be strided, with weights [taps, C], the last of
+        which belongs to a token itself → [T, C]. `inputs` [slots, taps - 1, C] are the states, the oldest input first.
+        All numbers are float32."""
+
+
 class Recurrence(Protocol):
     """The operations of layers with one mixer. Shapes: T tokens, R rows, H heads of values with key width K and value
     width V, C channels. All numbers are float32."""
 
     def convolve(self, x: torch.Tensor, weights: torch.Tensor, inputs: torch.Tensor, rows: StateRows) -> torch.Tensor:
-        """silu of the causal convolution of x [T, C], whose rows may be strided, with weights [taps, C], the last of
-        which belongs to a token itself → [T, C]. `inputs` [slots, taps - 1, C] are the states, the oldest input first.
-        """
+        """See `Convolve`."""
 
     def update(
         self,

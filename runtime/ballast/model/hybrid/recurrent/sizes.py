@@ -68,7 +68,7 @@ def sizes_of(mixer: RecurrentMixer) -> RecurrentSizes:
         mixer.conv_taps,
         mixer.heads_alternate,
         decays_rows=False,
-        has_sigmoid_gate=False,
+        has_sigmoid_gate=mixer.gate == "sigmoid",
     )
 
 

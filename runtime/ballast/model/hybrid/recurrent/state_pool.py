@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from ballast.model.hybrid.recurrent.sizes import sizes_of
-from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import Mixer, RecurrentMixer
+from ballast.model.layers.latent import IndexSpec
+from ballast.model.layers.layer import DeviceAttention, LayerSpec, RecurrentMixer
 
 
 class LayerStates(NamedTuple):
@@ -19,32 +19,47 @@ class LayerStates(NamedTuple):
     inputs: torch.Tensor  # [slots, conv_taps - 1, channels], the last inputs of the convolution
 
 
+class NgramStates(NamedTuple):
+    """The same of a layer that embeds groups of tokens."""
+
+    recurrent: torch.Tensor
+    inputs: torch.Tensor
+    ngram_inputs: torch.Tensor  # [slots, tokens, stream width], the last inputs of the embedding's convolution
+
+
 class PoolStates(NamedTuple):
     """The states of a layer whose indexer has pools, by slot, float32. Slot 0 is not used."""
 
-    incomplete: torch.Tensor  # [slots, pool - 1, 2, key_dim], keys and gates of the last, incomplete pool
+    incomplete: torch.Tensor
+    """Keys and gates of the last, incomplete pool, [slots, pool - 1, 2, key_dim], or [slots, pool - 1, key_dim] if keys
+    have no gates."""
 
 
 class DeviceStatePool:
     """The states of the layers of one device."""
 
-    def __init__(self, mixers: Sequence[Mixer], num_slots: int, device: torch.device) -> None:
-        """`mixers`: of each layer. Slot 0, the null slot, is in addition to `num_slots`."""
+    def __init__(self, layers: Sequence[LayerSpec], hidden: int, num_slots: int, device: torch.device) -> None:
+        """Slot 0, the null slot, is in addition to `num_slots`."""
 
         def zeros(*shape: int) -> torch.Tensor:
             return torch.zeros((num_slots + 1, *shape), device=device)
 
-        def states(mixer: Mixer) -> LayerStates | PoolStates | None:
+        def states(layer: LayerSpec) -> LayerStates | NgramStates | PoolStates | None:
+            mixer, stream, ngram = layer.mixer, layer.stream, layer.ngram
             if isinstance(mixer, RecurrentMixer):
                 sizes = sizes_of(mixer)
                 recurrent = zeros(sizes.num_heads, sizes.key_dim, sizes.v_dim)
-                return LayerStates(recurrent, zeros(sizes.conv_taps - 1, sizes.channels))
-            index = mixer.index if isinstance(mixer, LatentSpec) else None
+                inputs = zeros(sizes.conv_taps - 1, sizes.channels)
+                if ngram is None or stream is None:
+                    return LayerStates(recurrent, inputs)
+                return NgramStates(recurrent, inputs, zeros(ngram.kept_inputs, stream.num_rows * hidden))
+            index = mixer.index if isinstance(mixer, DeviceAttention) else None
             if index is None or not index.has_indexer or index.pool == 1:
                 return None
-            return PoolStates(zeros(index.pool - 1, 2, index.key_dim))
+            parts = (2,) if isinstance(index, IndexSpec) else ()
+            return PoolStates(zeros(index.pool - 1, *parts, index.key_dim))
 
-        self.layers = [states(mixer) for mixer in mixers]
+        self.layers = [states(layer) for layer in layers]
         """None for a layer without state."""
 
     @property

@@ -7,14 +7,13 @@ import math
 import torch
 
 from ballast.model.hybrid.power_of_two import padded
-from ballast.model.hybrid.recurrent import chunk_kernels, conv_kernels, delta_kernels, row_decay_kernels
+from ballast.model.hybrid.recurrent import chunk_kernels, delta_kernels, row_decay_kernels
 from ballast.model.hybrid.recurrent.recurrence import NORM_EPS, Gates
 from ballast.model.hybrid.recurrent.sizes import BLOCK_TOKENS, CHUNK_TOKENS, COLUMNS, sizes_of, why_not_supported
 from ballast.model.hybrid.recurrent.state_rows import Chunks, StateRows
+from ballast.model.hybrid.recurrent.triton_convolution import convolve
 from ballast.model.layers.layer import RecurrentMixer
 
-_CHANNELS = 256
-_CHUNK_CHANNELS = 64
 _NORMED_HEADS = 8
 _PREPARED_HEADS = 8
 
@@ -40,43 +39,7 @@ class TritonRecurrence:
 
     def convolve(self, x: torch.Tensor, weights: torch.Tensor, inputs: torch.Tensor, rows: StateRows) -> torch.Tensor:
         """See `Recurrence`."""
-        num_tokens, channels = x.shape
-        out = x.new_empty((num_tokens, channels))
-        sizes = {"CHANNELS": channels, "X_STRIDE": x.stride(0), "TAPS": self._sizes.conv_taps}
-        num_blocks, chunks = -(-channels // _CHANNELS), rows.chunks
-        if rows.num_single:
-            conv_kernels.convolve_one_each[rows.num_single, num_blocks](
-                x, weights, inputs, rows.before, rows.after, out, **sizes, BLOCK=_CHANNELS
-            )
-        if chunks is None:
-            return out
-        conv_kernels.convolve[len(chunks.rows), -(-channels // _CHUNK_CHANNELS)](
-            x,
-            weights,
-            inputs,
-            rows.begins,
-            rows.before,
-            chunks.rows,
-            chunks.begins,
-            chunks.ends,
-            out,
-            **sizes,
-            TOKENS=CHUNK_TOKENS,
-            BLOCK=_CHUNK_CHANNELS,
-        )
-        conv_kernels.keep_inputs[len(rows.before) - rows.num_single, num_blocks](
-            x,
-            inputs,
-            rows.begins,
-            rows.before,
-            chunks.of_row,
-            chunks.ends,
-            chunks.slots,
-            rows.num_single,
-            **sizes,
-            BLOCK=_CHANNELS,
-        )
-        return out
+        return convolve(x, weights, inputs, rows)
 
     def update(
         self,

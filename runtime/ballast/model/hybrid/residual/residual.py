@@ -6,14 +6,14 @@ Shapes: T tokens, D hidden, N rows of a token, W weights of a token and block.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
 from ballast.model.hybrid.device_tensors import DeviceTensors
-from ballast.model.hybrid.linear import FloatLinear, Linear
+from ballast.model.hybrid.linear import FloatLinear, Linear, Linears
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
-from ballast.model.layers.stream import StreamSpec
+from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,40 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockInput:
-    """What a block applies to the stream before it reads."""
+class StreamGates:
+    """The gates with which one block, or the output, reads rows, and the weights with which a block adds to them."""
 
-    norm: torch.Tensor  # [D]
-    connection: Connection | None = None
-    """None: tokens have one row."""
+    down: Linears  # N * D → rank; and N, which give the weights of a block
+    up: Linear  # rank → N * D
+
+    @staticmethod
+    def load(tensors: DeviceTensors, block: str) -> StreamGates:
+        """`block`: the begin of the roles, "attention", "ffn" or "output"."""
+        down, inject, merged = (f"{block}_stream_{name}" for name in ("down", "inject", "down_inject"))
+        if merged in tensors.host:
+            first = tensors.sliced_linears(merged)
+        else:
+            first = tensors.linears(down, *([inject] if inject in tensors.host else []))
+        return StreamGates(first, tensors.linear(f"{block}_stream_up"))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInput:
+    """What a block, or the output, applies to the stream before it reads."""
+
+    norm: torch.Tensor  # [D], or [N * D] with gates: of each row apart
+    connection: Connection | StreamGates | None = None
+    """None: tokens have one row, or the output reads the mean of their rows."""
+
+    @staticmethod
+    def load(
+        tensors: DeviceTensors, spec: StreamSpec | GatedStreamSpec | None, block: Literal["attention", "ffn", "output"]
+    ) -> BlockInput:
+        """That of one of a layer's two blocks, or of the output."""
+        if isinstance(spec, GatedStreamSpec):
+            return BlockInput(tensors.vector(f"{block}_stream_norm"), StreamGates.load(tensors, block))
+        norm = tensors.vector(f"{block}_norm")
+        return BlockInput(norm, None if spec is None or block == "output" else Connection.load(tensors, spec, block))
 
 
 @dataclass(slots=True)
@@ -46,7 +74,7 @@ class Stream:
     """The stream of a step's tokens."""
 
     rows: torch.Tensor  # float32 [T, D], or [T, N, D]
-    weights: torch.Tensor | None = None  # float32 [T, W], of the block that read last
+    weights: torch.Tensor | None = None  # float32 [T, W], of the block that read last; with gates their products [T, N]
 
 
 class StreamMixer(Protocol):
@@ -75,8 +103,8 @@ class Residual(Protocol):
     def add(self, stream: Stream, parts: tuple[torch.Tensor, ...]) -> None:
         """Add `parts` alone."""
 
-    def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], norm: torch.Tensor) -> torch.Tensor:
-        """Add `parts`; returns the norm [T, D] of the stream after the last block."""
+    def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], end: BlockInput) -> torch.Tensor:
+        """Add `parts`; returns the input [T, D] of the output's matrix."""
 
 
 class PlainResidual:
@@ -98,9 +126,9 @@ class PlainResidual:
         for part in parts:
             stream.rows += part
 
-    def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], norm: torch.Tensor) -> torch.Tensor:
+    def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], end: BlockInput) -> torch.Tensor:
         """See `Residual`."""
-        return self._pointwise.add_and_norm(stream.rows, parts, norm)
+        return self._pointwise.add_and_norm(stream.rows, parts, end.norm)
 
 
 class MixedResidual:
@@ -117,7 +145,7 @@ class MixedResidual:
 
     def next_block(self, stream: Stream, parts: tuple[torch.Tensor, ...], block: BlockInput) -> torch.Tensor:
         """See `Residual`."""
-        assert block.connection is not None
+        assert isinstance(block.connection, Connection)
         self.add(stream, parts)
         products = block.connection.products(stream.rows.flatten(1))
         normed, stream.weights = self._mixer.read(stream.rows, products, block.connection, block.norm)
@@ -129,7 +157,7 @@ class MixedResidual:
             assert stream.weights is not None, "no block has read"
             self._mixer.mix(stream.rows, parts, stream.weights)
 
-    def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], norm: torch.Tensor) -> torch.Tensor:
+    def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], end: BlockInput) -> torch.Tensor:
         """See `Residual`. The stream is the mean of the rows."""
         self.add(stream, parts)
-        return self._pointwise.norm(stream.rows.mean(1), norm)
+        return self._pointwise.norm(stream.rows.mean(1), end.norm)

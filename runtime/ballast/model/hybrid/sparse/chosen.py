@@ -1,4 +1,4 @@
-"""Latent attention to selected positions: the protocol, and a plain implementation."""
+"""Attention to selected positions: the protocol, and a plain implementation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.sparse.choice import num_chosen
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.steps.step import Step
@@ -28,7 +28,7 @@ class ChosenAttention(Protocol):
 class PlainChosenAttention:
     """`ChosenAttention` in float32 by torch operations, on any device."""
 
-    def __init__(self, sizes: LatentSizes, index: IndexSizes) -> None:
+    def __init__(self, sizes: Sizes, index: IndexSizes) -> None:
         self._sizes = sizes
         self._index = index
 
@@ -36,8 +36,10 @@ class PlainChosenAttention:
         self, query: torch.Tensor, cache: torch.Tensor, chosen: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `ChosenAttention`."""
-        sizes = self._sizes
-        attended = query.new_empty((*query.shape[:2], sizes.v_dim))
+        sizes, heads = self._sizes, self._sizes.num_kv_heads
+        # Grouped by head of the cache, then by query of its group.
+        groups = query.view(len(query), heads, -1, sizes.key_dim)
+        attended = query.new_empty((*groups.shape[:3], sizes.v_dim))
         piece = max(1, _GATHERED_BYTES // (4 * chosen.shape[1] * sizes.row_width))
         for begin in range(0, len(query), piece):
             tokens = slice(begin, begin + piece)
@@ -46,7 +48,9 @@ class PlainChosenAttention:
             positions = chosen[tokens].long().masked_fill(is_hidden, 0)
             blocks = step.requests.blocks[owners[tokens, None].long(), positions // sizes.block_tokens].long()
             rows = cache[blocks * sizes.block_tokens + positions % sizes.block_tokens].float()
-            scores = torch.einsum("thk,tnk->thn", query[tokens], rows) * sizes.scale
-            shares = scores.masked_fill_(is_hidden[:, None], -torch.inf).softmax(-1)
-            attended[tokens] = torch.einsum("thn,tnv->thv", shares, rows[..., : sizes.v_dim])
-        return attended
+            keys = rows[..., : heads * sizes.key_dim].view(*rows.shape[:2], heads, -1)
+            values = rows[..., sizes.values_at :][..., : heads * sizes.v_dim].view(*rows.shape[:2], heads, -1)
+            scores = torch.einsum("thgk,tnhk->thgn", groups[tokens], keys) * sizes.scale
+            shares = scores.masked_fill_(is_hidden[:, None, None], -torch.inf).softmax(-1)
+            attended[tokens] = torch.einsum("thgn,tnhv->thgv", shares, values)
+        return attended.flatten(1, 2)

@@ -1,8 +1,8 @@
-"""Triton kernels of latent attention to selected positions: all heads of a token share the rows that are gathered for
-it.
+"""Triton kernels of attention to selected positions: all heads of a token share the rows that are gathered for it.
 
-A program computes a tile of a token's heads over a fraction (split) of its selected positions; the results of the
-splits are merged afterwards. Triton's built-in operations only: see reduce_kernels.py.
+A program computes a tile of those heads of a token that share a head of the cache, over a fraction (split) of its
+selected positions; the results of the splits are merged afterwards. Triton's built-in operations only: see
+reduce_kernels.py.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -41,30 +41,35 @@ def _slots(chosen, blocks, place, end, BLOCK_TOKENS: tl.constexpr):
     return block.to(tl.int64) * BLOCK_TOKENS + position % BLOCK_TOKENS
 
 
-@triton.jit(do_not_specialize=["num_heads", "max_blocks", "num_tiles"])
+@triton.jit(do_not_specialize=["group", "max_blocks", "num_tiles"])
 def attend(
     query,  # [T, heads, KEY + MORE_KEY], times the score scale and log2(e), in the cache's type
-    cache,  # [slots, KEY + MORE_KEY]; the first KEY entries are the value
+    cache,  # [slots, ROW_WIDTH]: keys by head from 0, values by head from VALUES_AT; 0: a value is the start of its key
     chosen,  # int32 [T, TOP_K + POOL - 1]
     positions,  # int32 [T]
     owners,  # int32 [T], the request of each token
     blocks,  # int32 [requests, max_blocks]
-    sums,  # float32 [splits, T, heads, KEY], the average of values of each split
+    sums,  # float32 [splits, T, heads, V_DIM], the average of values of each split
     peaks,  # float32 [splits, T, heads], base-2 logarithms of the splits' weights
-    num_heads,
+    group,  # heads that share a head of the cache
     max_blocks,
-    num_tiles,  # of a token's heads
+    num_tiles,  # of a group
     TOP_K: tl.constexpr,
     POOL: tl.constexpr,  # tokens that are selected together
     BLOCK_TOKENS: tl.constexpr,
+    ROW_WIDTH: tl.constexpr,
+    VALUES_AT: tl.constexpr,
     KEY: tl.constexpr,
     MORE_KEY: tl.constexpr,
+    V_DIM: tl.constexpr,
     PADDED_KEY: tl.constexpr,
     PADDED_MORE: tl.constexpr,
+    PADDED_V: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Grid: tiles of tokens' heads, with a token's heads adjacent; splits. A split without positions writes nothing."""
+    """Grid: tiles of tokens' groups, with those of a token adjacent; splits; heads of the cache. A split without
+    positions writes nothing."""
     token = (tl.program_id(0) // num_tiles).to(tl.int64)
     split = tl.program_id(1)
     num_chosen = _num_chosen(positions + token, TOP_K, POOL)
@@ -75,9 +80,13 @@ def attend(
         return
 
     head = tl.program_id(0) % num_tiles * ROWS + tl.arange(0, ROWS)
-    is_head = head < num_heads
+    is_head = head < group
+    cached_head, num_heads = tl.program_id(2), group * tl.num_programs(2)
+    head += cached_head * group
     of_key = tl.arange(0, PADDED_KEY)
     in_key = of_key < KEY
+    of_value = tl.arange(0, PADDED_V)
+    in_value = of_value < V_DIM
     row_query = query + (token * num_heads + head)[:, None] * (KEY + MORE_KEY)
     own_query = tl.load(row_query + of_key[None, :], mask=is_head[:, None] & in_key[None, :], other=0.0)
     if MORE_KEY > 0:
@@ -90,14 +99,19 @@ def attend(
 
     peak = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.full((ROWS,), 0.0, tl.float32)
-    attended = tl.full((ROWS, PADDED_KEY), 0.0, tl.float32)
+    attended = tl.full((ROWS, PADDED_V), 0.0, tl.float32)
     slot = _slots(own_chosen, own_blocks, first_key + of_keys, end_key, BLOCK_TOKENS)
     for first in range(first_key, end_key, KEYS):
         is_key = first + of_keys < end_key
-        row = cache + slot[:, None] * (KEY + MORE_KEY)
+        row = cache + cached_head * (KEY + MORE_KEY) + slot[:, None] * ROW_WIDTH
         own_key = tl.load(row + of_key[None, :], mask=is_key[:, None] & in_key[None, :], other=0.0)
         if MORE_KEY > 0:
             more_key = tl.load(row + KEY + of_more[None, :], mask=is_key[:, None] & in_more[None, :], other=0.0)
+        if VALUES_AT > 0:
+            of_row = VALUES_AT + cached_head * V_DIM + slot[:, None] * ROW_WIDTH
+            value = tl.load(cache + of_row + of_value[None, :], mask=is_key[:, None] & in_value[None, :], other=0.0)
+        else:
+            value = own_key
         # Computed while these rows are being loaded, so that no load waits for it.
         slot = _slots(own_chosen, own_blocks, first + KEYS + of_keys, end_key, BLOCK_TOKENS)
         scores = tl.dot(own_query, tl.trans(own_key), input_precision="tf32x3")
@@ -110,14 +124,14 @@ def attend(
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(peak - base)
         total = total * fade + tl.reduce(weights, 1, plus)
-        attended = tl.dot(weights.to(own_key.dtype), own_key, attended * fade[:, None], input_precision="tf32x3")
+        attended = tl.dot(weights.to(value.dtype), value, attended * fade[:, None], input_precision="tf32x3")
         peak = new_peak
 
     has_seen = total > 0.0
     safe_total = tl.where(has_seen, total, 1.0)
     at = (split * (tl.num_programs(0) // num_tiles) + token) * num_heads + head
-    kept = is_head[:, None] & in_key[None, :]
-    tl.store(sums + at[:, None] * KEY + of_key[None, :], attended / safe_total[:, None], mask=kept)
+    kept = is_head[:, None] & in_value[None, :]
+    tl.store(sums + at[:, None] * V_DIM + of_value[None, :], attended / safe_total[:, None], mask=kept)
     tl.store(peaks + at, tl.where(has_seen, peak + tl.log2(safe_total), float("-inf")), mask=is_head)
 
 
@@ -126,11 +140,11 @@ def merge(
     sums,  # as `attend` writes them
     peaks,
     positions,
-    attended,  # float32 [T, heads, KEY]
+    attended,  # float32 [T, heads, V_DIM]
     num_splits,
     TOP_K: tl.constexpr,
     POOL: tl.constexpr,
-    KEY: tl.constexpr,
+    V_DIM: tl.constexpr,
     KEYS: tl.constexpr,
     SPLITS: tl.constexpr,  # maximum splits, a power of two
     WIDTH: tl.constexpr,
@@ -144,12 +158,12 @@ def merge(
     split = tl.arange(0, SPLITS)
     is_used = split < used
     of_value = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
-    is_value = of_value < KEY
+    is_value = of_value < V_DIM
     place = split * num_rows + row
     peak = tl.load(peaks + place, mask=is_used, other=float("-inf"))
     sum_of = tl.load(
-        sums + place[:, None] * KEY + of_value[None, :], mask=is_used[:, None] & is_value[None, :], other=0.0
+        sums + place[:, None] * V_DIM + of_value[None, :], mask=is_used[:, None] & is_value[None, :], other=0.0
     )
     weight = tl.exp2(peak - tl.reduce(peak, 0, larger))
     result = tl.reduce(sum_of * weight[:, None], 0, plus) / tl.reduce(weight, 0, plus)
-    tl.store(attended + row * KEY + of_value, result, mask=is_value)
+    tl.store(attended + row * V_DIM + of_value, result, mask=is_value)

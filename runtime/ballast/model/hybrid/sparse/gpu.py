@@ -13,7 +13,7 @@ import triton
 from ballast.errors import first_line
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.attention.paged import choose_tilings
-from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest, spread
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
@@ -34,7 +34,7 @@ ParallelCompile = Callable[[], AbstractContextManager[None]]
 
 def sparse_kernels(
     index: IndexSizes,
-    sizes: LatentSizes,
+    sizes: Sizes,
     kv_dtype: torch.dtype,
     device: torch.device,
     parallel_compile: ParallelCompile = nullcontext,
@@ -78,7 +78,7 @@ class Trial:
         choose: TritonPositionChoice,
         attend: TritonChosenAttention,
         index: IndexSizes,
-        sizes: LatentSizes,
+        sizes: Sizes,
         kv_dtype: torch.dtype,
         device: torch.device,
     ) -> None:

@@ -7,7 +7,7 @@ import math
 import torch
 
 from ballast.model.hybrid.attention.paged import Tiling, Tilings, kernel_constants, rounded_query
-from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
 from ballast.model.hybrid.sparse import chosen_kernels
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.steps.step import Step
@@ -16,8 +16,8 @@ MAX_SPLITS = 32
 """Maximum number of programs that share the selected positions of a token."""
 _MERGED_WIDTH = 128
 _ATTENDED = (
-    *("BLOCK_TOKENS", "KEY", "MORE_KEY", "PADDED_KEY", "PADDED_MORE", "ROWS", "KEYS"),
-    *("num_warps", "num_stages"),
+    *("BLOCK_TOKENS", "ROW_WIDTH", "VALUES_AT", "KEY", "MORE_KEY", "V_DIM", "PADDED_KEY", "PADDED_MORE", "PADDED_V"),
+    *("ROWS", "KEYS", "num_warps", "num_stages"),
 )
 
 
@@ -25,10 +25,11 @@ class TritonChosenAttention:
     """`ChosenAttention` for one model's sizes, on one device; numbers are rounded to the cache's type before they are
     multiplied."""
 
-    def __init__(self, sizes: LatentSizes, index: IndexSizes, tilings: Tilings, num_processors: int) -> None:
+    def __init__(self, sizes: Sizes, index: IndexSizes, tilings: Tilings, num_processors: int) -> None:
         self._sizes = sizes
         self._index = index
-        self._tiling = tilings.prompts  # for steps of any kind: the number of rows is the heads of one token
+        # For steps of any kind: the number of rows is the heads of one token, or those that share a head of the cache.
+        self._tiling = tilings.prompts if isinstance(sizes, LatentSizes) else tilings.singles
         self._num_processors = num_processors
 
     def __call__(
@@ -37,12 +38,14 @@ class TritonChosenAttention:
         """See `ChosenAttention`."""
         blocks, sizes, tiling = step.requests.blocks, self._sizes, self._tiling
         num_tokens, num_heads = query.shape[:2]
-        num_tiles = num_tokens * -(-num_heads // tiling.rows)
+        num_kv_heads, group = sizes.num_kv_heads, num_heads // sizes.num_kv_heads
+        num_tiles = num_tokens * -(-group // tiling.rows)
         # A processor runs one program at a time: slightly more programs than processors would take twice as long.
-        num_splits = max(1, min(self._num_processors // num_tiles, MAX_SPLITS, -(-chosen.shape[1] // tiling.keys)))
+        num_splits = min(self._num_processors // (num_tiles * num_kv_heads), MAX_SPLITS)
+        num_splits = max(1, min(num_splits, -(-chosen.shape[1] // tiling.keys)))
         sums = query.new_empty((num_splits, num_tokens, num_heads, sizes.v_dim))
         peaks = query.new_empty((num_splits, num_tokens, num_heads))
-        chosen_kernels.attend[num_tiles, num_splits](
+        chosen_kernels.attend[num_tiles, num_splits, num_kv_heads](
             rounded_query(query, cache.dtype, sizes.scale * math.log2(math.e)),
             cache,
             chosen,
@@ -51,7 +54,7 @@ class TritonChosenAttention:
             blocks,
             sums,
             peaks,
-            num_heads,
+            group,
             blocks.shape[1],
             num_tiles // num_tokens,
             **attend_constants(sizes, tiling, self._index),
@@ -66,13 +69,13 @@ class TritonChosenAttention:
         return attended
 
 
-def attend_constants(sizes: LatentSizes, tiling: Tiling, index: IndexSizes) -> dict[str, int]:
+def attend_constants(sizes: Sizes, tiling: Tiling, index: IndexSizes) -> dict[str, int]:
     """The constants and options with which `attend` is compiled."""
     known = kernel_constants(sizes, tiling)
     return {"TOP_K": index.top_k, "POOL": index.pool} | {name: known[name] for name in _ATTENDED}
 
 
-def merge_constants(sizes: LatentSizes, tiling: Tiling, index: IndexSizes) -> dict[str, int]:
+def merge_constants(sizes: Sizes, tiling: Tiling, index: IndexSizes) -> dict[str, int]:
     """The constants with which `merge` is compiled."""
-    known = {"TOP_K": index.top_k, "POOL": index.pool, "KEY": sizes.v_dim, "KEYS": tiling.keys}
+    known = {"TOP_K": index.top_k, "POOL": index.pool, "V_DIM": sizes.v_dim, "KEYS": tiling.keys}
     return known | {"SPLITS": MAX_SPLITS, "WIDTH": _MERGED_WIDTH}

@@ -66,6 +66,9 @@ class Step:
     tokens."""
     states: StateRows | None = None
     """The slots of recurrent layers; None: no layer is recurrent."""
+    ngrams: torch.Tensor | None = None
+    """float32 [T, W], the rows of a table of groups of tokens, for all slices; None: no layer of the device adds them.
+    """
 
     def rows(self, begin: int, end: int) -> Step:
         """Positions and slots of tokens begin … end - 1, with the step's other tables unchanged. They are copies: for

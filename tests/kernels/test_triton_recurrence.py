@@ -21,6 +21,7 @@ from ballast.model.hybrid.recurrent import (
     conv_kernels,
     delta_kernels,
     row_decay_kernels,
+    triton_convolution,
     triton_recurrence,
 )
 from ballast.model.hybrid.recurrent.recurrence import NORM_EPS, Gates
@@ -80,7 +81,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
         return torch.device("cuda:0")
     for module in (chunk_kernels, conv_kernels, delta_kernels, row_decay_kernels):
         name = module.__name__.rpartition(".")[2]
-        monkeypatch.setattr(triton_recurrence, name, interpreted(module, monkeypatch))
+        user = triton_convolution if module is conv_kernels else triton_recurrence
+        monkeypatch.setattr(user, name, interpreted(module, monkeypatch))
     return torch.device("cpu")
 
 

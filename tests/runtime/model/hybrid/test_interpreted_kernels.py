@@ -15,8 +15,9 @@ import torch
 
 from ballast.engine.startup.build import EngineSettings
 from ballast.model.batch import Batch
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.tiny.presets import PRESETS
-from ballast.tiny.shape import TinyIndex, TinyKimiDelta, TinyLimits, TinyShape
+from ballast.tiny.shape import TinyDeltaNet, TinyIndex, TinyKimiDelta, TinyLimits, TinyNgram, TinyShape
 from devkit.long import if_long
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -84,6 +85,7 @@ def batches() -> list[Batch]:
             kv_indices=blocks,
             sampled=np.arange(end - begin, dtype=np.int64),
             states=tuple(np.array(table, np.int32) for table in ([1 if begin else 0], [1], [0, 0], [], [])),
+            earlier_ids=np.array([37, 38, 39], np.int32) + begin if begin else None,
         )
 
     return [batch(0, NUM_TOKENS), batch(NUM_TOKENS, NUM_TOKENS + 1)]
@@ -109,13 +111,28 @@ CASES = {
         ),
         "q8_0",
     ),
+    "qwen38flashnext": (
+        small(
+            "qwen38flashnext",
+            index=TinyIndex(num_heads=4, key_dim=64, top_k=8, pool=4),
+            delta_net=TinyDeltaNet(splits_gates=True, interval=2),
+            stream=GatedStreamSpec(num_rows=4, rank=32),
+            ngram=TinyNgram(layer=0, heads_per_length=1),
+            expert_dim=96,
+        ),
+        "q8_0",
+    ),
 }
 
 
-# One with grouped-query attention, windows and sinks, one with latent attention and recurrent layers, and one of these
-# with hyper-connections and pools.
+# One with grouped-query attention, windows and sinks, one with latent attention and recurrent layers, one of these with
+# hyper-connections and pools, and one with gated rows, blocks of positions and groups of tokens.
 @pytest.mark.parametrize(
-    "arch", ["gptoss", "kimilinear", "glm53flash", *if_long("laguna", "mistral4", "mimov2", "step35", "v3")]
+    "arch",
+    [
+        *("gptoss", "kimilinear", "glm53flash", "qwen38flashnext"),
+        *if_long("laguna", "mistral4", "mimov2", "step35", "v3"),
+    ],
 )
 def test_a_gpus_kernels_give_the_logits_of_torchs_operations(
     written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch

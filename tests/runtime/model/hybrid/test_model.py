@@ -90,10 +90,11 @@ other gates and heads by layer."""
 GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2", "lagunam1", *WINDOWED)
 """Architectures with grouped-query attention: without norm, bias and unrotated entries; with all; with all except the
 norm of heads; with one norm over all heads of a token; with gates of entries; and those with windows."""
-RECURRENT = ("qwen3next", "qwen35", "kimilinear", "glm53flash")
+RECURRENT = ("qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext")
 """Architectures with recurrent layers. The first two have gated queries and a gate of shared experts, and heads that
 share a key: neighbouring heads, and alternating ones. In the others, each row of a state has a decay, and latent
-attention rotates nothing. The last one has hyper-connections, and positions that are selected by pools of 4."""
+attention rotates nothing. The fourth one has hyper-connections, and positions that are selected by pools of 4. The last
+one selects such pools for grouped-query attention, reads gated rows, and embeds groups of tokens."""
 SPARSE = ("v32", "glm5")
 """Architectures whose tokens attend to 32 positions that an indexer selects: in every layer, and shared by some
 layers."""
@@ -406,7 +407,7 @@ def test_a_half_precision_cache_changes_only_near_ties(written: MakeTiny) -> Non
     assert 0 < differing <= MAX_DIFFERENT_EXPERTS * total
 
 
-@pytest.mark.parametrize("arch", ["v32", "glm53flash", *if_long("glm5")])
+@pytest.mark.parametrize("arch", ["v32", "glm53flash", *if_long("glm5", "qwen38flashnext")])
 def test_a_half_precision_cache_changes_only_near_ties_of_positions(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, quant="q4_k").gguf
     pair = LedPair(file, load(file, CPU, LONG), LONG)
@@ -605,7 +606,7 @@ SCARCE = replace(SETTINGS, cache_lens=208)
 """Few blocks, so that requests preempt each other."""
 
 
-@pytest.mark.parametrize("arch", ["qwen3next", "glm53flash", *if_long("qwen35", "kimilinear")])
+@pytest.mark.parametrize("arch", ["qwen3next", "glm53flash", "qwen38flashnext", *if_long("qwen35", "kimilinear")])
 def test_states_agree_after_snapshots_and_preemption(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, mla="split", quant="f32").gguf
     pair = Pair(as_served(file, "cpu", settings=SCARCE), load(file, CPU, SCARCE, kv_dtype=torch.float32))
@@ -616,7 +617,11 @@ def test_states_agree_after_snapshots_and_preemption(written: MakeTiny, arch: st
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"stream_from_tokens": 2}])
 @pytest.mark.parametrize(
-    ("arch", "quant"), [("qwen3next", "q4_k"), ("qwen35", "q8_0"), ("kimilinear", "q4_k"), ("glm53flash", "q4_k")]
+    ("arch", "quant"),
+    [
+        *(("qwen3next", "q4_k"), ("qwen35", "q8_0"), ("kimilinear", "q4_k"), ("glm53flash", "q4_k")),
+        ("qwen38flashnext", "q8_0"),
+    ],
 )
 def test_states_on_a_gpu_agree_after_snapshots_and_preemption(
     written: MakeTiny, arch: str, quant: str, options: dict[str, int]
@@ -750,10 +755,14 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 @pytest.mark.parametrize(
     ("arch", "device"),
     [
-        *((arch, "cpu") for arch in ("v3", "gptoss", "qwen3next", *if_long("qwen3", "glm5", "mimov2", "glm53flash"))),
+        *((arch, "cpu") for arch in ("v3", "gptoss", "qwen3next", "qwen38flashnext")),
+        *if_long(*((arch, "cpu") for arch in ("qwen3", "glm5", "mimov2", "glm53flash"))),
         *(
             pytest.param(arch, "cuda", marks=pytest.mark.gpu)
-            for arch in ("v3", "qwen3", "gptoss", "glm5", "qwen3next", "glm53flash", *if_long("mimov2"))
+            for arch in (
+                *("v3", "qwen3", "gptoss", "glm5", "qwen3next", "glm53flash", "qwen38flashnext"),
+                *if_long("mimov2"),
+            )
         ),
     ],
 )
@@ -801,6 +810,7 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, a
         ("gptoss", "mxfp4"),
         ("step35", "q4_k"),
         ("glm53flash", "q4_k"),
+        ("qwen38flashnext", "q8_0"),
     ],
 )
 def test_joint_steps_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: str, quant: str) -> None:
@@ -876,6 +886,7 @@ def test_joint_steps_and_passes_share_the_devices_buffers(written: MakeTiny) -> 
         ("gptoss", "mxfp4"),
         ("step35", "q4_k"),
         ("kimilinear", "q4_k"),
+        ("qwen38flashnext", "q8_0"),
     ],
 )
 @pytest.mark.parametrize("divided", ["share", "some", "all"])

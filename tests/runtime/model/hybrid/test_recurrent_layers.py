@@ -29,6 +29,7 @@ from ballast.model.hybrid.recurrent import (
     conv_kernels,
     delta_kernels,
     row_decay_kernels,
+    triton_convolution,
     triton_recurrence,
 )
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
@@ -55,7 +56,7 @@ from devkit.turns import SETTINGS, cached, converse, texts
 CPU = torch.device("cpu")
 STREAM_FROM = 30
 CLOSE = {"rtol": 1e-3, "atol": 2e-4}
-FILES = ["qwen3next", "qwen35", "kimilinear", "glm53flash", "older"]
+FILES = ["qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext", "older"]
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -91,7 +92,9 @@ class Row:
     def __init__(
         self, request: int, begin: int, end: int, before: int, after: int, saves: Sequence[tuple[int, int]] = ()
     ) -> None:
-        self.tokens = np.random.default_rng(request).integers(0, 300, 200).astype(np.int32)[begin:end]
+        tokens = np.random.default_rng(request).integers(0, 300, 200).astype(np.int32)
+        self.tokens = tokens[begin:end]
+        self.earlier = np.concatenate([np.full(3, -1, np.int32), tokens])[begin : begin + 3]
         self.positions = np.arange(begin, end, dtype=np.int32)
         self.blocks = np.arange(-(-end // 4), dtype=np.int32) + 1 + 50 * request
         self.slots = self.blocks[self.positions // 4] * np.int32(4) + self.positions % np.int32(4)
@@ -117,6 +120,7 @@ def batch_of(*rows: Row) -> Batch:
             np.array([end for end, _ in saves], np.int32),
             np.array([slot for _, slot in saves], np.int32),
         ),
+        earlier_ids=np.concatenate([row.earlier for row in rows]),
     )
 
 
@@ -157,7 +161,8 @@ def test_the_gpus_kernels_give_the_logits_of_the_cpu(file: Path, monkeypatch: py
 
     for module in (chunk_kernels, conv_kernels, delta_kernels, row_decay_kernels):
         name = module.__name__.rpartition(".")[2]
-        monkeypatch.setattr(triton_recurrence, name, interpreted(module, monkeypatch))
+        user = triton_convolution if module is conv_kernels else triton_recurrence
+        monkeypatch.setattr(user, name, interpreted(module, monkeypatch))
     steps = [
         batch_of(Row(0, 0, 11, 0, 1, [(7, 2)]), Row(1, 0, 3, 0, 4)),
         batch_of(Row(1, 3, 4, 4, 4), Row(0, 11, 12, 1, 5)),

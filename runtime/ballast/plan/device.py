@@ -7,9 +7,17 @@ from collections.abc import Iterator, Mapping
 
 from ballast.host.sizes import human
 from ballast.model.layers.plane import KvType, kept_type, row_bytes
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, OUTPUT, expected_tensors, used_tensors
+from ballast.model.tensors import (
+    EMBEDDING,
+    NGRAM_TABLE,
+    NGRAM_TABLE_MODULE,
+    OUTPUT,
+    expected_tensors,
+    used_tensors,
+)
 from ballast.moe.device_rules import Placement
 from ballast.plan.device_layers import DeviceLayers
 from ballast.plan.kv_cache import CachePlan
@@ -40,8 +48,10 @@ _NODES_PER_LAYER = 32
 """Most kernels and stream memory operations in a captured layer."""
 _CHOICE_NODES = 12
 """Most nodes that the selection of positions adds."""
-_STREAM_NODES, _POOL_NODES = 8, 8
-"""Most nodes that hyper-connections add to a layer, and pools of positions to their selection."""
+_STREAM_NODES, _GATE_NODES, _POOL_NODES = 8, 20, 8
+"""Most nodes that hyper-connections or gated rows add to a layer, and pools of positions to their selection."""
+_NGRAM_NODES = 40
+"""Most nodes of the embedding of groups of tokens."""
 _NODE_BYTES = 8 << 10
 """An estimate of the memory that CUDA uses for one node."""
 _UNUSABLE_BYTES = 512 << 20
@@ -73,6 +83,8 @@ def hybrid_bytes(
     routers and the weights of an indexer's heads are kept as float32."""
     expected = expected_tensors(spec)
     for name, num_bytes in loaded_bytes(gguf, spec, isa, threads_per_node).items():
+        if name == NGRAM_TABLE:  # read by rows
+            continue
         if expected[name].is_exact:
             yield name, name, math.prod(expected[name].shape) * FLOAT_BYTES
         elif name == EMBEDDING and spec.tied_output:
@@ -161,7 +173,8 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int,
     """Host memory for activations in transit, for the experts', and for loading the largest matrix (twice)."""
     tensors, num_used = used_tensors(spec), spec.routing.num_experts_used
     largest = max(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
-    in_transit = (5 * spec.hidden + 2 * num_used) * FLOAT_BYTES
+    of_table = 0 if spec.ngram is None else 2 * spec.ngram.width
+    in_transit = (5 * spec.hidden + of_table + 2 * num_used) * FLOAT_BYTES
     experts = input_bytes(spec.hidden) + hidden_bytes(num_used * spec.widest_expert)
     return step_tokens * (in_transit + experts + sums_bytes(spec.hidden, 1, num_nodes)) + 2 * largest
 
@@ -174,12 +187,13 @@ def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
 
 
 def _launch_bytes(own: DeviceLayers, num_graphs: int) -> int:
-    per_layer = _NODES_PER_LAYER + (_STREAM_NODES if own.spec.stream is not None else 0)
+    of_stream = _GATE_NODES if isinstance(own.spec.stream, GatedStreamSpec) else _STREAM_NODES
+    per_layer = _NODES_PER_LAYER + (of_stream if own.spec.stream is not None else 0)
     per_choice = _CHOICE_NODES + (_POOL_NODES if any(index.pool > 1 for index in own.spec.choices) else 0)
-    num_nodes = len(own.layers) * per_layer + own.num_choices * per_choice
+    num_nodes = len(own.layers) * per_layer + own.num_choices * per_choice + (_NGRAM_NODES if own.has_ngrams else 0)
     return num_graphs * num_nodes * _NODE_BYTES
 
 
 def computes_on_gpu(module: str) -> bool:
-    """Whether a GPU always holds a module: all except the embedding and routed experts."""
-    return module != "model.embed_tokens" and not module.endswith(_EXPERTS)
+    """Whether a GPU always holds a module: all but the embedding, a table of groups of tokens, and routed experts."""
+    return module != "model.embed_tokens" and not module.endswith((_EXPERTS, NGRAM_TABLE_MODULE))

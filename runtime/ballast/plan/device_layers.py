@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ballast.model.layers.latent import LatentSpec
+from ballast.model.layers.layer import DeviceAttention
 from ballast.model.layers.plane import Plane, State
 from ballast.model.spec import ModelSpec
 
@@ -54,7 +54,13 @@ class DeviceLayers:
     def num_choices(self) -> int:
         """Number of layers that select positions."""
         mixers = [self.spec.layers[layer].mixer for layer in self.layers]
-        return sum(isinstance(mixer, LatentSpec) and mixer.has_indexer for mixer in mixers)
+        indexes = [mixer.index for mixer in mixers if isinstance(mixer, DeviceAttention)]
+        return sum(index is not None and index.has_indexer for index in indexes)
+
+    @property
+    def has_ngrams(self) -> bool:
+        """Whether a layer embeds groups of tokens."""
+        return any(self.spec.layers[layer].ngram is not None for layer in self.layers)
 
     @property
     def routed(self) -> list[int]:

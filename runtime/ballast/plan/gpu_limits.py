@@ -9,7 +9,7 @@ from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import AttentionMixer, RecurrentMixer
 from ballast.model.layers.short_rows import MIN_SHORT_RANK, SHORT_ALIGNMENT
-from ballast.model.layers.stream import GatedStreamSpec
+from ballast.model.layers.stream import StreamSpec
 from ballast.model.spec import ModelSpec
 
 
@@ -32,6 +32,8 @@ def _why_not_fp8(mixer: AttentionMixer) -> str | None:
         if rank < MIN_SHORT_RANK or rank & (rank - 1):
             return f"its latents have {rank} numbers, and kernels for 8 bits need a power of two from {MIN_SHORT_RANK}"
         return None
+    if mixer.index is not None:
+        return "its tokens attend to selected positions, and no kernels exist for them in 8 bits"
     if mixer.head_dim % SHORT_ALIGNMENT or mixer.v_dim % SHORT_ALIGNMENT:
         widths = f"{mixer.head_dim} and {mixer.v_dim}"
         return f"its heads have {widths} numbers, and kernels for 8 bits need multiples of {SHORT_ALIGNMENT}"
@@ -42,9 +44,7 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
     if any(isinstance(mixer, CompressedSpec) for mixer in spec.mixers):
         return "its attention reads compressed entries, which no GPU supports yet; the CPU serves it"
-    if isinstance(spec.stream, GatedStreamSpec):
-        return "its residual stream has gated rows, which no GPU supports yet; the CPU serves it"
-    if spec.stream is not None and spec.stream.num_rows & (spec.stream.num_rows - 1):
+    if isinstance(spec.stream, StreamSpec) and spec.stream.num_rows & (spec.stream.num_rows - 1):
         return (
             f"its residual stream has {spec.stream.num_rows} rows, and kernels on a GPU support powers of two; "
             "the CPU supports any number"
@@ -59,8 +59,7 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
             "its layers have different kinds of latent attention, or latent attention with other attention, and a GPU "
             "supports one kind of latent attention alone; the CPU supports all"
         )
-    mixer = next(mixer for mixer in mixers if not isinstance(mixer, RecurrentMixer))
-    index = mixer.index if isinstance(mixer, LatentSpec) else None
+    index = max(spec.choices, key=lambda index: index.top_k // index.pool, default=None)
     if index is None or index.top_k // index.pool <= MAX_CHOSEN:
         return None
     counted = "positions" if index.pool == 1 else f"pools of {index.pool} positions"

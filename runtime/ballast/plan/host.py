@@ -29,7 +29,7 @@ from ballast.moe.device_rules import NO_RULES, Placement
 from ballast.plan.kv_cache import CachePlan
 from ballast.plan.kv_tiers import host_rows
 from ballast.plan.memory import FLOAT_BYTES, MemoryPlan, Numbers, hidden_bytes, input_bytes, sums_bytes
-from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
+from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, table_rows, weight_rows
 from ballast.weights.gguf import GgufModel
 
 _DELTA_COLUMNS = 32
@@ -62,7 +62,7 @@ def make_plan(
         *host_weight_rows(
             sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache", kept, folder
         ),
-        *_table_rows(table_bytes),
+        *table_rows(table_bytes),
         MemoryRow(
             "KV cache",
             kv_bytes,
@@ -99,13 +99,6 @@ def make_plan(
 
 def _on_cpu(_module: str) -> str:
     return "cpu"
-
-
-def _table_rows(num_bytes: int) -> tuple[MemoryRow, ...]:
-    """The table of groups of tokens, which needs no memory; none for a model without."""
-    if num_bytes == 0:
-        return ()
-    return (MemoryRow("n-gram table", 0, f"{human(num_bytes)} of the file, read by rows through page cache"),)
 
 
 def _state_rows(spec: ModelSpec, cache: CachePlan, num_blocks: int) -> tuple[MemoryRow, ...]:

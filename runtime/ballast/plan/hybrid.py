@@ -13,7 +13,7 @@ from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layers.plane import kept_type
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import expert_module, used_tensors
+from ballast.model.tensors import NGRAM_TABLE, expert_module, used_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.plan.device import (
@@ -36,7 +36,7 @@ from ballast.plan.gpu_experts import (
 )
 from ballast.plan.kv_tiers import host_rows
 from ballast.plan.memory import DeviceMemory, DevicePlan, GpuPlan, MemoryPlan, Numbers
-from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, weight_rows
+from ballast.plan.rows import MemoryRow, PackedFolder, host_weight_rows, table_rows, weight_rows
 from ballast.plan.streaming import estimate
 from ballast.weights.gguf import GgufModel
 
@@ -83,6 +83,7 @@ def make_hybrid_plan(
     packed = "routed experts, packed while loading; " if gpus.has_host_experts else ""
     uses = (
         *host_weight_rows(in_host, f"{packed}embedding in page cache", kept, folder),
+        *table_rows(0 if spec.ngram is None else gguf.tensors[NGRAM_TABLE].num_bytes),
         MemoryRow(
             "work buffers",
             _staging_bytes(spec, sizes, numbers, gpus)

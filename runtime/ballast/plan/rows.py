@@ -74,6 +74,13 @@ def host_weight_rows(num_bytes: int, detail: str, kept: KeptWeights, folder: Pac
     ]
 
 
+def table_rows(num_bytes: int) -> tuple[MemoryRow, ...]:
+    """The table of groups of tokens, which needs no memory; none for a model without."""
+    if num_bytes == 0:
+        return ()
+    return (MemoryRow("n-gram table", 0, f"{human(num_bytes)} of the file, read by rows through page cache"),)
+
+
 def weight_rows(
     gguf: GgufModel, spec: ModelSpec, device_of: Callable[[str], str], weights: Mapping[str, tuple[str, int]]
 ) -> Iterator[WeightRow]:

@@ -3,15 +3,15 @@ the slices in which it is computed. Pure arithmetic."""
 
 from __future__ import annotations
 
-from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS
+from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS, GATED_AT_ONCE
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
 from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
 from ballast.model.layers.delta_net import DeltaNetSpec
-from ballast.model.layers.grouped import GATE, GroupedSpec
+from ballast.model.layers.grouped import GATE, BlockIndexSpec, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.layers.layer import DeviceAttention, RecurrentMixer
-from ballast.model.layers.stream import mixed_stream
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.spec import ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
@@ -37,6 +37,8 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
         *(_recurrent_bytes(spec, mixer, num_tokens) for mixer in spec.mixers if isinstance(mixer, RecurrentMixer)),
         _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)),
         _expert_bytes(spec, num_tokens),
+        _gate_bytes(spec, min(num_tokens, PRODUCT_TOKENS)),
+        _ngram_bytes(spec, num_tokens),
     )
     logits = max_batch_size * 2 * spec.vocab_size
     rows = (num_tokens * (_ROWS_OF_TOKENS * spec.hidden + _stream_floats(spec)) + logits) * FLOAT_BYTES
@@ -44,10 +46,37 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
 
 
 def _stream_floats(spec: ModelSpec) -> int:
-    """Floats of a token's several rows of the residual stream, in addition to its embedding, and of the weights of two
-    blocks with the products that give one's."""
-    stream = mixed_stream(spec.stream)
-    return 0 if stream is None else stream.num_rows * spec.hidden + 3 * stream.num_weights
+    """Floats of a token's several rows of the residual stream, in addition to its embedding, of the weights of two
+    blocks with the products that give one's, and of its rows of a table of groups of tokens."""
+    stream = spec.stream
+    if stream is None:
+        return 0
+    num_weights = stream.num_rows if isinstance(stream, GatedStreamSpec) else stream.num_weights
+    of_table = 0 if spec.ngram is None else spec.ngram.width
+    return stream.num_rows * spec.hidden + 3 * num_weights + of_table
+
+
+def _gate_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    """The gates of a stream: normed rows, and the terms of the products' input or gates, with the product in
+    progress."""
+    stream = spec.stream
+    if not isinstance(stream, GatedStreamSpec):
+        return 0
+    width = stream.num_rows * spec.hidden
+    first = width * _TERM_BYTES + _product_floats(width, stream.rank) * FLOAT_BYTES
+    second = (width + _product_floats(stream.rank, width)) * FLOAT_BYTES
+    return num_tokens * ((width + 3 * stream.rank) * FLOAT_BYTES + max(first, second))
+
+
+def _ngram_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    """The embedding of groups of tokens in a slice: the convolution's input and output; or its input, and for the
+    tokens that are gated together keys, their products in progress, normed rows and gated values."""
+    if spec.ngram is None or spec.stream is None:
+        return 0
+    width = spec.stream.num_rows * spec.hidden
+    in_slices = _tokens_in_slices(spec, num_tokens)
+    gated = min(in_slices, GATED_AT_ONCE) * (4 * width + spec.hidden)
+    return (in_slices * width + max(in_slices * width, gated)) * FLOAT_BYTES
 
 
 def _shared_choice_bytes(spec: ModelSpec, num_tokens: int) -> int:
@@ -84,7 +113,11 @@ def _attention_bytes(spec: ModelSpec, mixer: DeviceAttention, num_tokens: int) -
     sizes = _slice_sizes(spec, mixer)
     in_slices = min(num_tokens, sizes.tokens)
     if isinstance(mixer, GroupedSpec):
-        return _grouped_bytes(spec, mixer, in_slices)
+        attending = _grouped_bytes(spec, mixer, in_slices)
+        if mixer.index is None:
+            return attending
+        chosen = in_slices * mixer.index.most_chosen * _POSITION_BYTES
+        return chosen + max(attending, _choice_bytes(spec, mixer, mixer.index, in_slices))
     if mixer.index is not None:
         chosen = 0 if _is_choice_shared(spec) else in_slices * mixer.index.most_chosen * _POSITION_BYTES
         rounded = in_slices * mixer.num_heads * mixer.latent_dim * _HALF_BYTES
@@ -115,13 +148,18 @@ def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> in
 
 def _recurrent_bytes(spec: ModelSpec, mixer: RecurrentMixer, num_tokens: int) -> int:
     """A recurrent layer in slices like those of the model's attention."""
-    slices = [_slice_sizes(spec, attention) for attention in _attentions(spec)]
-    in_slices = min(num_tokens, *(own.tokens for own in slices))
-    if all(own.long_from is not None and num_tokens >= own.long_from for own in slices):
-        in_slices = min(num_tokens, *(own.long_tokens for own in slices))
+    in_slices = _tokens_in_slices(spec, num_tokens)
     if isinstance(mixer, KimiDeltaSpec):
         return _kimi_delta_bytes(spec, mixer, in_slices)
     return _delta_net_bytes(spec, mixer, in_slices)
+
+
+def _tokens_in_slices(spec: ModelSpec, num_tokens: int) -> int:
+    """Most tokens of a slice of layers without attention."""
+    slices = [_slice_sizes(spec, attention) for attention in _attentions(spec)]
+    if all(own.long_from is not None and num_tokens >= own.long_from for own in slices):
+        return min(num_tokens, *(own.long_tokens for own in slices))
+    return min(num_tokens, *(own.tokens for own in slices))
 
 
 def _kimi_delta_bytes(spec: ModelSpec, mixer: KimiDeltaSpec, num_tokens: int) -> int:
@@ -153,12 +191,15 @@ def _latent_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
     return num_tokens * (floats * FLOAT_BYTES + terms)
 
 
-def _choice_bytes(spec: ModelSpec, mixer: LatentSpec, index: IndexSpec, num_tokens: int) -> int:
+def _choice_bytes(spec: ModelSpec, mixer: DeviceAttention, index: IndexSpec | BlockIndexSpec, num_tokens: int) -> int:
     """An indexer's memory: the products of tokens, twice as floats and once as the cache keeps them, and the scores of
     the tokens that are scored together, with the state of the selection; with pools, which have scores, also gates and
     the selected pools."""
-    products = index.num_heads * (index.key_dim + 1) + index.key_dim + (mixer.q_lora_rank or 0)
-    products += mixer.latent_dim
+    products = index.num_heads * (index.key_dim + 1) + index.key_dim
+    if isinstance(mixer, LatentSpec):
+        products += (mixer.q_lora_rank or 0) + mixer.latent_dim
+    else:
+        products += mixer.query_rows + mixer.kv_width
     own = products * 2 * FLOAT_BYTES + index.num_heads * index.key_dim * _HALF_BYTES + spec.hidden * _TERM_BYTES
     num_keys, top_pools = spec.context_length // index.pool, index.top_k // index.pool
     if index.pool > 1:

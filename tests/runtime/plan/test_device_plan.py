@@ -33,9 +33,11 @@ from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks, num_state_slots
 from ballast.model.layers.feed_forward import EXPERTS
+from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.plane import row_bytes
 from ballast.model.layers.short_rows import ShortRows
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.metadata import read_spec
 from ballast.model.modules import module_tree
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
@@ -60,7 +62,7 @@ from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
 from devkit.models.specs.glm import GLM53_FLASH_SPEC
-from devkit.models.specs.qwen3 import QWEN3_235B_SPEC
+from devkit.models.specs.qwen3 import FLASH_NEXT_125B_SPEC, QWEN3_235B_SPEC
 from devkit.models.sums_of_calls import sums_of_calls
 from devkit.models.written import MakeTiny
 
@@ -208,6 +210,7 @@ def test_rules_for_an_impossible_device_are_reported(r1: GgufModel) -> None:
         ("mimov2", "split", "q8_0"),
         ("qwen3next", "split", "q4_k"),
         ("glm53flash", "split", "q8_0"),
+        ("qwen38flashnext", "split", "q8_0"),
     ],
 )
 def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
@@ -237,7 +240,9 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
     vectors = sum(
         info.num_bytes
         for info in gguf.tensors.values()
-        if len(info.shape) == 1 or any(name in info.name for name in ("conv1d", "hc_", "_ape"))
+        if len(info.shape) == 1
+        or any(name in info.name for name in ("conv1d", "_ape"))
+        or ("hc_" in info.name and not isinstance(spec.stream, GatedStreamSpec))
     )
     plan = make_hybrid_plan(
         gguf,
@@ -247,7 +252,10 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
         [DeviceMemory("cuda:0", 8 * GIB, "the limit")],
         GpuExpertOptions(whole_layers * spec.routing.num_experts),
     )
-    assert use(plan, "dense weights") == on_device + routers + vectors
+    # The few betas and alphas of a layer share a panel of 16 rows, which the plan counts for each.
+    betas = [info for name, info in gguf.tensors.items() if "ssm_beta" in name]
+    shared = sum(kernels.packed_nbytes(int(info.ggml_type), num_rows=16, cols=spec.hidden) for info in betas)
+    assert use(plan, "dense weights") == on_device + routers + vectors + shared
     memory = weight_memory(weights)
     in_host = sum(size for ranges in (*memory.experts.values(), memory.others) for _, size in ranges)
     in_host_layers = [spec.layers[layer].experts for layer in spec.routed_layers[whole_layers:]]
@@ -677,6 +685,41 @@ def test_a_gpu_takes_hyper_connections_and_pools_beside_recurrent_layers(written
     assert use(plan, "KV cache") == (8192 + plan.numbers.block_tokens) * 2 * (512 + 32) * 2
     slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size) + 1
     assert use(plan, "recurrent state") == slots * spec.state_bytes
+
+
+def test_a_gpu_takes_blocks_of_positions_and_groups_of_tokens(written: MakeTiny, beside_a_gpu: None) -> None:
+    """The table of groups of tokens stays in the file."""
+    gguf = open_gguf(written(arch="qwen38flashnext", quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
+    assert config.machine.device == "cuda:0"
+    [mixer] = spec.attentions
+    assert isinstance(mixer, GroupedSpec)
+    assert mixer.index is not None
+    slots = 8192 + plan.numbers.block_tokens
+    assert use(plan, "KV cache") == slots * 2 * (mixer.kv_width + mixer.index.key_dim // 4) * 2
+    num_slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size) + 1
+    assert use(plan, "recurrent state") == num_slots * spec.state_bytes
+    assert {row.device for row in plan.weights if row.group == "embedding"} == {"cpu"}
+    [table] = [row for row in plan.uses if row.name == "n-gram table"]
+    assert table.num_bytes == 0
+    assert str(table.detail).endswith("of the file, read by rows through page cache")
+
+
+def test_a_gpu_has_room_for_gates_and_groups_of_tokens() -> None:
+    spec = FLASH_NEXT_125B_SPEC
+    assert spec.ngram is not None
+    without = replace(spec, layers=tuple(replace(layer, stream=None, ngram=None) for layer in spec.layers))
+    # Rows, weights of two blocks with products, and rows of the table; experts take most in both.
+    added = work.step_bytes(spec, 4096, 1) - work.step_bytes(without, 4096, 1)
+    assert added == 4096 * 4 * (4 * 2560 + 3 * 4 + spec.ngram.width)
+    # Normed rows, gates and their product in progress.
+    assert work._gate_bytes(spec, 4096) == 4096 * 4 * (3 * 4 * 2560 + 3 * 320)
+    # Both sides of the convolution, or its input and what 1,024 tokens take that are gated together.
+    assert work._ngram_bytes(spec, 8192) == 4096 * 4 * (4 * 2560 + 4 * 2560 + 2560 // 4)
+    dense = replace(spec.attentions[0], index=None)
+    alone, own = (work._attention_bytes(spec, each, 16) for each in (dense, spec.attentions[0]))
+    assert own - alone >= 16 * 4 * (2048 + 3)
 
 
 def test_a_gpu_has_room_for_several_rows_of_a_stream_and_for_pools() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ballast.host.machine import Memory
 from ballast.model.hybrid.device_mixers import device_mixers
+from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.spec import ModelSpec
@@ -89,6 +90,7 @@ def test_a_gpu_refuses_latent_attention_beside_other_kinds() -> None:
         QWEN3_NEXT_80B_SPEC,
         GLM53_FLASH_SPEC,
         KIMI_LINEAR_48B_SPEC,
+        FLASH_NEXT_125B_SPEC,
     ],
     ids=lambda spec: spec.name,
 )
@@ -111,9 +113,22 @@ def test_a_gpu_mixes_rows_whose_number_is_a_power_of_two() -> None:
     assert refusal.startswith("its residual stream has 3 rows, and kernels on a GPU support powers of two")
 
 
-def test_a_gpu_refuses_gated_rows() -> None:
-    refusal = why_not_on_gpu(FLASH_NEXT_125B_SPEC)
-    assert refusal == "its residual stream has gated rows, which no GPU supports yet; the CPU serves it"
+def test_a_gpu_selects_blocks_of_positions_up_to_its_limit() -> None:
+    def with_blocks(top_k: int) -> ModelSpec:
+        layers = []
+        for layer in FLASH_NEXT_125B_SPEC.layers:
+            mixer = layer.mixer
+            if isinstance(mixer, GroupedSpec):
+                assert mixer.index is not None
+                mixer = replace(mixer, index=replace(mixer.index, top_k=top_k))
+            layers.append(replace(layer, mixer=mixer))
+        return replace(FLASH_NEXT_125B_SPEC, layers=tuple(layers))
+
+    assert why_not_on_gpu(with_blocks(4 * MAX_CHOSEN)) is None
+    refusal = why_not_on_gpu(with_blocks(4 * MAX_CHOSEN + 4))
+    assert refusal is not None
+    assert refusal.startswith("a token attends to 8193 pools of 4 positions, and kernels on a GPU select at most 8192")
+    assert why_not_fp8(FLASH_NEXT_125B_SPEC) is not None
 
 
 def test_a_device_computes_recurrent_layers_beside_one_kind_of_latent_attention() -> None:

@@ -13,14 +13,13 @@ import torch
 from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.recurrent.recurrence import Convolve
+from ballast.model.hybrid.recurrent.sizes import GATED_AT_ONCE
 from ballast.model.hybrid.residual.gated import RowGates
 from ballast.model.hybrid.steps.pieces import Pieces
 from ballast.model.hybrid.steps.slices import even_bounds
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.ngram import NgramSpec
 
-_GATED_AT_ONCE = 1024
-"""Tokens whose keys and gated values are in memory at a time."""
 _MIN_SCORE = 1e-6
 
 
@@ -69,7 +68,7 @@ class NgramEmbedding:
     ) -> None:
         assert step.states is not None, "steps of models with a table have states"
         normed = torch.empty_like(rows)
-        for begin, end in even_bounds(0, len(rows), _GATED_AT_ONCE):
+        for begin, end in even_bounds(0, len(rows), GATED_AT_ONCE):
             normed[begin:end] = self._gated(weights, rows[begin:end], embedded[begin:end])
         rows += self._convolve(normed.flatten(1), weights.conv, states, step.states).view(rows.shape)
 

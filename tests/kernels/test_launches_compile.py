@@ -30,12 +30,13 @@ from ballast.model.hybrid.handoff import transport, transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox
 from ballast.model.hybrid.linear import FloatLinear
 from ballast.model.hybrid.pointwise.pointwise import IndexNorm
-from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
+from ballast.model.hybrid.pointwise.pools import BlockTokens, PooledTokens, PoolMemory
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.recurrent.recurrence import Gates
 from ballast.model.hybrid.recurrent.state_rows import PlannedRows
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.residual.residual import Connection
+from ballast.model.hybrid.residual.triton_gates import TritonRowGates
 from ballast.model.hybrid.residual.triton_stream import TritonStreamMixer
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
@@ -180,6 +181,30 @@ def pooled_choice() -> None:
     )
 
 
+def gated_rows() -> None:
+    gates, rows, norm = TritonRowGates(1e-5), torch.zeros(2, 4, 2560), torch.zeros(4 * 2560)
+    gates.mean(gates.norm(rows, norm), torch.zeros(2, 4 * 2560))
+    gates.add(rows, (rows[:, 0].contiguous(), rows[:, 1].contiguous()), torch.zeros(2, 324)[:, 320:])
+
+
+def chosen_blocks() -> None:
+    """Grouped-query attention to blocks of positions, one token of one row and two chunks of another."""
+    sizes, index = GroupedSizes(24, 2, 256, 256, 0.1, 16), IndexSizes(4, 128, 2048, 16, pool=4)
+    case = attention_case(sizes, [1, 70], [3, 90], CPU, torch.float16)
+    rows = PlannedRows([0, 1, 71], [1, 2], [1, 2], [(1, 1, 65, 0), (1, 65, 71, 2)], 1).send(torch.from_numpy)
+    step, owners = replace(case.step, states=rows), torch.zeros(71, dtype=torch.int32)
+    table = RopeTable(*(np.ones((90, 32), np.float32) for _ in range(2)))
+    pointwise, kept = TritonPointwise(1e-6, table, CPU), torch.zeros(len(case.cache) // 4, 128).half()
+    query = pointwise.block_queries(torch.zeros(71, 4, 128), torch.zeros(128), kept, step)
+    tokens = BlockTokens(torch.zeros(71, 128), torch.zeros(128), owners)
+    pointwise.keep_blocks(tokens, PoolMemory(kept, torch.zeros(3, 3, 128)), step)
+    chosen = TritonPositionChoice(index, 132)(query, torch.zeros(71, 4), kept, owners, step)
+    attend = TritonChosenAttention(sizes, index, choose_tilings(sizes, 227 << 10), 132)
+    attend(case.query, case.cache, chosen, owners, step)
+    attend(case.query[:1], case.cache, chosen[:1], owners[:1], step)  # shared by several programs
+
+
+BLOCKS = {"norm_queries", "write_means", "leave_pools", "score", "keep_highest", "spread_pools"}
 POOLED = {"index_query_and_key", "write_pools", "leave_pools", "query_and_cache", "score", "keep_highest"}
 ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks", "fade_chunks", "pass_chunks"}
 
@@ -195,6 +220,8 @@ ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks"
         (row_decays, {*ROW_DECAYS, "gated_norm"}),
         (hyper_connections, {"read", "mix"}),
         (pooled_choice, {*POOLED, "spread_pools", "round_query", "attend"}),
+        (gated_rows, {"add_to_rows", "norm_rows", "gated_mean"}),
+        (chosen_blocks, {*BLOCKS, "round_query", "attend", "merge"}),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from ballast.model.hybrid.pointwise import pool_kernels, triton_pools
-from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
+from ballast.model.hybrid.pointwise import block_kernels, pool_kernels, triton_pointwise, triton_pools
+from ballast.model.hybrid.pointwise.pools import BlockTokens, PooledTokens, PoolMemory
+from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.recurrent.state_rows import PlannedRows
 from ballast.model.hybrid.steps.step import Step
+from ballast.model.rope import RopeTable
 from devkit.kernels import torch_pools
 from devkit.kernels.interpreted import interpreted
+from devkit.kernels.torch_pointwise import TorchPointwise
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 WIDTH, NUM_SLOTS = 24, 9
@@ -29,6 +33,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     if request.param == "cuda":
         return torch.device("cuda:0")
     monkeypatch.setattr(triton_pools, "pool_kernels", interpreted(pool_kernels, monkeypatch))
+    monkeypatch.setattr(triton_pointwise, "block_kernels", interpreted(block_kernels, monkeypatch))
     return torch.device("cpu")
 
 
@@ -93,3 +98,71 @@ def test_a_pool_is_the_same_in_any_steps(device: torch.device) -> None:
     torch.testing.assert_close(parts.keys, whole.keys, **CLOSE)
     assert not whole.states[5].any()
     assert not parts.states[6].any()
+
+
+def rotation(num_pairs: int) -> RopeTable:
+    angles = np.random.default_rng(4).uniform(-3, 3, (20, num_pairs)).astype(np.float32)
+    return RopeTable(np.cos(angles), np.sin(angles))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(("pool", "num_pairs"), [(2, 12), (4, 5)])
+def test_blocks_get_the_normed_mean_of_their_tokens_keys(
+    device: torch.device, pool: int, num_pairs: int, dtype: torch.dtype
+) -> None:
+    """Rotated by the position of the first token. Keys are columns of wider products."""
+    step, given = step_on(device, ROWS, CHUNKS), tokens_on(device, pool, ROWS)
+    tokens = BlockTokens(torch.cat([given.keys, given.keys], 1)[:, :WIDTH], given.gates[0], given.owners)
+    queries = torch.stack([given.keys, given.gates], 1)
+    results = []
+    for make in (TorchPointwise, TritonPointwise):
+        memory = memory_on(device, pool, dtype)
+        memory = PoolMemory(memory.keys, memory.states[:, :, 0].contiguous())
+        pointwise = make(1e-5, rotation(num_pairs), device)
+        pointwise.keep_blocks(tokens, memory, step)
+        results.append((memory.keys, memory.states, pointwise.block_queries(queries, tokens.norm, memory.keys, step)))
+    close = CLOSE if dtype == torch.float32 else {"rtol": 1e-3, "atol": 1e-3}
+    plain, found = results
+    torch.testing.assert_close(found[0], plain[0], **close)
+    torch.testing.assert_close(found[1], plain[1], rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(found[2], plain[2], **close)
+    assert found[2].dtype == dtype
+    complete = {int(slot) // pool for slot, at in zip(step.slots, step.positions, strict=True) if (at + 1) % pool == 0}
+    assert set((found[0] != 7.0).any(1).nonzero().flatten().tolist()) == complete
+
+
+def test_a_block_is_the_same_in_any_steps(device: torch.device) -> None:
+    """The definition, for the second block of a request: token by token, and in one step."""
+    table = rotation(12)
+    pointwise = TritonPointwise(1e-5, table, device)
+    rows, given = [(8, 0, 0, 5)], tokens_on(device, 4, [(8, 0, 0, 5)])
+    whole, parts = (
+        PoolMemory(each.keys, each.states[:, :, 0].contiguous()) for each in (memory_on(device, 4) for _ in range(2))
+    )
+    tokens = BlockTokens(given.keys, given.gates[0], given.owners)
+    pointwise.keep_blocks(tokens, whole, step_on(device, [*rows, (1, 0, 0, 0)], [(0, 0, 8, 5), (1, 8, 9, 0)]))
+    for at in range(8):
+        own = BlockTokens(tokens.keys[at:][:1], tokens.norm, tokens.owners[:1] * 0)
+        step = step_on(device, [(1, at, 0 if at == 0 else 6, 6), (1, 0, 0, 0)], [])
+        pointwise.keep_blocks(own, parts, replace(step, slots=step.slots[:1], positions=step.positions[:1]))
+    mean = tokens.keys[4:].mean(0)
+    normed = mean * (mean.square().mean() + 1e-5).rsqrt() * tokens.norm
+    first, second = normed.view(2, 12)
+    cos, sin = (torch.from_numpy(each[4]).to(device) for each in (table.cos, table.sin))
+    turned = torch.cat([first * cos - second * sin, second * cos + first * sin])
+    torch.testing.assert_close(whole.keys[5], turned, **CLOSE)
+    torch.testing.assert_close(parts.keys, whole.keys, **CLOSE)
+    assert not whole.states[5].any()
+    assert not parts.states[6].any()
+
+
+def test_large_keys_of_blocks_are_clamped_and_counted(device: torch.device) -> None:
+    step, given = step_on(device, ROWS, CHUNKS), tokens_on(device, 2, ROWS)
+    memory = memory_on(device, 2, torch.float16)
+    memory = PoolMemory(memory.keys, memory.states[:, :, 0].contiguous())
+    pointwise = TritonPointwise(1e-5, rotation(5), device)
+    tokens = BlockTokens(given.keys, torch.full((WIDTH,), 1e6, device=device), given.owners)
+    pointwise.keep_blocks(tokens, memory, step)
+    assert memory.keys.isfinite().all()
+    assert memory.keys.max() == torch.finfo(torch.float16).max
+    assert pointwise.num_saturated > 0

@@ -35,5 +35,4 @@ def _loaded(value: object) -> Iterator[kernels.Experts | kernels.Matrix]:
     elif isinstance(value, Mapping):
         yield from _loaded(tuple(each for role, each in value.items() if role != TABLE))
     elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _loaded(getattr(value, field.name))
+        yield from _loaded({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})

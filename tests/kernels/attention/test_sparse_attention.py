@@ -17,7 +17,7 @@ import torch
 from ballast._core import kernels
 from ballast.model.hybrid.attention import paged, paged_kernels
 from ballast.model.hybrid.attention.paged import Tiling, Tilings, choose_tilings
-from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest, num_chosen
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
@@ -40,7 +40,9 @@ PUBLISHED = {
     "V3.2": (V32, V32_INDEX),
     "GLM-5": (replace(V32, num_heads=64), replace(V32_INDEX, num_heads=32)),
     "GLM-5.3-Flash": (replace(V32, num_heads=64, rope_dim=0), replace(V32_INDEX, num_heads=32, pool=4)),
+    "Qwen3.8-Flash-Next": (GroupedSizes(24, 2, 256, 256, 0.0625, 32), replace(V32_INDEX, num_heads=4, pool=4)),
 }
+GROUPED = GroupedSizes(num_heads=36, num_kv_heads=2, key_dim=24, v_dim=40, scale=0.2, block_tokens=16)
 SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
 SMALL_SPANS = Spans(scored=16, group=64, short=32)
 TOLERANCES = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}
@@ -301,6 +303,32 @@ def test_pools_are_chosen_together_with_the_tokens_after_them(device, tokens, le
     torch.testing.assert_close(found, expected, **TOLERANCES[dtype])
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("num_processors", [1, 36], ids=["whole", "split"])
+@pytest.mark.parametrize(("tokens", "lens"), STEPS.values(), ids=STEPS)
+def test_heads_of_a_group_read_their_keys_and_values_at_chosen_positions(
+    device, tokens, lens, num_processors, dtype
+) -> None:
+    """Groups of 18 heads, which fill more than a tile."""
+    case, given = make(tokens, lens, device, dtype, index=POOLED), attention_case(GROUPED, tokens, lens, device, dtype)
+    chosen = PlainPositionChoice(POOLED)(*case.of_choice)
+    counts = num_chosen(case.step.positions + 1, POOLED).tolist()
+    rest = case.owners, given.step
+    plain = PlainChosenAttention(GROUPED, POOLED)(given.query, given.cache, chosen, *rest)
+    for token, (owner, count) in enumerate(zip(case.owners.tolist(), counts, strict=True)):
+        positions = chosen[token, :count]
+        slots = given.step.requests.blocks[owner][positions // 16] * 16 + positions % 16
+        keys, values = torch.split(given.cache[slots].float(), [48, 80], 1)
+        for head in range(36):
+            of_group = head // 18
+            own = keys[:, 24 * of_group :][:, :24], values[:, 40 * of_group :][:, :40]
+            shares = (given.query[token, head] @ own[0].T * GROUPED.scale).softmax(-1)
+            torch.testing.assert_close(plain[token, head], shares @ own[1], **TOLERANCES[torch.float32])
+        chosen[token, count:] = 10**6  # which must not be read
+    attend = TritonChosenAttention(GROUPED, POOLED, SMALL_TILES, num_processors)
+    torch.testing.assert_close(attend(given.query, given.cache, chosen, *rest), plain, **TOLERANCES[dtype])
+
+
 @pytest.mark.parametrize("index", [INDEX, POOLED], ids=["positions", "pools"])
 @pytest.mark.parametrize("wrong", ["scores", "choice", "attention", "nothing"])
 def test_incorrect_kernels_are_detected_at_start(device, wrong: str, index: IndexSizes) -> None:
@@ -340,7 +368,7 @@ def test_incorrect_kernels_are_detected_at_start(device, wrong: str, index: Inde
 @pytest.mark.gpu
 @pytest.mark.parametrize("length", [2048, 2049, 5000, 70_000])
 @pytest.mark.parametrize(("sizes", "index"), PUBLISHED.values(), ids=PUBLISHED)
-def test_kernels_of_published_sizes_match_the_reference(sizes: LatentSizes, index: IndexSizes, length: int) -> None:
+def test_kernels_of_published_sizes_match_the_reference(sizes: Sizes, index: IndexSizes, length: int) -> None:
     device = torch.device("cuda:0")
     choose, attend = sparse_kernels(index, sizes, torch.float16, device)
     given = attention_case(sizes, [1, 3, 1], [length, length, 100], device, torch.float16)
@@ -388,20 +416,22 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("name", [*COMPILED, "attend"])
+@pytest.mark.parametrize("name", [*COMPILED, "attend", "attend heads"])
 @pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capability, shared_bytes) -> None:
     if name in COMPILED:
         function, known = COMPILED[name]
     else:
-        function = chosen_kernels.attend
+        function, (heads, of_heads) = chosen_kernels.attend, PUBLISHED["Qwen3.8-Flash-Next"]
         known = attend_constants(V32, choose_tilings(V32, shared_bytes).prompts, V32_INDEX)
+        if name == "attend heads":
+            known = attend_constants(heads, choose_tilings(heads, shared_bytes).singles, of_heads)
     pointers = dict.fromkeys(("sums", "peaks", "weights", "scores"), "*fp32") | {"scale": "fp32"}
     pointers |= dict.fromkeys(("query", "cache", "keys"), "*fp16")
     pointers |= dict.fromkeys(("chosen", "positions", "owners", "blocks", "kept"), "*i32")
     pointers["given"] = "*fp32" if known.get("IS_FIRST") else "*i32"
     compiled = compiled_for(capability, function, known, pointers)
     assert compiled.metadata.shared <= shared_bytes
-    if name in ("score", "attend"):
+    if name in ("score", "attend", "attend heads"):
         assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"

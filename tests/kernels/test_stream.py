@@ -1,4 +1,4 @@
-"""The kernels of hyper-connections and of gated rows against torch's operations, by Triton's interpreter, and on GPUs."""
+"""The kernels of streams of several rows against torch's operations, by Triton's interpreter, and on a GPU."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+from torch.nn import functional
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -33,6 +34,7 @@ from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.layer import RecurrentMixer
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.torch_recurrence import TorchRecurrence
+from devkit.kernels.torch_recurrence import convolve as plain_convolve
 
 EPS = 1e-6
 NUM_SLOTS = 9
@@ -174,6 +176,23 @@ def test_convolutions_keep_the_last_inputs(device: torch.device, net: RecurrentM
     found = TritonRecurrence(net, EPS).convolve(wide, fused.conv, fused.inputs, rows_on(device, STEPS[step]))
     close(found, expected)
     close(fused.inputs, plain.inputs)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_convolutions_skip_inputs_without_weights(device: torch.device, step: str) -> None:
+    """Of ten inputs, every third has weights, as in the embedding of groups of tokens."""
+    num_tokens, width = sum(row.num_tokens for row in STEPS[step]), 40
+    x, inputs, taps = random(num_tokens, width), random(NUM_SLOTS, 9, width), random(4, width)
+    weights = torch.zeros(10, width)
+    weights[::3] = taps
+    plain, fused = inputs.double(), inputs.to(device, copy=True)
+    expected = plain_convolve(x.double(), weights.double(), plain, rows_on(torch.device("cpu"), STEPS[step]))
+    found = triton_convolution.convolve(x.to(device), weights.to(device), fused, rows_on(device, STEPS[step]))
+    close(found, expected)
+    close(fused[1:], plain[1:])
+    first = STEPS[step][0]
+    seen = torch.cat([inputs[first.before] if first.before else torch.zeros(9, width), x[: first.num_tokens]])
+    close(found[0], functional.silu(sum(seen[3 * tap] * weight for tap, weight in enumerate(taps))))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Grouped-query attention of a slice, to all positions or to blocks of them that an indexer selects.
+"""Grouped-query attention of a slice, to all positions or to selected blocks.
 
 Shapes: T tokens, H query heads, G key and value heads.
 """

@@ -1,5 +1,5 @@
-"""What the host gives a lane's steps in which a request may have several tokens: their embedded tokens, and the rows of
-a table of groups of tokens if the model has one."""
+"""The rows that the host reads for steps in which a request may have several tokens: embedded tokens, and rows of a
+table of groups of tokens if the model has one."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class PooledTokens:
 
 @dataclass(frozen=True, slots=True)
 class BlockTokens:
-    """What a step's tokens add to blocks of positions, which are pools whose key is the mean of their tokens' keys. It
-    is normed, and rotated by the position of the pool's first token."""
+    """The keys that a step's tokens add to blocks of positions, which are pools. A block's key is the mean of its
+    tokens' keys, normed, and rotated by the position of its first token."""
 
     keys: torch.Tensor  # float32 [T, K], as products give them
     norm: torch.Tensor  # float32 [K]

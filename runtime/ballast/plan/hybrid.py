@@ -83,7 +83,6 @@ def make_hybrid_plan(
     packed = "routed experts, packed while loading; " if gpus.has_host_experts else ""
     uses = (
         *host_weight_rows(in_host, f"{packed}embedding in page cache", kept, folder),
-        *table_rows(0 if spec.ngram is None else gguf.tensors[NGRAM_TABLE].num_bytes),
         MemoryRow(
             "work buffers",
             _staging_bytes(spec, sizes, numbers, gpus)
@@ -91,7 +90,7 @@ def make_hybrid_plan(
             f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {names}",
             numbers.step_option,
         ),
-        *_tier_rows(spec, numbers),
+        *_other_rows(gguf, spec, numbers),
         MemoryRow("program", HOST_PROGRAM_BYTES, "Python, torch, CUDA's libraries, vocabulary; an estimate"),
     )
     return MemoryPlan(
@@ -115,10 +114,11 @@ def _staging_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, 
     return num_bytes
 
 
-def _tier_rows(spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
-    """Host memory of the tiers of the GPUs' cache."""
+def _other_rows(gguf: GgufModel, spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
+    """The table of groups of tokens, and host memory of the tiers of the GPUs' cache."""
+    yield from table_rows(0 if spec.ngram is None else gguf.tensors[NGRAM_TABLE].num_bytes)
     block_bytes = numbers.block_tokens * kv_row_bytes(spec, kept_type(numbers.kv_type, on_gpu=True))
-    return host_rows(numbers.tiers, block_bytes, numbers.block_tokens, spec.state_bytes)
+    yield from host_rows(numbers.tiers, block_bytes, numbers.block_tokens, spec.state_bytes)
 
 
 def _gpu_plan(

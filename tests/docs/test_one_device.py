@@ -43,9 +43,9 @@ TEXTS = {
 }
 """Strings that are named device, with the reason."""
 FIRST_OR_LAST = {
-    "model/hybrid/layers/step_rows.py StepRows __init__": "the first device gets the embedded tokens",
-    "model/hybrid/layers/step_rows.py StepRows whole": "the first device gets the embedded tokens",
-    "model/hybrid/layers/step_rows.py StepRows pieces": "the first device gets the embedded tokens",
+    "model/hybrid/devices/step_rows.py StepRows __init__": "the first device gets the embedded tokens",
+    "model/hybrid/devices/step_rows.py StepRows whole": "the first device gets the embedded tokens",
+    "model/hybrid/devices/step_rows.py StepRows pieces": "the first device gets the embedded tokens",
     "model/hybrid/decode_steps.py DecodeSteps __init__": "the last device writes the logits",
     "model/hybrid/decode_steps.py DecodeSteps queue": "the first device gets the embedded tokens",
     "model/hybrid/weights.py load_hybrid_weights": "the last device gets the output",

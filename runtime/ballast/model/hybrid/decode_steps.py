@@ -11,10 +11,10 @@ import torch
 from ballast._core import kernels
 from ballast.model.batch import Batch
 from ballast.model.hybrid.devices.all_devices import Devices
+from ballast.model.hybrid.devices.step_rows import device_with
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.forward_pass import ForwardPass
 from ballast.model.hybrid.layers.ngram_rows import NgramRows
-from ballast.model.hybrid.layers.step_rows import device_with
 from ballast.model.hybrid.steps.pieces import drained
 
 

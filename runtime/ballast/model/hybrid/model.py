@@ -21,12 +21,12 @@ from ballast.model.device_counts import DeviceCounts, DeviceNumbers
 from ballast.model.hybrid.decode_steps import DecodeSteps
 from ballast.model.hybrid.devices.all_devices import Devices
 from ballast.model.hybrid.devices.device import Device
+from ballast.model.hybrid.devices.step_rows import StepRows
 from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedLayers
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.faults.device_wait import wait_for
 from ballast.model.hybrid.forward_pass import ForwardPass
 from ballast.model.hybrid.layers.embedding import Embedding
-from ballast.model.hybrid.layers.step_rows import StepRows
 from ballast.model.hybrid.prefill_pass import PrefillPass
 from ballast.model.hybrid.steps.pieces import Pieces, drained
 from ballast.model.hybrid.steps.step import Step

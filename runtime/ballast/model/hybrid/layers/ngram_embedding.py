@@ -6,6 +6,7 @@ Shapes: T tokens, D hidden, N rows of a token, W numbers of the rows of a table 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,13 +15,15 @@ from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.recurrent.recurrence import Convolve
 from ballast.model.hybrid.recurrent.sizes import GATED_AT_ONCE
-from ballast.model.hybrid.residual.gated import RowGates
 from ballast.model.hybrid.steps.pieces import Pieces
 from ballast.model.hybrid.steps.slices import even_bounds
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.ngram import NgramSpec
 
 _MIN_SCORE = 1e-6
+
+NormRows = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""The RMS norm of each row [T, N, D], with weight [N * D]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,8 @@ class NgramWeights:
 class NgramEmbedding:
     """Adds the embedding on one device."""
 
-    def __init__(self, gates: RowGates, convolve: Convolve) -> None:
-        self._gates = gates
+    def __init__(self, norm: NormRows, convolve: Convolve) -> None:
+        self._norm = norm
         self._convolve = convolve
 
     def pieces(self, weights: NgramWeights, rows: torch.Tensor, states: torch.Tensor, step: Step) -> Pieces[None]:
@@ -74,11 +77,11 @@ class NgramEmbedding:
 
     def _gated(self, weights: NgramWeights, rows: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
         """Add the values of tokens to their rows, with a gate for each row; returns their norm [T, N, D]."""
-        keys = self._gates.norm(weights.key(embedded).view(rows.shape), weights.key_norm)
-        keys *= self._gates.norm(rows, weights.query_norm)
+        keys = self._norm(weights.key(embedded).view(rows.shape), weights.key_norm)
+        keys *= self._norm(rows, weights.query_norm)
         scores = keys.sum(2) / math.sqrt(rows.shape[2])
         del keys
         shares = (scores.sign() * scores.abs().clamp_min(_MIN_SCORE).sqrt()).sigmoid()
         gated = shares[..., None] * weights.value(embedded)[:, None]
         rows += gated
-        return self._gates.norm(gated, weights.conv_norm)
+        return self._norm(gated, weights.conv_norm)

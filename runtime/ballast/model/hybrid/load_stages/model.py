@@ -80,7 +80,7 @@ def _assemble_device(device: DeviceState) -> None:
         prefill_attention=device.make_prefill_attention(device.expanded),
         pointwise=device.pointwise,
         residual=device.residual,
-        embed_ngrams=NgramEmbedding(device.gates, device.backend.convolve),
+        embed_ngrams=NgramEmbedding(device.gates.norm, device.backend.convolve),
         late=device.late,
     )
 

@@ -23,6 +23,7 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.backends import selection
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
+from ballast.model.hybrid.layers import embedded_rows
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.recurrent import (
     chunk_kernels,
@@ -251,6 +252,23 @@ def test_only_attention_has_a_cache_and_only_recurrent_layers_states(file: Path)
     assert found == [sum(sizes) for sizes in own]
 
 
+def test_a_pass_gets_the_rows_of_groups_of_tokens_piece_by_piece(
+    written: MakeTiny, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two devices adds them."""
+    monkeypatch.setattr(embedded_rows, "EMBEDDED_AT_ONCE", 24)
+    file = written(arch="qwen38flashnext", mla="split", quant="f32").gguf
+    model, batch = load(file, split=[1], stream_from_tokens=STREAM_FROM), batch_of(Row(0, 0, 40, 0, 1))
+    [expected] = logits_of(on_cpu(file), [batch])
+    model.open_prefill_lane()
+    model.begin_prefill(batch)
+    num_pieces = 1
+    while not model.advance_prefill(lambda: None):
+        num_pieces += 1
+    np.testing.assert_allclose(model.prefill_logits(), expected, **CLOSE)
+    assert num_pieces > 40 * 8 // 24
+
+
 def test_padding_leaves_no_state(file: Path) -> None:
     [device] = (model := load(file)).devices
     model.warm_up([1, 40], model._experts._host.idle(), range(len(device.layers)))
@@ -295,7 +313,7 @@ def conversations(core: EngineCore) -> list[Generated]:
     return converse(core, num_conversations=4, num_common=60, max_tokens=9, num_added=12)
 
 
-@pytest.fixture(scope="module", params=["qwen3next", "glm53flash"])
+@pytest.fixture(scope="module", params=["qwen3next", "glm53flash", *if_long("qwen38flashnext")])
 def next_file(request: pytest.FixtureRequest, written: MakeTiny) -> Path:
     return written(arch=request.param, mla="split", quant="f32").gguf
 

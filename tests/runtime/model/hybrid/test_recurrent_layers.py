@@ -36,12 +36,14 @@ from ballast.model.hybrid.recurrent import (
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.steps.slices import SliceSizes
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks
+from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import LayerTensors, Packing
 from ballast.model.runner import Runner
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
 from ballast.tiny.presets import PRESETS
+from ballast.tiny.shape import TinyIndex, TinyNgram
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated
 from devkit.kernels.interpreted import interpreted
@@ -250,6 +252,27 @@ def test_only_attention_has_a_cache_and_only_recurrent_layers_states(file: Path)
     own = [[state.size for state in states] for states in spec.states]
     found = [sum(each[0].numel() for each in layer or ()) for layer in device.states.layers]
     assert found == [sum(sizes) for sizes in own]
+
+
+OTHER_FLASH_NEXT = {
+    "merged gates of three rows, groups of two": {
+        "stream": GatedStreamSpec(num_rows=3, rank=64, is_merged=True),
+        "ngram": TinyNgram(layer=0, most_tokens=2, heads_per_length=8, conv_taps=3),
+    },
+    "groups of four, pools of two": {
+        "hidden": 768,
+        "index": TinyIndex(pool=2),
+        "ngram": TinyNgram(layer=4, most_tokens=4, heads_per_length=4),
+    },
+    "no groups": {"ngram": None},
+}
+
+
+@pytest.mark.parametrize("case", OTHER_FLASH_NEXT)
+def test_other_streams_tables_and_pools_give_the_logits_of_the_cpu(tmp_path: Path, case: str) -> None:
+    shape = replace(PRESETS["qwen38flashnext"], **OTHER_FLASH_NEXT[case])
+    file = write_tiny_model(tmp_path, arch="qwen38flashnext", quant="f32", overrides=shape).gguf
+    compare(logits_of(load(file), STEPS[:3]), logits_of(on_cpu(file), STEPS[:3]))
 
 
 def test_a_pass_gets_the_rows_of_groups_of_tokens_piece_by_piece(

@@ -1,4 +1,4 @@
-"""The embedded tokens of steps on a device. They are copied from a host buffer."""
+"""The embedded tokens of steps on a device, or their rows of another table. They are copied from a host buffer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EMBEDDED_AT_ONCE = 2048
 
 
 class EmbeddedRows:
-    """The embedded tokens of one lane, which has one step at a time."""
+    """The rows of one lane, which has one step at a time; one per token of the embedding, several of another table."""
 
     def __init__(self, embedding: Embedding, max_tokens: int, hidden: int, platform: Platform) -> None:
-        """Steps have at most `max_tokens` tokens."""
+        """Steps have at most `max_tokens` tokens, or rows of another table."""
         self._embedding = embedding
         self._host_rows = torch.empty((max_tokens, hidden), pin_memory=platform.pins)
         self._device = platform.device

@@ -10,6 +10,9 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.layers.embedding import Embedding
 from ballast.model.layers.ngram import NgramSpec
 
+_ROWS_A_THREAD = 32
+"""Few, because rows of a large table may have to be read from the disk."""
+
 
 class NgramRows:
     """The table of the layer that adds its rows. Not thread-safe."""
@@ -18,7 +21,7 @@ class NgramRows:
         """table [table rows, row width]."""
         self.ngram = ngram
         self.layer = layer
-        self.table = Embedding(table)
+        self.table = Embedding(table, _ROWS_A_THREAD)
 
     def read(self, batch: Batch, out: NDArray[np.float32]) -> None:
         """Read the rows of each token of a batch into `out` [T, ngram.width]."""

@@ -360,10 +360,10 @@ def test_each_device_holds_what_its_layers_need(written: MakeTiny, simulated: Si
         assert {owner_of(tensor) for tensor in device.kv.tensors} == {number}
         for layer in device.layers:
             weights = model.layers.weights.layers[layer]
-            assert owner_of(weights.ffn_norm) == owner_of(weights.attention.norm) == number
+            assert {owner_of(each.norm) for each in weights.inputs} == {number}
     assert [device.experts.num_gpu_experts > 0 for device in model.devices] == [False, True, True]
     assert [len(device.kv.layers) for device in model.devices] == [1, 2, 1]
-    assert owner_of(model.layers.weights.output_norm) == 2
+    assert owner_of(model.layers.weights.end.norm) == 2
 
 
 def test_every_device_copies_experts_of_every_layer_from_the_begin_of_a_step(

@@ -32,8 +32,8 @@ from ballast.plan.work import step_bytes
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
+from devkit.models.specs.qwen3 import FLASH_NEXT_125B_SPEC, QWEN35_122B_SPEC
 from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC as SPEC
-from devkit.models.specs.qwen3 import QWEN35_122B_SPEC
 
 GIB, TIB = 1 << 30, 1 << 40
 FAST = kernels.usable_isas()[0]
@@ -62,7 +62,7 @@ def made(layers: range, num_blocks: int, max_batch_size: int, spec: ModelSpec = 
     """Bytes of the states and of the cache that a device makes."""
     num_slots = num_state_slots(spec.states, num_blocks * 32, max_batch_size)
     meta = torch.device("meta")
-    states = DeviceStatePool([spec.layers[layer].mixer for layer in layers], num_slots, meta)
+    states = DeviceStatePool([spec.layers[layer] for layer in layers], spec.hidden, num_slots, meta)
     kv = DeviceKvPool([spec.planes[layer] for layer in layers], num_blocks, 32, torch.float16, meta)
     tensors = [tensor for layer in states.layers if layer is not None for tensor in layer]
     return sum(tensor.nbytes for tensor in tensors), sum(tensor.nbytes for tensor in kv.tensors)
@@ -78,9 +78,10 @@ def test_states_are_those_of_the_pool(gguf: GgufModel, cache_lens: int, max_batc
     assert row.detail.endswith("slots and the null slot, 75.4 MiB each")
 
 
-def test_states_of_kimi_delta_attention_are_those_of_the_pool(tmp_path: Path) -> None:
-    spec = KIMI_LINEAR_48B_SPEC
-    file = open_gguf(write_hollow_model(tmp_path / "kimi.gguf", spec, common_types(spec)))
+@pytest.mark.parametrize("spec", [KIMI_LINEAR_48B_SPEC, FLASH_NEXT_125B_SPEC], ids=lambda spec: spec.name)
+def test_states_of_other_layers_are_those_of_the_pool(tmp_path: Path, spec: ModelSpec) -> None:
+    """Kimi Delta Attention; and an embedding of groups of tokens and incomplete blocks of positions."""
+    file = open_gguf(write_hollow_model(tmp_path / "other.gguf", spec, common_types(spec)))
     devices = [DeviceMemory("cuda:0", 80 * GIB, "the limit")]
     [device] = make_hybrid_plan(file, spec, NUMBERS, HOST, devices, GpuExpertOptions(0)).devices
     expected = made(range(spec.num_layers), num_kv_blocks(NUMBERS.cache_lens, 32), NUMBERS.max_batch_size, spec)

@@ -130,9 +130,9 @@ def _attention_bytes(spec: ModelSpec, mixer: DeviceAttention, num_tokens: int) -
 
 
 def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> int:
-    """Grouped-query attention: queries, keys and values, rotated queries (also in half precision), the output of
-    attention, rounded and as floats, and gates; before these the terms of the products' input, after them those of the
-    output."""
+    """Grouped-query attention: queries, keys and values, those of an indexer, rotated queries (also in half precision),
+    the output of attention, rounded and as floats, and gates; before these the terms of the products' input, after them
+    those of the output."""
     heads, values = grouped.num_heads * grouped.head_dim, grouped.num_heads * grouped.v_dim
     floats = 2 * heads + grouped.kv_width + values
     if grouped.gates_queries:  # a gate per entry, and its function
@@ -141,6 +141,8 @@ def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> in
         floats += heads + grouped.num_kv_heads * grouped.head_dim
     if GATE in grouped.options:  # and their function
         floats += 2 * grouped.num_gates
+    if grouped.index is not None:
+        floats += (grouped.index.num_heads + 1) * grouped.index.key_dim
     halves = heads + values
     terms = max(spec.hidden, values) * _TERM_BYTES
     return num_tokens * (floats * FLOAT_BYTES + halves * _HALF_BYTES + terms)

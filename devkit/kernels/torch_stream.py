@@ -60,9 +60,21 @@ class TorchRowGates:
         weights = 2 * (products / rows.shape[1]).sigmoid()
         rows += weights[..., None] * torch.stack(parts).sum(0)[:, None]
 
-    def norm(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def norm(
+        self,
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        parts: tuple[torch.Tensor, ...] = (),
+        products: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """See `RowGates`."""
+        if parts and products is not None:
+            self.add(rows, parts, products)
         return F.rms_norm(rows, rows.shape[2:], eps=self._rms_eps) * weight.view(rows.shape[1:])
+
+    def low(self, products: torch.Tensor, num_rows: int) -> torch.Tensor:
+        """See `RowGates`."""
+        return F.silu(products / num_rows)
 
     def mean(self, normed: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
         """See `RowGates`."""

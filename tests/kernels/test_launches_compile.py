@@ -183,8 +183,10 @@ def pooled_choice() -> None:
 
 def gated_rows() -> None:
     gates, rows, norm = TritonRowGates(1e-5), torch.zeros(2, 4, 2560), torch.zeros(4 * 2560)
-    gates.mean(gates.norm(rows, norm), torch.zeros(2, 4 * 2560))
-    gates.add(rows, (rows[:, 0].contiguous(), rows[:, 1].contiguous()), torch.zeros(2, 324)[:, 320:])
+    low, products = torch.zeros(2, 324).split([320, 4], 1)
+    parts = rows[:, 0].contiguous(), rows[:, 1].contiguous()
+    gates.mean(gates.norm(rows, norm, parts, products), gates.low(low, 4).repeat(1, 32))
+    gates.add(rows, parts, products)
 
 
 def chosen_blocks() -> None:
@@ -220,7 +222,7 @@ ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks"
         (row_decays, {*ROW_DECAYS, "gated_norm"}),
         (hyper_connections, {"read", "mix"}),
         (pooled_choice, {*POOLED, "spread_pools", "round_query", "attend"}),
-        (gated_rows, {"add_to_rows", "norm_rows", "gated_mean"}),
+        (gated_rows, {"add_to_rows", "norm_rows", "low_units", "gated_mean"}),
         (chosen_blocks, {*BLOCKS, "round_query", "attend", "merge"}),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

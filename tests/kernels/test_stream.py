@@ -102,7 +102,8 @@ def test_gated_rows_are_normed_averaged_and_added_to(
         rows = random(num_tokens, num_rows, width, device=device)
         normed = operations.norm(rows, norm)
         operations.add(rows, parts, products)
-        results.append((normed, operations.mean(normed, gates), rows))
+        added, both = rows.clone(), operations.norm(rows, norm, parts, products)
+        results.append((normed, operations.mean(normed, gates), added, both, rows, operations.low(products, num_rows)))
     for expected, found in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, **CLOSE)
 

@@ -44,23 +44,51 @@ def add_to_rows(
 
 @triton.jit
 def norm_rows(
-    rows,  # float32 [T, ROWS, WIDTH]
+    rows,  # float32 [T, ROWS, WIDTH], replaced if there are PARTS
+    first,  # float32 [T, WIDTH], what is added before, if PARTS is 1 or more
+    second,  # the same, if PARTS is 2
+    products,  # float32 [T, ROWS], tokens STRIDE apart, if there are PARTS
     weight,  # float32 [ROWS, WIDTH]
     normed,  # float32 [T, ROWS, WIDTH]
     eps,
+    PARTS: tl.constexpr,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
     PADDED_WIDTH: tl.constexpr,
 ):
-    """The RMS norm of each row. Grid: tokens, rows."""
-    row = tl.program_id(1)
-    at = (tl.program_id(0).to(tl.int64) * ROWS + row) * WIDTH
+    """The RMS norm of each row, after what `add_to_rows` does. Grid: tokens, rows."""
+    token, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = (token * ROWS + row) * WIDTH
     column = tl.arange(0, PADDED_WIDTH)
     is_there = column < WIDTH
     values = tl.load(rows + at + column, mask=is_there, other=0.0)
+    if PARTS > 0:
+        added = tl.load(first + token * WIDTH + column, mask=is_there, other=0.0)
+        if PARTS > 1:
+            added += tl.load(second + token * WIDTH + column, mask=is_there, other=0.0)
+        values += 2.0 * _sigmoid(tl.load(products + token * STRIDE + row) / ROWS) * added
+        tl.store(rows + at + column, values, mask=is_there)
     inverse = 1.0 / tl.sqrt(tl.reduce(values * values, 0, plus) / WIDTH + eps)
     factors = tl.load(weight + row * WIDTH + column, mask=is_there, other=0.0)
     tl.store(normed + at + column, values * inverse * factors, mask=is_there)
+
+
+@triton.jit
+def low_units(
+    products,  # float32 [T, RANK], tokens STRIDE apart
+    low,  # float32 [T, RANK]
+    ROWS: tl.constexpr,
+    RANK: tl.constexpr,
+    STRIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """silu(products / ROWS). Grid: tokens, blocks of columns."""
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_there = column < RANK
+    value = tl.load(products + token * STRIDE + column, mask=is_there, other=0.0) / ROWS
+    tl.store(low + token * RANK + column, value * _sigmoid(value), mask=is_there)
 
 
 @triton.jit

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from torch.nn import functional
 
 from ballast.model.hybrid.residual.residual import BlockInput, Stream, StreamGates
 from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds
@@ -23,8 +22,17 @@ class RowGates(Protocol):
         """Add the sum of one or two `parts`, each [T, D], to the rows [T, N, D] of each token in place, times
         2 · sigmoid(products / N). `products` [T, N], whose tokens may be strided."""
 
-    def norm(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """The RMS norm [T, N, D] of each row [T, N, D], with weight [N * D]."""
+    def norm(
+        self,
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        parts: tuple[torch.Tensor, ...] = (),
+        products: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The RMS norm [T, N, D] of each row [T, N, D], with weight [N * D]. Adds `parts` before, as `add` does."""
+
+    def low(self, products: torch.Tensor, num_rows: int) -> torch.Tensor:
+        """silu(products / N) of products [T, rank], whose tokens may be strided."""
 
     def mean(self, normed: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
         """The mean [T, D] of a token's normed rows [T, N, D] times the sigmoid of `gates` [T, N * D]."""
@@ -43,15 +51,16 @@ class GatedResidual:
 
     def next_block(self, stream: Stream, parts: tuple[torch.Tensor, ...], block: BlockInput) -> torch.Tensor:
         """See `Residual`."""
-        self.add(stream, parts)
-        num_tokens = len(stream.rows)
-        if num_tokens <= PRODUCT_TOKENS:
-            read, stream.weights = self._read(stream.rows, block)
+        rows, before = stream.rows, stream.weights
+        if len(rows) <= PRODUCT_TOKENS:
+            read, stream.weights = self._read(rows, parts, before, block)
             return read
-        read = stream.rows.new_empty((num_tokens, stream.rows.shape[2]))
-        stream.weights = stream.rows.new_empty((num_tokens, self._num_rows))
-        for begin, end in even_bounds(0, num_tokens, PRODUCT_TOKENS):
-            read[begin:end], weights = self._read(stream.rows[begin:end], block)
+        read = rows.new_empty((len(rows), rows.shape[2]))
+        stream.weights = rows.new_empty((len(rows), self._num_rows))
+        for begin, end in even_bounds(0, len(rows), PRODUCT_TOKENS):
+            of_parts = tuple(part[begin:end] for part in parts)
+            products = None if before is None else before[begin:end]
+            read[begin:end], weights = self._read(rows[begin:end], of_parts, products, block)
             if weights is not None:
                 stream.weights[begin:end] = weights
         return read
@@ -66,11 +75,19 @@ class GatedResidual:
         """See `Residual`. The output reads as blocks do."""
         return self.next_block(stream, parts, end)
 
-    def _read(self, rows: torch.Tensor, block: BlockInput) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A block's input [T, D], and the products [T, N] of its weights; the output has none."""
+    def _read(
+        self,
+        rows: torch.Tensor,
+        parts: tuple[torch.Tensor, ...],
+        products: torch.Tensor | None,
+        block: BlockInput,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Add `parts` by the products of the last block; returns a block's input [T, D], and the products [T, N] of its
+        weights; the output has none."""
         gates = block.connection
         assert isinstance(gates, StreamGates)
-        normed = self._operations.norm(rows, block.norm)
+        assert not parts or products is not None, "no block has read"
+        normed = self._operations.norm(rows, block.norm, parts, products)
         low, *weights = gates.down(normed.flatten(1))
-        read = self._operations.mean(normed, gates.up(functional.silu(low / self._num_rows)))
+        read = self._operations.mean(normed, gates.up(self._operations.low(low, self._num_rows)))
         return read, weights[0] if weights else None

@@ -29,18 +29,38 @@ class TritonRowGates:
             BLOCK=block,
         )
 
-    def norm(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def norm(
+        self,
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        parts: tuple[torch.Tensor, ...] = (),
+        products: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """See `RowGates`."""
         num_tokens, num_rows, width = rows.shape
         normed, padded_width = torch.empty_like(rows), padded(width)
+        # Any pointers, if nothing is added.
+        first, second = (parts[0], parts[-1]) if parts else (rows, rows)
+        products = rows[:, 0] if products is None else products
         gate_kernels.norm_rows[num_tokens, num_rows](
-            *(rows, weight, normed, self._rms_eps),
+            *(rows, first, second, products, weight, normed, self._rms_eps),
+            PARTS=len(parts),
             ROWS=num_rows,
             WIDTH=width,
+            STRIDE=products.stride(0),
             PADDED_WIDTH=padded_width,
             num_warps=max(1, min(16, padded_width // 256)),
         )
         return normed
+
+    def low(self, products: torch.Tensor, num_rows: int) -> torch.Tensor:
+        """See `RowGates`."""
+        num_tokens, rank = products.shape
+        low, block = products.new_empty((num_tokens, rank)), min(_BLOCK, padded(rank))
+        gate_kernels.low_units[num_tokens, -(-rank // block)](
+            products, low, ROWS=num_rows, RANK=rank, STRIDE=products.stride(0), BLOCK=block
+        )
+        return low
 
     def mean(self, normed: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
         """See `RowGates`."""

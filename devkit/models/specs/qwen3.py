@@ -99,7 +99,7 @@ QWEN3_NEXT_SPEC = with_delta_net(
 
 QWEN35_SPEC = with_delta_net(
     changed(QWEN3_NEXT_SPEC, name="small-qwen3.5", architecture=ARCHITECTURES["qwen35moe"]),
-    replace(_NET, heads_alternate=True, splits_gates=True),
+    replace(_NET, heads_alternate=True, beta_layout="split"),
 )
 
 QWEN3_NEXT_80B_SPEC = with_delta_net(
@@ -136,7 +136,7 @@ QWEN35_35B_SPEC = with_delta_net(
         num_experts=256,
         num_experts_used=8,
     ),
-    DeltaNetSpec(32, 16, 128, 128, conv_taps=4, heads_alternate=True, splits_gates=True),
+    DeltaNetSpec(32, 16, 128, 128, conv_taps=4, heads_alternate=True, beta_layout="split"),
 )
 
 QWEN35_122B_SPEC = with_delta_net(
@@ -151,7 +151,7 @@ QWEN35_122B_SPEC = with_delta_net(
         num_experts_used=8,
         width=1024,
     ),
-    DeltaNetSpec(64, 16, 128, 128, conv_taps=4, heads_alternate=True, splits_gates=True),
+    DeltaNetSpec(64, 16, 128, 128, conv_taps=4, heads_alternate=True, beta_layout="split"),
 )
 
 QWEN35_397B_SPEC = with_delta_net(
@@ -163,7 +163,7 @@ QWEN35_397B_SPEC = with_delta_net(
         num_experts=512,
         num_experts_used=10,
     ),
-    DeltaNetSpec(64, 16, 128, 128, conv_taps=4, heads_alternate=True, splits_gates=True),
+    DeltaNetSpec(64, 16, 128, 128, conv_taps=4, heads_alternate=True, beta_layout="split"),
 )
 
 
@@ -204,7 +204,7 @@ def with_small_table(spec: ModelSpec) -> ModelSpec:
 
 FLASH_NEXT_SPEC = _flash_next(
     changed(QWEN35_SPEC, name="small-qwen3.8-flash-next", architecture=ARCHITECTURES["qwen4exp"]),
-    replace(_NET, heads_alternate=True, splits_gates=True, gate="sigmoid"),
+    replace(_NET, heads_alternate=True, beta_layout="split", gate="sigmoid"),
     BlockIndexSpec(num_heads=2, key_dim=16, top_k=16, pool=4),
     GatedStreamSpec(num_rows=4, rank=32),
     _ngram(TinyNgram(least_rows=50), 8, QWEN35_SPEC.vocab_size, end_id=3),
@@ -222,7 +222,7 @@ FLASH_NEXT_125B_SPEC = _flash_next(
         num_experts_used=10,
         width=640,
     ),
-    DeltaNetSpec(48, 16, 128, 128, conv_taps=4, heads_alternate=True, splits_gates=True, gate="sigmoid"),
+    DeltaNetSpec(48, 16, 128, 128, conv_taps=4, heads_alternate=True, beta_layout="split", gate="sigmoid"),
     BlockIndexSpec(num_heads=4, key_dim=128, top_k=2048, pool=4),
     GatedStreamSpec(num_rows=4, rank=320),
     _ngram(TinyNgram(heads_per_length=8, least_rows=20_000_000), 160, 248320, end_id=248046),

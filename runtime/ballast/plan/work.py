@@ -179,7 +179,7 @@ def _delta_net_bytes(spec: ModelSpec, mixer: DeltaNetSpec, num_tokens: int) -> i
     them those of the output."""
     products = mixer.channels + mixer.value_width
     floats = products + mixer.channels + mixer.value_width + (2 * CHUNK_TOKENS + 4) * mixer.num_heads
-    if mixer.is_grouped:  # products are copied
+    if mixer.product_layout == "grouped":  # products are copied
         floats += products
     return num_tokens * (floats * FLOAT_BYTES + max(spec.hidden, mixer.value_width) * _TERM_BYTES)
 

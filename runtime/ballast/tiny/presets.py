@@ -185,7 +185,7 @@ QWEN35 = replace(
     name="Tiny Qwen3.5",
     family="qwen35",
     architecture="qwen35moe",
-    delta_net=TinyDeltaNet(splits_gates=True, interval=2),
+    delta_net=TinyDeltaNet(beta_layout="split", interval=2),
 )
 
 QWEN38_FLASH_NEXT = replace(
@@ -194,7 +194,7 @@ QWEN38_FLASH_NEXT = replace(
     family="qwen38",
     architecture="qwen4exp",
     num_layers=6,
-    delta_net=TinyDeltaNet(splits_gates=True),
+    delta_net=TinyDeltaNet(beta_layout="split"),
     expert_dim=320,  # like the real 640, no multiple of 256
     index=TinyIndex(pool=4),
     stream=GatedStreamSpec(num_rows=4, rank=96),

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 from ballast.families.architecture import Gating, WindowRule
+from ballast.model.layers.delta_net import MatrixLayout
 from ballast.model.layers.feed_forward import ROUTER_BIAS
 from ballast.model.layers.grouped import QK_NORM
 from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
@@ -98,12 +99,10 @@ class TinyDeltaNet:
     width: int = 64
     conv_taps: int = 4
     interval: int = 3
-    splits_gates: bool = False
+    product_layout: MatrixLayout = "split"
     """As in `DeltaNetSpec`."""
-    is_grouped: bool = False
+    beta_layout: MatrixLayout = "grouped"
     """As in `DeltaNetSpec`."""
-    is_merged: bool = False
-    """Whether products and gates are merged as in `DeltaNetSpec`."""
 
     def has(self, layer: int) -> bool:
         """Whether a layer is one of Gated DeltaNet."""

@@ -159,11 +159,9 @@ def _delta_net(shape: TinyShape, net: TinyDeltaNet) -> DeltaNetSpec:
         net.width,
         net.conv_taps,
         heads_alternate=ARCHITECTURES[shape.architecture].delta_net == "alternating",
-        splits_gates=net.splits_gates,
-        is_grouped=net.is_grouped,
         gate=ARCHITECTURES[shape.architecture].delta_gate,
-        merges_gates=net.is_merged,
-        merges_products=net.is_merged,
+        product_layout=net.product_layout,
+        beta_layout=net.beta_layout,
     )
 
 

@@ -293,7 +293,7 @@ def test_logits_agree_with_other_windows_groups_and_kinds_of_entries(
 @pytest.mark.parametrize("isa", ISAS)
 def test_logits_agree_where_products_are_grouped_by_key_head(tmp_path_factory: pytest.TempPathFactory, isa: str):
     assert QWEN3_NEXT.delta_net is not None
-    shape = replace(QWEN3_NEXT, delta_net=replace(QWEN3_NEXT.delta_net, is_grouped=True))
+    shape = replace(QWEN3_NEXT, delta_net=replace(QWEN3_NEXT.delta_net, product_layout="grouped"))
     model = write_tiny_model(tmp_path_factory.mktemp("grouped"), arch="qwen3next", quant="q8_0", overrides=shape)
     compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 64, isa)
 
@@ -340,7 +340,7 @@ def test_logits_agree_where_texts_end_within_a_prompt(subjects: Callable[..., Su
 
 OTHER_FLASH_NEXT = {
     "merged tensors, other groups": {
-        "delta_net": TinyDeltaNet(is_merged=True),
+        "delta_net": TinyDeltaNet(product_layout="merged", beta_layout="merged"),
         "stream": GatedStreamSpec(num_rows=3, rank=64, is_merged=True),
         "ngram": TinyNgram(layer=0, most_tokens=2, heads_per_length=8, conv_taps=3),
     },

@@ -121,7 +121,7 @@ def test_work_buffers_hold_the_products_of_recurrent_layers() -> None:
         layers = tuple(replace(layer, mixer=mixer_of(layer.mixer)) for layer in QWEN35_122B_SPEC.layers)
         return step_bytes(replace(QWEN35_122B_SPEC, layers=layers), 64, 4)
 
-    plain, grouped = with_net(wide), with_net(replace(wide, is_grouped=True))
+    plain, grouped = with_net(wide), with_net(replace(wide, product_layout="grouped"))
     assert with_net(nets[0]) < plain
     assert grouped - plain == 64 * 4 * (wide.channels + wide.value_width)
 

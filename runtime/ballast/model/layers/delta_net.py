@@ -8,6 +8,10 @@ from typing import Literal
 from ballast.model.layers.plane import Plane, State
 from ballast.model.layers.tensor import RowSlice, Tensor, bias, matrix, norm
 
+MatrixLayout = Literal["split", "merged", "grouped"]
+"""How a file stores two matrices with the same input: split into two tensors; merged into one tensor, one below the
+other; or in one tensor grouped by key head, each with its rows of both."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaNetSpec:
@@ -25,17 +29,12 @@ class DeltaNetSpec:
     """Tokens that the convolution sees, its own the last."""
     heads_alternate: bool = False
     """Whether head h has the key head h % num_key_heads, else neighbouring heads share one."""
-    splits_gates: bool = False
-    """Whether betas and alphas have a matrix each, else one, grouped by key head."""
     gate: Literal["silu", "sigmoid"] = "silu"
     """The function of the gates that multiply the output."""
-    merges_products: bool = False
-    """Whether one tensor gives queries, keys and values, and then the gates."""
-    merges_gates: bool = False
-    """Whether one tensor gives all betas, and then all alphas."""
-    is_grouped: bool = False
-    """Whether one tensor gives each key head's query, key, values and gates one after another, as older files have it.
-    """
+    product_layout: MatrixLayout = "split"
+    """Of the matrices of queries, keys and values, and of output gates. Older files have them grouped."""
+    beta_layout: MatrixLayout = "grouped"
+    """Of the matrices of betas and alphas."""
 
     @property
     def key_width(self) -> int:
@@ -74,7 +73,7 @@ class DeltaNetSpec:
         heads, module, own = self.num_heads, "linear_attn", self.modules["linear_attn"]
         return (
             *self._products(hidden),
-            *self._gates(hidden),
+            *self._betas(hidden),
             matrix(
                 "conv", "ssm_conv1d", (self.channels, self.conv_taps), f"{module}.conv1d", is_exact=True, is_flat=True
             ),
@@ -84,15 +83,15 @@ class DeltaNetSpec:
             matrix("output", "ssm_out", (hidden, self.value_width), f"{module}.out_proj"),
         )
 
-    def _gates(self, hidden: int) -> tuple[Tensor, ...]:
+    def _betas(self, hidden: int) -> tuple[Tensor, ...]:
         """Of betas, which weigh corrections, and of alphas, which give decays."""
         heads, module = self.num_heads, "linear_attn"
-        if self.merges_gates:
+        if self.beta_layout == "merged":
             slices = (RowSlice("beta", heads), RowSlice("alpha", heads))
             return (
                 matrix("betas_alphas", "ssm_beta_alpha", (2 * heads, hidden), f"{module}.in_proj_ba", slices=slices),
             )
-        if not self.splits_gates:
+        if self.beta_layout == "grouped":
             return (matrix("beta_alpha", "ssm_ba", (2 * heads, hidden), f"{module}.in_proj_ba"),)
         return (
             matrix("beta", "ssm_beta", (heads, hidden), f"{module}.in_proj_b"),
@@ -101,11 +100,11 @@ class DeltaNetSpec:
 
     def _products(self, hidden: int) -> tuple[Tensor, ...]:
         module = "linear_attn.in_proj_qkvz"
-        if self.merges_products:
+        if self.product_layout == "merged":
             slices = (RowSlice("mixed", self.channels), RowSlice("output_gate", self.value_width))
             num_rows = self.channels + self.value_width
             return (matrix("products", "attn_qkv_gate", (num_rows, hidden), module, slices=slices),)
-        if self.is_grouped:
+        if self.product_layout == "grouped":
             return (matrix("grouped", "ssm_in", (self.channels + self.value_width, hidden), module),)
         return (
             matrix("mixed", "attn_qkv", (self.channels, hidden), module),

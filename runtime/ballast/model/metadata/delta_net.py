@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from ballast.errors import shown
-from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.delta_net import DeltaNetSpec, MatrixLayout
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.metadata.keys import Keys, is_number, is_whole
@@ -80,13 +81,18 @@ def read_delta_net(keys: Keys, is_recurrent: Sequence[bool]) -> DeltaNetSpec:
         conv_taps=taps,
         heads_alternate=keys.architecture.delta_net == "alternating",
         gate=keys.architecture.delta_gate,
-        splits_gates=keys.has_tensor(f"{first}.ssm_beta.weight"),
-        merges_gates=keys.has_tensor(f"{first}.ssm_beta_alpha.weight"),
-        merges_products=keys.has_tensor(f"{first}.attn_qkv_gate.weight"),
-        is_grouped=keys.has_tensor(f"{first}.ssm_in.weight"),
+        product_layout=_layout(keys, first, merged="attn_qkv_gate", grouped="ssm_in", default="split"),
+        beta_layout=_layout(keys, first, merged="ssm_beta_alpha", split="ssm_beta", default="grouped"),
     )
     _check_state(keys, mixer, sum(is_recurrent), f"{keys.full('ssm.state_size')}={width}")
     return mixer
+
+
+def _layout(keys: Keys, layer: str, default: MatrixLayout, **stems: str) -> MatrixLayout:
+    """The layout whose tensor a layer has. `stems`: layout → the name of a tensor that only this layout has."""
+    layouts: tuple[MatrixLayout, ...] = get_args(MatrixLayout)
+    found = (each for each in layouts if each in stems and keys.has_tensor(f"{layer}.{stems[each]}.weight"))
+    return next(found, default)
 
 
 def read_kimi_delta(keys: Keys, is_recurrent: Sequence[bool], num_heads: int) -> KimiDeltaSpec:

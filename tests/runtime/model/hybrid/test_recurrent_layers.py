@@ -59,18 +59,23 @@ from devkit.turns import SETTINGS, cached, converse, texts
 CPU = torch.device("cpu")
 STREAM_FROM = 30
 CLOSE = {"rtol": 1e-3, "atol": 2e-4}
-FILES = ["qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext", "older"]
+OTHER_LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "older": ("qwen3next", {"product_layout": "grouped"}),
+    "merged": ("qwen35", {"product_layout": "merged", "beta_layout": "merged"}),
+}
+"""Files whose recurrent layers store matrices in other ways than the preset: its name, and the layouts."""
+FILES = ["qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext", "older", "merged"]
 
 
 @pytest.fixture(scope="module", params=FILES)
 def file(request: pytest.FixtureRequest, written: MakeTiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`older`: a file whose tensors are grouped by key head."""
-    if request.param != "older":
+    if request.param not in OTHER_LAYOUTS:
         return written(arch=request.param, mla="split", quant="f32").gguf
-    shape = PRESETS["qwen3next"]
+    arch, layouts = OTHER_LAYOUTS[request.param]
+    shape = PRESETS[arch]
     assert shape.delta_net is not None
-    shape = replace(shape, delta_net=replace(shape.delta_net, is_grouped=True))
-    return write_tiny_model(tmp_path_factory.mktemp("grouped"), arch="qwen3next", quant="f32", overrides=shape).gguf
+    shape = replace(shape, delta_net=replace(shape.delta_net, **layouts))
+    return write_tiny_model(tmp_path_factory.mktemp(request.param), arch=arch, quant="f32", overrides=shape).gguf
 
 
 def load(file: Path, settings: EngineSettings = SETTINGS, **options: Any) -> HybridModel:
@@ -154,7 +159,7 @@ def test_logits_are_those_of_the_cpu(file: Path) -> None:
     np.testing.assert_allclose(found[3][8], found[2][39], **CLOSE)
 
 
-@pytest.mark.parametrize("file", ["qwen3next", "kimilinear", *if_long("qwen35", "older")], indirect=True)
+@pytest.mark.parametrize("file", ["qwen3next", "kimilinear", *if_long("qwen35", *OTHER_LAYOUTS)], indirect=True)
 def test_the_gpus_kernels_give_the_logits_of_the_cpu(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Triton's interpreter, in the layers of the whole model."""
 

@@ -74,7 +74,7 @@ def test_older_files_have_one_product_grouped_by_key_head(tmp_path: Path):
     for layer in QWEN3_NEXT_SPEC.layers:
         mixer = layer.mixer
         is_net = isinstance(mixer, DeltaNetSpec)
-        layers.append(replace(layer, mixer=replace(mixer, is_grouped=True)) if is_net else layer)
+        layers.append(replace(layer, mixer=replace(mixer, product_layout="grouped")) if is_net else layer)
     older = replace(QWEN3_NEXT_SPEC, layers=tuple(layers))
     gguf = open_gguf(write_model(tmp_path / "model.gguf", older))
     assert plain(read_spec(gguf)) == plain(older)

@@ -46,7 +46,7 @@ def merged(spec: ModelSpec) -> ModelSpec:
     for layer in spec.layers:
         mixer = layer.mixer
         if isinstance(mixer, DeltaNetSpec):
-            mixer = replace(mixer, splits_gates=False, merges_gates=True, merges_products=True)
+            mixer = replace(mixer, product_layout="merged", beta_layout="merged")
         assert isinstance(layer.stream, GatedStreamSpec)
         layers.append(replace(layer, mixer=mixer, stream=replace(layer.stream, is_merged=True)))
     return replace(spec, layers=tuple(layers))

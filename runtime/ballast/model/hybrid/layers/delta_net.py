@@ -11,7 +11,7 @@ from ballast.model.hybrid.linear import Linear, Linears
 from ballast.model.hybrid.recurrent.recurrence import Gates, Recurrence
 from ballast.model.hybrid.recurrent.state_pool import LayerStates
 from ballast.model.hybrid.steps.step import Step
-from ballast.model.layers.delta_net import DeltaNetSpec
+from ballast.model.layers.delta_net import DeltaNetSpec, MatrixLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,23 @@ class DeltaNetWeights:
     @staticmethod
     def load(tensors: DeviceTensors, mixer: DeltaNetSpec) -> DeltaNetWeights:
         return DeltaNetWeights(
-            inputs=tensors.linears(*(("grouped",) if mixer.is_grouped else ("mixed", "output_gate"))),
-            gates=tensors.linears(*(("beta", "alpha") if mixer.splits_gates else ("beta_alpha",))),
+            inputs=_linears(tensors, mixer.product_layout, ("mixed", "output_gate"), "products", "grouped"),
+            gates=_linears(tensors, mixer.beta_layout, ("beta", "alpha"), "betas_alphas", "beta_alpha"),
             conv=tensors.vector("conv").view(mixer.channels, mixer.conv_taps).T.contiguous(),
             rate=tensors.vector("rate"),
             rate_shift=tensors.vector("rate_shift"),
             head_norm=tensors.vector("head_norm"),
             output=tensors.linear("output"),
         )
+
+
+def _linears(
+    tensors: DeviceTensors, layout: MatrixLayout, split: tuple[str, str], merged: str, grouped: str
+) -> Linears:
+    """Two matrices, or one that is grouped by key head; by the roles of the tensors that each layout has."""
+    if layout == "merged":
+        return tensors.sliced_linears(merged)
+    return tensors.linears(*(split if layout == "split" else (grouped,)))
 
 
 class DeltaNetLayer:
@@ -48,7 +57,7 @@ class DeltaNetLayer:
     def __init__(self, mixer: DeltaNetSpec, recurrence: Recurrence) -> None:
         self._mixer = mixer
         self._recurrence = recurrence
-        self._group = 0 if mixer.splits_gates else mixer.num_heads // mixer.num_key_heads
+        self._group = mixer.num_heads // mixer.num_key_heads if mixer.beta_layout == "grouped" else 0
 
     def __call__(self, weights: DeltaNetWeights, normed: torch.Tensor, cache: LayerStates, step: Step) -> torch.Tensor:
         """See `LayerKind`."""
@@ -66,7 +75,7 @@ class DeltaNetLayer:
 
     def _apart(self, products: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries, keys and values [T, C], and the gates of the output [T, H * V]."""
-        if not self._mixer.is_grouped:
+        if self._mixer.product_layout != "grouped":
             mixed, gates = products
             return mixed, gates
         mixer = self._mixer

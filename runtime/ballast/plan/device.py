@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ballast.host.sizes import human
+from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS, SCRATCH_BYTES
 from ballast.model.layers.plane import KvType, kept_type, row_bytes
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.packed_size import loaded_bytes
@@ -25,7 +26,7 @@ from ballast.plan.kv_tiers import device_rows
 from ballast.plan.memory import FLOAT_BYTES, Numbers, hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.rows import MemoryRow
 from ballast.plan.streaming import buffer_bytes
-from ballast.plan.work import SCRATCH_BYTES, num_slices, step_bytes
+from ballast.plan.work import num_slices, step_bytes
 from ballast.weights.gguf import GgufModel
 
 _EXPERTS = ".mlp.experts"
@@ -38,8 +39,6 @@ buffers. Experts' of at most 128 tokens are no larger. Those of float matrices a
 floats per token, but share memory with the step's widest activations, which are counted."""
 _LIBRARY_BYTES = 64 << 20
 """torch's workspaces for cuBLAS and cuBLASLt, of one stream: 32 MiB each on Hopper."""
-_MIN_CUBLAS_TOKENS = 160
-"""Fewest tokens for which matrices are decoded by slices."""
 _SLICE_PLAN_BYTES = 8 << 20
 """What flashinfer stores for the plan of one slice of a step."""
 _MAX_CAPTURED = 256
@@ -182,7 +181,7 @@ def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int,
 def _graph_pool_bytes(spec: ModelSpec, most_captured: int) -> int:
     """Bytes of the memory pool that captured steps share, including their workspaces."""
     step = step_bytes(spec, most_captured, most_captured)
-    slice_bytes = SCRATCH_BYTES if most_captured >= _MIN_CUBLAS_TOKENS else 0
+    slice_bytes = SCRATCH_BYTES if most_captured >= MIN_CUBLAS_TOKENS else 0
     return step + slice_bytes + _PARTIAL_BYTES + _LIBRARY_BYTES
 
 

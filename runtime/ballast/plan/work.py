@@ -3,6 +3,8 @@ the slices in which it is computed. Pure arithmetic."""
 
 from __future__ import annotations
 
+from ballast.model.hybrid.experts.pair_sizes import DECODED_BYTES, HIDDEN_BYTES, SUMS, is_faster
+from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES
 from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS, GATED_AT_ONCE
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
 from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
@@ -15,17 +17,13 @@ from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.spec import ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
 
-SCRATCH_BYTES = 256 << 20
-"""Limit of a slice of a matrix decoded to memory; see model/hybrid/panels/matmul.py."""
 _TERM_BYTES = 4
 """Bytes of an activation in the two terms for multiplication with floats; one number in half precision takes less."""
 _HALF_BYTES = 2
 _POSITION_BYTES = 4
-_ROWS_OF_TOKENS = 6
-"""Rows as wide as the model per token of a step: the residual stream, its norm, and two sums for each of two groups of
+_ROWS_OF_TOKENS = 2 + 2 * SUMS
+"""Rows as wide as the model per token of a step: the residual stream, its norm, and sums for each of two groups of
 experts."""
-_MIN_PAIRS, _DECODED_BYTES, _HIDDEN_BYTES = 128, 640 << 20, 640 << 20
-"""The same as in model/hybrid/experts/pair_sums.py."""
 _ATTENTION_TMP_BYTES = 32 << 20
 """Temporary memory of flashinfer for a single request."""
 
@@ -243,10 +241,10 @@ def _expert_bytes(spec: ModelSpec, num_tokens: int) -> int:
     few = min(num_tokens, PRODUCT_TOKENS)
     num_hidden = 3 if spec.has_other_units else 2  # gate and up are kept until their unit is computed
     by_pair = few * routing.num_experts_used * (num_hidden * width + spec.hidden) * FLOAT_BYTES
-    if num_tokens * routing.num_experts_used < _MIN_PAIRS * routing.num_experts:
+    if not is_faster(num_tokens, routing.num_experts_used, routing.num_experts):
         return by_pair + given
-    decoded = max(_DECODED_BYTES, 2 * width * spec.hidden * _HALF_BYTES)
-    hidden = max(_HIDDEN_BYTES, num_tokens * width * _HALF_BYTES)
+    decoded = max(DECODED_BYTES, 2 * width * spec.hidden * _HALF_BYTES)
+    hidden = max(HIDDEN_BYTES, num_tokens * width * _HALF_BYTES)
     # Experts of floats are never decoded.
     return given + max(decoded + hidden, by_pair)
 

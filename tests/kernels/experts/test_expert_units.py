@@ -18,6 +18,7 @@ from ballast.model.hybrid.experts import (
     grouped_int_gemm,
     grouped_int_gemm_kernels,
     many_pairs_kernels,
+    pair_sizes,
     pair_sums,
 )
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
@@ -128,14 +129,14 @@ def test_many_tokens(rng, pool, device, monkeypatch, unit) -> None:
 
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
 def test_experts_that_are_decoded_for_all_their_tokens(rng, pool, device, monkeypatch, unit) -> None:
-    monkeypatch.setattr(pair_sums, "MIN_PAIRS", 1)
+    monkeypatch.setattr(pair_sizes, "MIN_PAIRS", 1)
     case = Case(rng, pool, (T.MXFP4, T.MXFP4, T.MXFP4), unit, device)
     given = case.tokens(40)
     case.check(ExpertPanels(*case.stacks, unit=case.unit)(*case.sent(given)), given)
 
 
 def test_chunks_of_experts_have_their_own_biases(rng, pool, device, monkeypatch) -> None:
-    monkeypatch.setattr(pair_sums, "MIN_PAIRS", 1)
+    monkeypatch.setattr(pair_sizes, "MIN_PAIRS", 1)
     case = Case(rng, pool, (T.MXFP4, T.MXFP4, T.MXFP4), UNITS["swiglu"], device)
     given = case.tokens(30)
     sums = ExpertSums(*case.sent(given), NUM_EXPERTS)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as T
 
-from ballast.model.hybrid.experts import many_pairs_kernels, pair_sums
+from ballast.model.hybrid.experts import many_pairs_kernels, pair_sizes, pair_sums
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.experts.expert_sums import ExpertSums
 from ballast.model.hybrid.experts.pair_sums import PairSums
@@ -103,7 +103,7 @@ def test_experts_arrive_in_chunks_some_of_which_no_token_chose(rng, pool, device
     stacks, matrices = stacks_of(rng, pool, SMALL_KINDS, device, SMALL, SMALL)
     x, ids, weights = some_tokens(rng, device, num_tokens=60, num_ids=2 * NUM_EXPERTS, hidden=SMALL)
     ids[ids == 1] = -1
-    monkeypatch.setattr(pair_sums, "MIN_PAIRS", 20)
+    monkeypatch.setattr(pair_sizes, "MIN_PAIRS", 20)
     sums = ExpertSums(x, ids, weights, 2 * NUM_EXPERTS)
     sums.add(0, *stacks)
     sums.add(NUM_EXPERTS, *stacks)

@@ -26,7 +26,6 @@ from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.matmul import (
     MAX_GEMV_TOKENS,
-    MIN_CUBLAS_TOKENS,
     dequant_gemm,
     dequant_gemm_kernel,
     gemm_block,
@@ -34,6 +33,7 @@ from ballast.model.hybrid.panels.matmul import (
     gemv_kernel,
 )
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
+from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS
 from ballast.model.hybrid.panels.stack import PanelStack
 from devkit.kernels.interpreted import interpreted
 from devkit.models.random_blocks import dequantized, random_blocks, random_scales, scaled

@@ -21,11 +21,10 @@ from ballast.host.gpu import check_device
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
-from ballast.model.hybrid.experts import pair_sums
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.graphs.decode_graphs import MAX_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
-from ballast.model.hybrid.panels import matmul
+from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.chunks import chunks_for
 from ballast.model.hybrid.streaming.host_memory import panels_of
@@ -313,19 +312,11 @@ def test_models_without_kernels_for_8_bits_are_refused(written: MakeTiny, beside
 
 
 def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: GgufModel) -> None:
-    assert work.SCRATCH_BYTES == matmul.SCRATCH_BYTES
-    assert (pair_sums.MIN_PAIRS, pair_sums.DECODED_BYTES, pair_sums.HIDDEN_BYTES, pair_sums.SUMS) == (
-        work._MIN_PAIRS,
-        work._DECODED_BYTES,
-        work._HIDDEN_BYTES,
-        2,
-    )
-    assert device_plan._MIN_CUBLAS_TOKENS == matmul.MIN_CUBLAS_TOKENS
     four, sixteen = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (4, 16))
-    assert use(four, "kernel workspaces") == use(sixteen, "kernel workspaces") > matmul.SCRATCH_BYTES
+    assert use(four, "kernel workspaces") == use(sixteen, "kernel workspaces") > SCRATCH_BYTES
     assert use(four, "CUDA graphs") < use(sixteen, "CUDA graphs") < 1 * GIB
     tiled, sliced = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=size)) for size in (159, 160))
-    assert use(sliced, "CUDA graphs") - use(tiled, "CUDA graphs") > matmul.SCRATCH_BYTES
+    assert use(sliced, "CUDA graphs") - use(tiled, "CUDA graphs") > SCRATCH_BYTES
     assert device_plan._MAX_CAPTURED == MAX_CAPTURED
     most, beyond = (r1_plan(r1, numbers=replace(NUMBERS, max_batch_size=MAX_CAPTURED + more)) for more in (0, 50))
     assert use(most, "CUDA graphs") == use(beyond, "CUDA graphs")

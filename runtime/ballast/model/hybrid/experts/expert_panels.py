@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from ballast.model.hybrid.experts import combine_kernels, grouped_int_gemm, pair_sums
+from ballast.model.hybrid.experts import combine_kernels, grouped_int_gemm
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_groups, ordered_groups
-from ballast.model.hybrid.experts.pair_sums import PairSums
+from ballast.model.hybrid.experts.pair_sizes import is_faster
+from ballast.model.hybrid.experts.pair_sums import PairSums, can_decode
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES
 from ballast.model.hybrid.panels.matmul import (
     MAX_GEMV_TOKENS,
@@ -45,7 +46,7 @@ class ExpertPanels:
         num_tokens, num_used = ids.shape
         x, ids, weights = x.contiguous(), ids.contiguous(), weights.contiguous()
         stacks = self._gate, self._up, self._down
-        if pair_sums.is_faster(num_tokens, num_used, self._gate.num_experts) and pair_sums.can_decode(*stacks):
+        if is_faster(num_tokens, num_used, self._gate.num_experts) and can_decode(*stacks):
             sums = PairSums(x, ids, weights, self._gate.num_experts)
             sums.add(0, *stacks, unit=self._unit)
             return sums.total

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from ballast.model.hybrid.experts import many_pairs_kernels
+from ballast.model.hybrid.experts.pair_sizes import DECODED_BYTES, HIDDEN_BYTES, SUMS
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.matmul import gemm_input
 from ballast.model.hybrid.panels.stack import PanelStack
@@ -13,26 +14,12 @@ from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.steps.slices import even_bounds
 
-MIN_PAIRS = 128
-"""Minimum average number of tokens per expert for which decoding it to memory pays."""
-DECODED_BYTES = 640 << 20
-"""Maximum memory for decoded experts, unless a single one needs more."""
-HIDDEN_BYTES = 640 << 20
-"""Maximum memory for the hidden values of their pairs, unless one expert with all tokens needs more."""
-SUMS = 2
-"""Number of experts whose results are added at a time, which is the number of sums per token: a single expert does not
-fill a GPU evenly."""
 _BLOCK, _ROWS = 128, 128
 """Pairs and rows per tile."""
 _STEP_COLS = 256
 _DECODED_ROWS = 32
 _LINES = 32
 """Number of columns of a step that one code of each word covers; see `round_to_half`."""
-
-
-def is_faster(num_tokens: int, num_used: int, num_experts: int) -> bool:
-    """Whether there are enough tokens to decode experts to memory. Each token uses `num_used` of `num_experts`."""
-    return num_tokens * num_used >= MIN_PAIRS * num_experts
 
 
 def can_decode(*stacks: PanelStack) -> bool:

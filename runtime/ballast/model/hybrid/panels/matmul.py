@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as GgmlType
 
 from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, half_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
+from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.power_of_two import padded
@@ -21,10 +22,6 @@ MAX_GEMV_TOKENS = 4
 """Maximum tokens that `gemv` multiplies; more are multiplied on tensor cores."""
 GEMV_TILES = {1: (8, 64, 2), 2: (16, 32, 4), 4: (8, 32, 2)}
 """Tile of a `gemv` program, by number of tokens: groups of 32 columns (4 columns for floats), rows, and warps."""
-MIN_CUBLAS_TOKENS = 160
-"""Minimum tokens for which a quantised matrix is decoded to memory and multiplied by cuBLAS."""
-SCRATCH_BYTES = 256 << 20
-"""Maximum memory for the rows of a matrix that are decoded at a time."""
 _EXPANDED_ROWS = 16
 _STEP_COLS = 256
 """Columns of quantised weights that a program decodes at a time for tensor cores."""

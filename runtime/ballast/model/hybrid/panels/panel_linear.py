@@ -9,14 +9,8 @@ from ballast._core import kernels
 from ballast.model.hybrid.panels.host_bytes import host_bytes
 from ballast.model.hybrid.panels.int_gemm import int_gemm, int_gemm_input, num_counters
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES
-from ballast.model.hybrid.panels.matmul import (
-    MAX_GEMV_TOKENS,
-    MIN_CUBLAS_TOKENS,
-    cublas_gemm,
-    dequant_gemm,
-    gemm_input,
-    gemv,
-)
+from ballast.model.hybrid.panels.matmul import MAX_GEMV_TOKENS, cublas_gemm, dequant_gemm, gemm_input, gemv
+from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS
 from ballast.model.hybrid.panels.stack import PanelStack, scales_on
 from ballast.model.hybrid.platforms.platform_of import platform_of
 

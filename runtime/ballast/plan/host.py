@@ -213,7 +213,7 @@ def _state_bytes(mixer: Mixer, numbers: Numbers, num_positions: int) -> int:
         num_kv_heads=attention.num_kv_heads,
         value_dim=attention.value_dim,
         num_tokens=numbers.step_tokens,
-        num_positions=_num_read(mixer, num_positions),
+        num_positions=mixer.most_read(num_positions),
         num_threads=num_threads,
     )
     choice = _choice_of(mixer)
@@ -234,13 +234,6 @@ def _choice_of(mixer: AttentionMixer) -> tuple[IndexSpec | BlockIndexSpec | Entr
     if isinstance(mixer, CompressedSpec):
         return None if mixer.index is None else (mixer.index, mixer.ratio)
     return None if mixer.index is None else (mixer.index, mixer.index.pool)
-
-
-def _num_read(mixer: AttentionMixer, num_positions: int) -> int:
-    """Maximum number of cache rows that a token reads in a sequence of `num_positions`."""
-    if isinstance(mixer, CompressedSpec):
-        return mixer.most_read(num_positions)
-    return num_positions if mixer.index is None else min(num_positions, mixer.index.most_chosen)
 
 
 def _scratch_bytes(spec: ModelSpec, num_nodes: int) -> int:

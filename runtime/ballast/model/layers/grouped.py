@@ -108,6 +108,11 @@ class GroupedSpec:
         """Numbers per token in both planes together."""
         return self.num_kv_heads * (self.head_dim + self.v_dim)
 
+    def most_read(self, num_positions: int) -> int:
+        """Maximum number of rows that a token reads in a sequence of `num_positions`, as if it had no window: neighbours
+        are computed together, and their windows begin apart."""
+        return num_positions if self.index is None else min(num_positions, self.index.most_chosen)
+
     @property
     def planes(self) -> tuple[Plane, ...]:
         """The planes of the layer's cache."""

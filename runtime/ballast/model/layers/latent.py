@@ -96,6 +96,10 @@ class LatentSpec:
     def has_indexer(self) -> bool:
         return self.index is not None and self.index.has_indexer
 
+    def most_read(self, num_positions: int) -> int:
+        """Maximum number of rows that a token reads in a sequence of `num_positions`."""
+        return num_positions if self.index is None else min(num_positions, self.index.most_chosen)
+
     @property
     def planes(self) -> tuple[Plane, ...]:
         """The planes of the layer's cache."""

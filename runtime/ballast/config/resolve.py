@@ -29,8 +29,7 @@ _GPU_OPTIONS: Mapping[str, str] = {
     "kv_type": "is for a GPU's KV cache; a CPU keeps fp16 or fp32",
     "kv_host_bytes": "is for KV blocks evicted from a GPU; without a GPU, the KV cache is in host memory",
 }
-"""Options of the machine that have no meaning without a GPU → the reason, for error messages. Of kv_type, that is fp8
-only."""
+"""Options of the machine with values that have no meaning without a GPU → the reason, for error messages."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_MODEL = re.compile(rf"{_HUB_ID.pattern}(?<!\.gguf)(:[\w.-]+)?(@[\w.-]+)?")
@@ -110,14 +109,18 @@ def _shown(machine: MachineConfig, name: str) -> str:
     return kinds[name].show(getattr(machine, name))
 
 
+def _needs_gpu(name: str, value: object) -> bool:
+    """Whether a value of one of `_GPU_OPTIONS` has no meaning without a GPU. 0 disables an option, so it has."""
+    return value == "fp8" if name == "kv_type" else value not in (None, 0, "auto")
+
+
 def on_cpu(config: Config, reason: str) -> Config:
     """A resolved configuration that computes on the CPU.
 
     Options that need a GPU are dropped if device was "auto". Raises ConfigError for them otherwise.
     """
     machine, scheduling = config.machine, config.scheduling
-    # A value of 0 disables the option, so it is not an error.
-    set_for_gpu = [name for name in _GPU_OPTIONS if getattr(machine, name) not in (None, 0, "auto", "fp16", "fp32")]
+    set_for_gpu = [name for name in _GPU_OPTIONS if _needs_gpu(name, getattr(machine, name))]
     if set_for_gpu and not config.device_is_open:
         name = set_for_gpu[0]
         raise ConfigError(
@@ -138,7 +141,7 @@ def on_cpu(config: Config, reason: str) -> Config:
             gpu_experts_update=False,
             expert_profile=None,
             pcie_share=0.0,
-            kv_type="auto" if machine.kv_type == "fp8" else machine.kv_type,
+            kv_type="auto" if "kv_type" in set_for_gpu else machine.kv_type,
             kv_host_bytes=0,
         ),
     )

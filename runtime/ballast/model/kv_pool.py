@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballast._core import sched
+from ballast.config.options import KvTypeOption
 from ballast.model.layers.plane import KvType, Plane, State
+
+
+def kept_type(requested: KvTypeOption, *, on_gpu: bool) -> KvType:
+    """The type of a cache for a value of `--kv_type`."""
+    if requested != "auto":
+        return requested
+    return "fp16" if on_gpu else "fp32"
 
 
 def num_kv_blocks(cache_lens: int, block_tokens: int) -> int:

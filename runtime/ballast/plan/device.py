@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ballast.host.sizes import human
 from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS, SCRATCH_BYTES
-from ballast.model.layers.plane import KvType, kept_type, row_bytes
+from ballast.model.layers.plane import KvType, row_bytes
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
@@ -102,7 +102,8 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
     on_device = sum(
         size for name, size in weights.items() if computes_on_gpu(modules[name]) and own.has_module(modules[name])
     )
-    cache, kept = gpu_cache(own, numbers), _STORED[kept_type(numbers.kv_type, on_gpu=True)]
+    cache = gpu_cache(own, numbers)
+    kept = _STORED[cache.kv_type]
     cached = f"{num_blocks * numbers.block_tokens} tokens and the null block"
     if cache.window_blocks(num_blocks) is None:
         cached = f"{cached}, {cache.token_bytes} bytes per token {kept}"
@@ -151,7 +152,7 @@ def outside_bytes(own: DeviceLayers, max_batch_size: int) -> int:
 
 def gpu_cache(own: DeviceLayers, numbers: Numbers) -> CachePlan:
     """The cache of a GPU with the layers `own`."""
-    return CachePlan(own, numbers, kept_type(numbers.kv_type, on_gpu=True), on_gpu=True)
+    return CachePlan(own, numbers, on_gpu=True)
 
 
 def _state_rows(cache: CachePlan, num_blocks: int) -> list[MemoryRow]:

@@ -20,7 +20,6 @@ from ballast.model.layers.grouped import GATE, BlockIndexSpec, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec
 from ballast.model.layers.layer import AttentionMixer, Mixer, RecurrentMixer
-from ballast.model.layers.plane import kept_type
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
@@ -56,7 +55,7 @@ def make_plan(
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
     num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
     num_cached_tokens = num_blocks * numbers.block_tokens
-    cache = CachePlan(spec, numbers, kept_type(numbers.kv_type, on_gpu=False), on_gpu=False)
+    cache = CachePlan(spec, numbers, on_gpu=False)
     kv_bytes, state_bytes = cache.num_bytes(num_blocks), cache.state_bytes(num_blocks)
     uses = (
         *host_weight_rows(

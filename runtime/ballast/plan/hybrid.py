@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from ballast.host.machine import Memory
 from ballast.model.hybrid.copies.exchange_sizes import exchange_bytes
 from ballast.model.kept_weights import kept_weights
-from ballast.model.kv_pool import num_kv_blocks
-from ballast.model.layers.plane import kept_type
+from ballast.model.kv_pool import kept_type, num_kv_blocks
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import NGRAM_TABLE, expert_module, used_tensors
 from ballast.moe.device_rules import NO_RULES, Placement

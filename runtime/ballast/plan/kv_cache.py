@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ballast.host.sizes import human
-from ballast.model.kv_pool import num_state_slots, num_window_blocks, outstanding_tokens
+from ballast.model.kv_pool import kept_type, num_state_slots, num_window_blocks, outstanding_tokens
 from ballast.model.layers.plane import KvType, Plane, State, row_bytes
 from ballast.plan.memory import Numbers
 
@@ -35,8 +35,11 @@ class CachePlan:
 
     cached: Cached
     numbers: Numbers
-    kv_type: KvType
     on_gpu: bool
+
+    @property
+    def kv_type(self) -> KvType:
+        return kept_type(self.numbers.kv_type, on_gpu=self.on_gpu)
 
     @property
     def token_bytes(self) -> int:

@@ -19,7 +19,8 @@ from ballast.host.isa import chosen_isa
 from ballast.host.numa_mode import NumaMode
 from ballast.host.startup.measurements import MeasurementMode
 from ballast.host.vram import VramLimit
-from ballast.model.kv_pool import num_kv_blocks
+from ballast.model.kv_pool import kept_type, num_kv_blocks
+from ballast.model.layers.plane import KvType
 from ballast.moe.gpu_experts import GpuExperts
 
 
@@ -77,7 +78,7 @@ class EngineSettings:
     """Whether the slowest parts of loading may end after the server is ready: compiling kernels for prompts, and graphs
     of rare batch sizes. Until then, other kernels compute these steps."""
     kv_type: KvTypeOption = "auto"
-    """Type of the KV cache; see `kept_type`."""
+    """Type of the KV cache, as requested."""
     kv_host_bytes: int = 0
     """Host memory for KV blocks evicted from a GPU's memory."""
     kv_disk_dir: Path | None = None
@@ -86,6 +87,11 @@ class EngineSettings:
     """Most bytes in `kv_disk_dir`; None: half of the free space."""
     topology: Topology | None = None
     """None: the machine's own. Tests pass another."""
+
+    @property
+    def kept_kv_type(self) -> KvType:
+        """Type of the KV cache, on the devices if there are any."""
+        return kept_type(self.kv_type, on_gpu=bool(self.devices))
 
 
 def engine_settings(config: Config) -> EngineSettings:

@@ -33,7 +33,6 @@ from ballast.model.kv_pool import (
     num_window_blocks,
     outstanding_tokens,
 )
-from ballast.model.layers.plane import kept_type
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.runner import Runner
@@ -116,7 +115,7 @@ def _measurements(gguf_model: GgufModel, spec: ModelSpec, settings: EngineSettin
         "prefill_chunk_size": settings.prefill_chunk_size,
         "stream_from_tokens": settings.stream_from_tokens,
         "pcie_share": settings.pcie_share,
-        "kv_type": kept_type(settings.kv_type, on_gpu=bool(settings.devices)),
+        "kv_type": settings.kept_kv_type,
         "gpu_experts": hashlib.sha256(repr(_placed(spec, settings)).encode()).hexdigest(),
     }
     return Measurements(folder, facts, reuse=settings.measurements == "kept")
@@ -191,9 +190,7 @@ def _load_on_cpu(
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
     window = _window(spec, settings, has_lanes=False)
     window_blocks = None if window is None else window[1]
-    kv = KvPool(
-        spec.planes, num_blocks, settings.block_tokens, window_blocks, kept_type(settings.kv_type, on_gpu=False)
-    )
+    kv = KvPool(spec.planes, num_blocks, settings.block_tokens, window_blocks, settings.kept_kv_type)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     state_slots = num_state_slots(spec.states, num_blocks * settings.block_tokens, settings.max_batch_size)
     states = StatePool(spec.states, state_slots) if state_slots else None
@@ -307,7 +304,7 @@ def _load_hybrid(
         block_tokens=settings.block_tokens,
         num_window_blocks=None if window is None else window[1],
         num_state_slots=state_slots,
-        kv_dtype={"fp16": torch.float16, "fp8": torch.float8_e4m3fn}[kept_type(settings.kv_type, on_gpu=True)],
+        kv_dtype={"fp16": torch.float16, "fp8": torch.float8_e4m3fn}[settings.kept_kv_type],
         max_step_tokens=max(settings.chunk_size, settings.prefill_chunk_size),
         max_batch_size=settings.max_batch_size,
         gpu_experts=settings.gpu_experts,

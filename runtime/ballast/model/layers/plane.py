@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from ballast.config.options import KvTypeOption
-
 KvType = Literal["fp32", "fp16", "fp8"]
 """The type of a cache: float32 on a CPU only, half precision, 8 bits on a GPU only."""
-
-
-def kept_type(requested: KvTypeOption, *, on_gpu: bool) -> KvType:
-    """The type of a cache for a value of `--kv_type`."""
-    if requested != "auto":
-        return requested
-    return "fp16" if on_gpu else "fp32"
 
 
 class Plane(NamedTuple):

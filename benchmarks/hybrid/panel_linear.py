@@ -22,8 +22,8 @@ from gguf import GGMLQuantizationType as T
 from ballast._core import kernels
 from ballast.host.gpu import why_unusable
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack
-from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
+from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS
 from devkit.bench_record import bench_record
 from devkit.gpu_times import captured_us
 from devkit.models.random_blocks import dequantized, random_blocks

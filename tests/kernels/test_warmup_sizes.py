@@ -20,8 +20,8 @@ from ballast.model.hybrid.experts.expert_panels import ExpertPanels, group_by_ex
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_divide, fused_groups
 from ballast.model.hybrid.handoff import transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox, carried
-from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS
 from ballast.model.hybrid.panels.panel_linear import TUNED_TOKENS, PanelLinear
+from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.startup.warmup_sizes import sizes_for_experts, sizes_for_steps
 from devkit.models.random_blocks import random_blocks

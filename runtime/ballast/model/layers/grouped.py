@@ -109,8 +109,8 @@ class GroupedSpec:
         return self.num_kv_heads * (self.head_dim + self.v_dim)
 
     def most_read(self, num_positions: int) -> int:
-        """Maximum number of rows that a token reads in a sequence of `num_positions`, as if it had no window: neighbours
-        are computed together, and their windows begin apart."""
+        """Maximum number of rows that a token reads in a sequence of `num_positions`. A window does not lower it,
+        because tokens with different windows are computed together."""
         return num_positions if self.index is None else min(num_positions, self.index.most_chosen)
 
     @property

@@ -17,9 +17,9 @@ from ballast.engine.sampling.constraint import ConstraintState
 from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
 from ballast.families.registry import FAMILIES
-from ballast.grammar.calls.dsml_calls import BLOCKS
 from ballast.grammar.calls.tools import tool_calls
 from ballast.grammar.compiler import GrammarCompiler
+from ballast.text.calls.dsml_calls import BLOCKS
 from ballast.text.calls.forms import reader_of
 from ballast.text.calls.reader import ReadCalls
 from ballast.text.marks import Start

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ballast.families.marks import Mark
 from ballast.families.registry import RELEASES, source_of
-from ballast.grammar.calls.dsml_calls import BLOCKS
+from ballast.text.calls.dsml_calls import BLOCKS
 from ballast.text.chat_template import ChatTemplate
 from devkit.long import times
 from devkit.models.call_forms import FORMS, tool

@@ -10,7 +10,6 @@ from json import dumps
 from typing import Any
 
 from ballast.errors import RequestError, shown
-from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
 from ballast.grammar.calls.functions import functions_of
 from ballast.grammar.calls.keyed_calls import other_key, terminals_of
@@ -20,8 +19,6 @@ from ballast.text.calls.dsml_calls import LONGEST_KEY, is_key
 
 BEFORE_TAGS = "\n\n<"
 """The text before the mark of the first tag."""
-BLOCKS: Mapping[CallStyle, str] = {"dsml": "function_calls", "dsml_tools": "tool_calls"}
-"""The name of the tag around all calls."""
 _KEY = '/[^\\n<>"]+/'
 
 

@@ -23,13 +23,14 @@ from typing import Any
 from ballast.errors import RequestError
 from ballast.families.family import FINAL_CHANNEL, CallStyle
 from ballast.families.marks import Mark
-from ballast.grammar.calls.dsml_calls import BEFORE_TAGS, BLOCKS, dsml_calls
+from ballast.grammar.calls.dsml_calls import BEFORE_TAGS, dsml_calls
 from ballast.grammar.calls.invoke_calls import invoke_calls
 from ballast.grammar.calls.keyed_calls import keyed_calls
 from ballast.grammar.calls.tagged_calls import tagged_calls
 from ballast.grammar.channels.calls import channel_call, channel_frame
 from ballast.grammar.json_rules import JsonRules, common_rules
 from ballast.grammar.source import Source, json_schema, lark, quoted
+from ballast.text.calls.dsml_calls import BLOCKS
 from ballast.text.calls.invoke_calls import FUNCTION, INVOKE
 from ballast.text.tokenizer import Tokenizer
 

@@ -12,19 +12,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from enum import Enum, auto
 
+from ballast.families.family import CallStyle
 from ballast.families.marks import Mark
 from ballast.text.calls.argument_values import as_json, types_of
 from ballast.text.calls.reader import NAME, NewId
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, new_call_id
 
+BLOCKS: Mapping[CallStyle, str] = {"dsml": "function_calls", "dsml_tools": "tool_calls"}
+"""The name of the tag around all calls. Both are read in either style."""
 _DOUBLE, _SINGLE = rf'"[^"\n{Mark.TAG}]*+', rf"'[^'\n{Mark.TAG}]*+"
 _ATTRIBUTE = re.compile(rf"(\w++)\s*+=\s*+({_DOUBLE}\"|{_SINGLE}')")
 _TAG = re.compile(rf"(</?)?{Mark.TAG}\s*+(\w++)((?:\s++\w++\s*+=\s*+(?:{_DOUBLE}\"|{_SINGLE}'))*+)\s*+>")
 _TAG_SO_FAR = re.compile(rf"(?:</?)?{Mark.TAG}(?:[\w\s=]++|{_DOUBLE}\"|{_SINGLE}')*+(?:{_DOUBLE}|{_SINGLE})?")
 _END_VALUE = f"</{Mark.TAG}"
-_ENDS_VALUE = frozenset({"parameter", "invoke", "function_calls", "tool_calls"})
+_ENDS_VALUE = frozenset({"parameter", "invoke", *BLOCKS.values()})
 _OPENING = re.compile(r"\n{0,2}<?\Z")
 _LONGEST_TAG = 4096
 """Characters of a tag, beyond which it is none."""
@@ -130,7 +134,7 @@ class DsmlCalls:
     def _read_between(self, found: re.Match[str]) -> list[Part] | None:
         """Read the tag that was found, before which there is but white space."""
         match found[1] == "</", found[2], _attributes(found):
-            case _, "function_calls" | "tool_calls", _:
+            case _, name, _ if name in BLOCKS.values():
                 self._take(found.end())
                 return []
             case False, "invoke", {"name": name} if NAME.fullmatch(name.strip()):
@@ -150,7 +154,7 @@ class DsmlCalls:
             case True, "invoke", _:
                 self._take(found.end())
                 return self._end_call()
-            case (_, "function_calls" | "tool_calls", _) | (False, "invoke", {"name": _}):
+            case _, name, attributes if name in BLOCKS.values() or (name == "invoke" and "name" in attributes):
                 return self._end_call()  # its own end is missing
             case _:
                 return self._read_foreign(found.end())

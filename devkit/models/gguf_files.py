@@ -12,7 +12,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
-from ballast.families.architecture import ClampedSilu
+from ballast.families.architecture import GATING_NUMBERS, ClampedSilu
 from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GroupedSpec
@@ -63,7 +63,7 @@ def metadata_of(spec: ModelSpec) -> dict[str, Any]:
     if spec.architecture.name not in (*_QWEN, "minimax-m2", "gpt-oss", "mimo2", "hy_v3"):
         keys["leading_dense_block_count"] = spec.routed_layers[0]
     if spec.architecture.name not in (*_QWEN, "dots1", "gpt-oss", "mimo2"):
-        keys["expert_gating_func"] = {"softmax": 1, "sigmoid": 2, "sqrtsoftplus": 4}[routing.gating]
+        keys["expert_gating_func"] = GATING_NUMBERS[routing.gating]
     if spec.architecture.name not in (*_QWEN, "minimax-m2", "gpt-oss", "mimo2"):
         keys |= {
             "expert_weights_norm": routing.normalize_weights,

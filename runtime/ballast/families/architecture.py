@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ballast.families.family import Value
+from ballast.families.family import SIGMOID, SOFTMAX, SQRT_SOFTPLUS, Value
 
 Gating = Literal["softmax", "sigmoid", "sqrtsoftplus"]
 """A router's function of its logits; the last is the square root of a softplus."""
+GATING_NUMBERS: Mapping[Gating, int] = MappingProxyType(
+    {"softmax": SOFTMAX, "sigmoid": SIGMOID, "sqrtsoftplus": SQRT_SOFTPLUS}
+)
+"""The value of each in the key `expert_gating_func`."""
 
 
 PLAIN_YARN: Mapping[str, Value] = MappingProxyType(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gguf import GGUFValueType, GGUFWriter, LlamaFileType
 
-from ballast.families.family import SIGMOID, SOFTMAX, SQRT_SOFTPLUS
+from ballast.families.architecture import GATING_NUMBERS
 from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.text.gguf_vocab import TokenType
@@ -241,14 +241,13 @@ def _add_routing(writer: GGUFWriter, shape: TinyShape) -> None:
     if shape.architecture in ("qwen3moe", "qwen3next", "qwen35moe", "qwen4exp", "gpt-oss", "mimo2"):
         return  # their files do not contain it
     if shape.architecture == "minimax-m2":  # its files contain only this
-        writer.add_uint32(f"{shape.architecture}.expert_gating_func", SIGMOID)
+        writer.add_uint32(f"{shape.architecture}.expert_gating_func", GATING_NUMBERS["sigmoid"])
         return
     writer.add_float32(f"{shape.architecture}.expert_weights_scale", shape.weights_scale)
     if shape.gating == "softmax" and shape.old_keys:
         return
-    gating = {"softmax": SOFTMAX, "sigmoid": SIGMOID, "sqrtsoftplus": SQRT_SOFTPLUS}[shape.gating]
     if shape.architecture != "mistral4":  # its files do not contain it
-        writer.add_uint32(f"{shape.architecture}.expert_gating_func", gating)
+        writer.add_uint32(f"{shape.architecture}.expert_gating_func", GATING_NUMBERS[shape.gating])
     writer.add_bool(f"{shape.architecture}.expert_weights_norm", shape.normalize_weights)
 
 

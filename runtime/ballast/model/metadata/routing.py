@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from ballast.families.architecture import Gating
-from ballast.families.family import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, SQRT_SOFTPLUS
+from ballast.families.architecture import GATING_NUMBERS, Gating
+from ballast.families.family import SOFTMAX_OF_CHOSEN
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.metadata.keys import Keys, is_number, is_whole
 from ballast.model.metadata.layers import ROUTER_BIASES, Layers, Widths
 from ballast.model.metadata.settings import Settings
 
 _GATING: dict[object, Gating] = {
-    SOFTMAX: "softmax",
-    SIGMOID: "sigmoid",
     SOFTMAX_OF_CHOSEN: "softmax",
-    SQRT_SOFTPLUS: "sqrtsoftplus",
-    "softmax": "softmax",
-    "sigmoid": "sigmoid",
-    "sqrtsoftplus": "sqrtsoftplus",
+    **{number: gating for gating, number in GATING_NUMBERS.items()},
+    **{gating: gating for gating in GATING_NUMBERS},
 }
 """As the file numbers them and as config.json spells them."""
 _MAX_SCALE = 1e4
@@ -57,8 +53,8 @@ def _gating(settings: Settings) -> Gating:
     gating = _GATING.get(value) if isinstance(value, str) or is_whole(value, 1) else None
     is_known = gating is not None and gating in routers
     if gating is None or not is_known or (value == SOFTMAX_OF_CHOSEN and not routers[gating].weighs_chosen):
-        allowed = [number for number in (SOFTMAX, SIGMOID, SQRT_SOFTPLUS) if _GATING[number] in routers]
-        raise settings.keys.wrong(key, " or ".join(f"{number} ({_GATING[number]})" for number in allowed))
+        allowed = [f"{number} ({name})" for name, number in GATING_NUMBERS.items() if name in routers]
+        raise settings.keys.wrong(key, " or ".join(allowed))
     return gating
 
 

@@ -178,18 +178,6 @@ def _flash_next(
     return replace(spec, layers=tuple(layers))
 
 
-def _ngram(tables: TinyNgram, row_width: int, vocab_size: int, end_id: int) -> NgramSpec:
-    return NgramSpec(
-        tables.table_rows,
-        row_width,
-        tables.multipliers(vocab_size),
-        tables.head_offsets,
-        tables.head_sizes,
-        end_id,
-        tables.conv_taps,
-    )
-
-
 def with_small_table(spec: ModelSpec) -> ModelSpec:
     """`spec` with fewer rows in its table of groups of tokens, if it has one, for any vocabulary."""
     layers = []
@@ -197,7 +185,7 @@ def with_small_table(spec: ModelSpec) -> ModelSpec:
         ngram = layer.ngram
         if ngram is not None:
             tables = TinyNgram(heads_per_length=len(ngram.head_sizes) // 2, least_rows=50)
-            ngram = _ngram(tables, ngram.row_width, spec.vocab_size, end_id=0)
+            ngram = tables.spec(ngram.row_width, spec.vocab_size, end_id=0)
         layers.append(replace(layer, ngram=ngram))
     return replace(spec, layers=tuple(layers))
 
@@ -207,7 +195,7 @@ FLASH_NEXT_SPEC = _flash_next(
     replace(_NET, heads_alternate=True, beta_layout="split", gate="sigmoid"),
     BlockIndexSpec(num_heads=2, key_dim=16, top_k=16, pool=4),
     GatedStreamSpec(num_rows=4, rank=32),
-    _ngram(TinyNgram(least_rows=50), 8, QWEN35_SPEC.vocab_size, end_id=3),
+    TinyNgram(least_rows=50).spec(8, QWEN35_SPEC.vocab_size, end_id=3),
 )
 
 FLASH_NEXT_125B_SPEC = _flash_next(
@@ -225,5 +213,5 @@ FLASH_NEXT_125B_SPEC = _flash_next(
     DeltaNetSpec(48, 16, 128, 128, conv_taps=4, heads_alternate=True, beta_layout="split", gate="sigmoid"),
     BlockIndexSpec(num_heads=4, key_dim=128, top_k=2048, pool=4),
     GatedStreamSpec(num_rows=4, rank=320),
-    _ngram(TinyNgram(heads_per_length=8, least_rows=20_000_000), 160, 248320, end_id=248046),
+    TinyNgram(heads_per_length=8, least_rows=20_000_000).spec(160, 248320, end_id=248046),
 )

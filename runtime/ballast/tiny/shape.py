@@ -10,6 +10,7 @@ from ballast.families.architecture import Gating, WindowRule
 from ballast.model.layers.delta_net import MatrixLayout
 from ballast.model.layers.feed_forward import ROUTER_BIAS
 from ballast.model.layers.grouped import QK_NORM
+from ballast.model.layers.ngram import NgramSpec
 from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 from ballast.tiny.tokenizer import Family
 
@@ -172,6 +173,18 @@ class TinyNgram:
         """Odd numbers, almost as large as the products with tokens may be."""
         most = (2**63 - 1) // vocab_size
         return tuple((most // (index + 2) // 7919 * 7907) | 1 for index in range(self.most_tokens))
+
+    def spec(self, row_width: int, vocab_size: int, end_id: int) -> NgramSpec:
+        """The embedding with rows of this width, for a vocabulary whose texts end with `end_id`."""
+        return NgramSpec(
+            self.table_rows,
+            row_width,
+            self.multipliers(vocab_size),
+            self.head_offsets,
+            self.head_sizes,
+            end_id,
+            self.conv_taps,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,15 +140,7 @@ def _ngram(shape: TinyShape, num_rows: int, layer: int) -> NgramSpec | None:
     ngram = shape.ngram
     if ngram is None or ngram.layer != layer:
         return None
-    return NgramSpec(
-        table_rows=ngram.table_rows,
-        row_width=shape.hidden // len(ngram.head_sizes),
-        multipliers=ngram.multipliers(num_rows),
-        head_offsets=ngram.head_offsets,
-        head_sizes=ngram.head_sizes,
-        end_id=0,
-        conv_taps=ngram.conv_taps,
-    )
+    return ngram.spec(shape.hidden // len(ngram.head_sizes), num_rows, end_id=0)
 
 
 def _delta_net(shape: TinyShape, net: TinyDeltaNet) -> DeltaNetSpec:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from ballast.model.metadata import read_spec
-from ballast.moe import kept_uses
-from ballast.moe.kept_uses import HeatKeeper, keep_heat, read_kept_uses
+from ballast.moe import heat_keeper
+from ballast.moe.heat_keeper import HeatKeeper
+from ballast.moe.kept_uses import keep_heat, read_kept_uses
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.written import write_tiny_model
 
@@ -114,7 +115,7 @@ def test_uses_that_could_not_be_written_are_written_at_the_end(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gguf, outcomes = model(tmp_path, 0), [False]
-    monkeypatch.setattr(kept_uses, "keep_heat", lambda *given: outcomes.pop() if outcomes else keep_heat(*given))
+    monkeypatch.setattr(heat_keeper, "keep_heat", lambda *given: outcomes.pop() if outcomes else keep_heat(*given))
     keeper = HeatKeeper(gguf, "m", 2, lambda: HEAT, period_s=0.01)
     wait_until(lambda: not keeper._thread.is_alive())
     assert read_kept_uses(gguf, "m", 2, 3) is None

@@ -43,7 +43,7 @@ from ballast.model.tiers.host_tier import HostTier, piece_sizes
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
-from ballast.moe.kept_uses import HeatKeeper
+from ballast.moe.heat_keeper import HeatKeeper
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_dir import open_packed_dir
 
@@ -326,7 +326,7 @@ def _load_hybrid(
             model.cache_tiers = _tiers(gguf_model, blocks, settings, states)
     if settings.updates_gpu_experts and settings.measurements != "off":
         heat = partial(_heat_of, weakref.ref(model))
-        model.keep_heat = HeatKeeper(gguf_model, spec.name, spec.routing.num_experts_used, heat).close
+        model.on_close = HeatKeeper(gguf_model, spec.name, spec.routing.num_experts_used, heat).close
     model.window = window
     model.state_slots, model.state_bytes = state_slots, spec.state_bytes
     if settings.prefill_is_auto and not model.long_steps_pay:

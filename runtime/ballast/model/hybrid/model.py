@@ -73,7 +73,7 @@ class HybridModel(Runner):
         divided, streamed = experts.divided, experts.streamed
         self.vocabulary = spec.vocab_size
         self.expert_heat = divided.heat
-        self.keep_heat: Callable[[], None] = lambda: None
+        self.on_close: Callable[[], None] = lambda: None
         """Called at the end, when `expert_heat` does not change any more."""
         self._spec = spec
         self._off = off
@@ -151,7 +151,7 @@ class HybridModel(Runner):
     def close(self) -> None:
         """See `Runner`."""
         self._experts.wait_for_moves()
-        self.keep_heat()
+        self.on_close()
 
     def set_pcie_share(self, share: float) -> None:
         """Set the fraction, 0…1, of a decode step's experts in host memory that devices read. Captured steps are

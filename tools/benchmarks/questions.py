@@ -1003,6 +1003,8 @@ FOLLOWING = Question(
         Row("on, adapting", "qwen3-30b.gguf: adapting"),
         Row("on, profile", "qwen3-30b.gguf: profile, *"),
         Row("on, following", "qwen3-30b.gguf: following, *"),
+        Row("off, uniform use", "qwen3-30b.gguf: uniform, staying, *", {"hits": 0.0}),
+        Row("on, uniform use", "qwen3-30b.gguf: uniform, following, *"),
     ),
     columns=(
         *(

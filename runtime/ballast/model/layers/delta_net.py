@@ -32,9 +32,9 @@ class DeltaNetSpec:
     gate: Literal["silu", "sigmoid"] = "silu"
     """The function of the gates that multiply the output."""
     product_layout: MatrixLayout = "split"
-    """Of the matrices of queries, keys and values, and of output gates. Older files have them grouped."""
+    """How the matrices of queries, keys and values and of output gates are stored; in older files they are grouped."""
     beta_layout: MatrixLayout = "grouped"
-    """Of the matrices of betas and alphas."""
+    """How the matrices of betas and alphas are stored."""
 
     @property
     def key_width(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ballast._core import kernels
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, NGRAM_TABLE, expected_tensors, layer_tensors
+from ballast.model.tensors import expected_tensors, layer_tensors
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.weights.gguf import GgufModel
 
@@ -39,13 +39,13 @@ def kept_weights(
     gpu_experts: GpuExperts = (),
 ) -> KeptWeights:
     """All matrices of a model on the CPU; with a GPU, only the routed experts, except layers that the GPU holds
-    completely. The embedding and a table of
-    n-grams are read from the model's file."""
+    completely. Rows that are read from the model's file are not kept."""
     if isa == "reference":
         return KeptWeights(frozenset(), (), isa, threads_per_node)
     loaded, expected = loaded_bytes(gguf, spec, isa, threads_per_node), expected_tensors(spec)
-    loaded[EMBEDDING] -= gguf.tensors[EMBEDDING].num_bytes
-    loaded[NGRAM_TABLE] = 0
+    for name, each in expected.items():
+        if each.in_place:
+            loaded[name] -= gguf.tensors[name].num_bytes
     names = {name for name, each in expected.items() if each.is_packed and not each.is_added and loaded[name] > 0}
     if on_gpu:
         names &= set(_experts_in_host(spec, gpu_experts))

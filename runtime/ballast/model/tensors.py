@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 EMBEDDING, OUTPUT_NORM, OUTPUT = "token_embd.weight", "output_norm.weight", "output.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 NGRAM_TABLE = "per_layer_token_embd.weight"
-"""Seen in place, like the embedding: rows are read from the mapped file."""
 NGRAM_TABLE_MODULE = ".ple.ple_embedding"
 """The end of its module's name."""
 
@@ -53,6 +52,7 @@ def used_tensors(spec: ModelSpec) -> Mapping[str, Tensor]:
                 "model.embed_tokens",
                 group="embedding",
                 classes=("Embedding",),
+                in_place=True,
             ),
             **{tensor.name: tensor for tensor in output_tensors(spec)},
             OUTPUT: matrix("output", "output", (spec.vocab_size, spec.hidden), "lm_head", group="output"),
@@ -77,7 +77,7 @@ def _ngram_table(spec: ModelSpec) -> tuple[Tensor, ...]:
         return ()
     module = f"model.layers.{layer}{NGRAM_TABLE_MODULE}"
     shape, classes = (spec.ngram.table_rows, spec.ngram.row_width), ("{family}NGramEmbedding",)
-    return (matrix(TABLE, "per_layer_token_embd", shape, module, group="embedding", classes=classes),)
+    return (matrix(TABLE, "per_layer_token_embd", shape, module, group="embedding", classes=classes, in_place=True),)
 
 
 def _rope_factors(spec: ModelSpec) -> tuple[Tensor, ...]:

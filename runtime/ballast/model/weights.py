@@ -108,7 +108,9 @@ def read_rope_factors(gguf_model: GgufModel, spec: ModelSpec, tensors: Tensors) 
 def read_ahead(gguf_model: GgufModel, spec: ModelSpec, packing: Packing) -> ReadAhead:
     """A reader that loads the tensors to be packed, layer by layer, while others are packed. Packed tensors leave the
     page cache if memory has no room for both."""
-    names = set() if packing.isa == "reference" else expected_tensors(spec).keys() - {EMBEDDING, NGRAM_TABLE}
+    names: set[str] = set()
+    if packing.isa != "reference":
+        names = {name for name, tensor in expected_tensors(spec).items() if not tensor.in_place}
     if packing.kept is not None and packing.kept.is_filled:
         names -= set(packing.kept_tensors)
     layers = {name: block_of(name) for name in gguf_model.tensors if name in names}

@@ -88,7 +88,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
     """The work of a forward pass under a plan."""
     num_bytes, num_weights = {True: 0, False: 0}, {True: 0, False: 0}
     for name, tensor in expected_tensors(spec).items():
-        if name != NGRAM_TABLE and (name != EMBEDDING or spec.tied_output):
+        if not tensor.in_place or (name == EMBEDDING and spec.tied_output):
             routed = tensor.group == "routed experts"
             num_bytes[routed] += gguf.tensors[name].num_bytes
             num_weights[routed] += math.prod(tensor.shape)

@@ -84,6 +84,8 @@ class Tensor:
     """Whether files may give it further dimensions of 1."""
     may_be_short: bool = False
     """Whether files may store it in 16 bits although it has one dimension."""
+    in_place: bool = False
+    """Whether its rows are read from the mapped file, so that it is not packed."""
     below: int = 0
     """Its numbers are whole ones below this (I32), such as experts; 0: it has other numbers."""
     is_added: bool = False

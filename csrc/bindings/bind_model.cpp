@@ -94,21 +94,16 @@ LayerView make_layer(const MixerShape& mixer, const py::dict& tensors, size_t ro
 // Cosines, sines and, if the rotation has them, factors of queries by position.
 using RopeArrays = std::tuple<py::array, py::array, std::optional<py::array>>;
 
-// Products, base and scale of the weights by which the rows of the residual stream become one.
-using StreamEndArrays = std::tuple<py::array, py::array, py::array>;
-
 // The model with everything that it borrows.
 class ModelView {
  public:
   ModelView(ThreadPool& pool, const std::string& isa, const ModelShape& shape, const MatrixView& embedding,
-            const std::vector<LayerView>& layers, const py::array& output_norm, const MatrixView& output,
+            const std::vector<LayerView>& layers, const py::dict& output_tensors, const MatrixView& output,
             const std::vector<RopeArrays>& ropes, std::vector<std::vector<py::array>> kv_layers,
-            int64_t block_tokens, std::vector<std::vector<py::array>> state_layers,
-            const py::dict& output_stream, const std::optional<StreamEndArrays>& stream_end)
+            int64_t block_tokens, std::vector<std::vector<py::array>> state_layers)
       : block_tokens_(block_tokens),
-        model_(make(pool, isa, shape,
-                    gather(embedding, layers, output_norm, output, output_stream, stream_end), ropes,
-                    kv_layers, state_layers)) {
+        model_(make(pool, isa, shape, gather(embedding, layers, output_tensors, output), ropes, kv_layers,
+                    state_layers)) {
     if (block_tokens < 1) {
       throw py::value_error("block_tokens is " + std::to_string(block_tokens) + "; expected 1 or more");
     }
@@ -184,16 +179,8 @@ class ModelView {
   };
 
   ModelInput gather(const MatrixView& embedding, const std::vector<LayerView>& layers,
-                    const py::array& output_norm, const MatrixView& output, const py::dict& output_stream,
-                    const std::optional<StreamEndArrays>& stream_end) {
-    ModelInput input{embedding.matrix, {}, copy_vector("output_norm", output_norm), output.matrix};
-    input.stream = read_tensors(output_stream, owners_);
-    if (stream_end) {
-      const auto& [products, base, scales] = *stream_end;
-      input.stream_end =
-          HyperConnection{copy_vector("stream_end products", products), copy_vector("stream_end base", base),
-                          copy_vector("stream_end scales", scales)};
-    }
+                    const py::dict& output_tensors, const MatrixView& output) {
+    ModelInput input{embedding.matrix, {}, read_tensors(output_tensors, owners_), output.matrix};
     owners_.add(embedding);
     owners_.add(output);
     for (const LayerView& layer : layers) {
@@ -382,14 +369,12 @@ void bind_model(py::module_ m) {
            arg("ngram") = py::none());
   py::class_<ModelView>(m, "Transformer")
       .def(py::init<ThreadPool&, const std::string&, const ModelShape&, const MatrixView&,
-                    const std::vector<LayerView>&, const py::array&, const MatrixView&,
+                    const std::vector<LayerView>&, const py::dict&, const MatrixView&,
                     const std::vector<RopeArrays>&, std::vector<std::vector<py::array>>, int64_t,
-                    std::vector<std::vector<py::array>>, const py::dict&,
-                    const std::optional<StreamEndArrays>&>(),
+                    std::vector<std::vector<py::array>>>(),
            py::keep_alive<1, 2>(), arg("pool"), py::kw_only(), arg("isa"), arg("shape"), arg("embedding"),
-           arg("layers"), arg("output_norm"), arg("output"), arg("ropes"), arg("kv_layers"),
-           arg("block_tokens"), arg("state_layers") = std::vector<std::vector<py::array>>(),
-           arg("output_stream") = py::dict(), arg("stream_end") = py::none())
+           arg("layers"), arg("output_tensors"), arg("output"), arg("ropes"), arg("kv_layers"),
+           arg("block_tokens"), arg("state_layers") = std::vector<std::vector<py::array>>())
       .def("forward", &ModelView::forward, py::kw_only(), arg("token_ids"), arg("positions"), arg("slots"),
            arg("query_indptr"), arg("kv_indptr"), arg("kv_indices"), arg("sampled"),
            arg("window_slots") = py::none(), arg("window_indices") = py::none(), arg("states") = py::none(),

@@ -17,6 +17,14 @@ std::optional<HyperConnection> make_connection(const std::string& block, const M
       tensors.vector(block + "_stream_base", num_weights), tensors.vector(block + "_stream_scales", 3)};
 }
 
+// The weights by which the rows of the stream become one at the end; none: their mean is taken.
+std::optional<HyperConnection> make_end(const ModelShape& shape, LayerTensors& tensors) {
+  const int64_t num_rows = shape.stream.num_rows;
+  if (num_rows == 1 || shape.stream.rank > 0 || !tensors.has("stream_end_products")) return std::nullopt;
+  return HyperConnection{tensors.vector("stream_end_products", num_rows * num_rows * shape.hidden),
+                         tensors.vector("stream_end_base", num_rows), tensors.vector("stream_end_scales", 1)};
+}
+
 // nullopt unless the rows of the stream are gated.
 std::optional<StreamGates> make_gates(const std::string& block, const ModelShape& shape, bool injects,
                                       LayerTensors& tensors) {
@@ -104,10 +112,7 @@ std::vector<int64_t> LayerWeights::state_floats() const {
 }
 
 ModelWeights::ModelWeights(const ModelInput& input, const ModelShape& shape)
-    : embedding(input.embedding),
-      output_norm(input.output_norm),
-      output(input.output),
-      stream_end(input.stream_end) {
+    : embedding(input.embedding), output(input.output) {
   require(embedding.panels() == nullptr, "embedding is packed; expected the blocks of the file");
   require(embedding.cols() == shape.hidden, "embedding is " + pair(embedding.rows(), embedding.cols()) +
                                                 "; expected hidden = " + std::to_string(shape.hidden) +
@@ -116,17 +121,12 @@ ModelWeights::ModelWeights(const ModelInput& input, const ModelShape& shape)
     const std::string name = "layers[" + std::to_string(i) + "]";
     layers.push_back(make_layer(name, input.layers[i], shape, embedding.rows()));
   }
-  if (stream_end) {
-    const int64_t num_rows = shape.stream.num_rows;
-    check_vector("stream_end products", stream_end->products, num_rows * num_rows * shape.hidden);
-    check_vector("stream_end base", stream_end->base, num_rows);
-    check_vector("stream_end scales", stream_end->scales, 1);
-  }
   check_choices(layers);
-  LayerTensors of_output("output", input.stream);
-  output_gates = make_gates("output", shape, false, of_output);
-  of_output.check_all_used();
-  if (!output_gates) check_vector("output_norm", output_norm, shape.hidden);
+  LayerTensors tensors("output", input.output_tensors);
+  output_norm = make_norm("output_norm", shape, tensors);
+  output_gates = make_gates("output", shape, false, tensors);
+  stream_end = make_end(shape, tensors);
+  tensors.check_all_used();
   check_matrix("output", output, output.rows(), shape.hidden);
 }
 

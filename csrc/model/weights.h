@@ -36,11 +36,8 @@ struct LayerInput {
 struct ModelInput {
   Matrix embedding;  // [vocabulary, D], seen in place
   std::vector<LayerInput> layers;
-  std::vector<float> output_norm;  // [D]
-  Matrix output;                   // [sampled vocabulary, D]
-  TensorsByRole stream = {};       // by which the output reads a stream of gated rows, instead of a norm
-  // How the rows of the residual stream become one at the end; none: their mean.
-  std::optional<HyperConnection> stream_end = std::nullopt;
+  TensorsByRole output_tensors;  // by which the output reads the residual stream
+  Matrix output;                 // [sampled vocabulary, D]
 };
 
 struct RoutedWeights {
@@ -76,9 +73,10 @@ struct ModelWeights {
 
   Matrix embedding;
   std::vector<LayerWeights> layers;
-  std::vector<float> output_norm;
+  std::vector<float> output_norm;  // [D]; empty in a stream of gated rows
   Matrix output;
   std::optional<StreamGates> output_gates;
+  // How the rows of the residual stream become one at the end; none: their mean.
   std::optional<HyperConnection> stream_end;
 };
 

@@ -75,7 +75,7 @@ def make(**changes) -> model.Transformer:
             "shape": shape(),
             "embedding": matrix(VOCABULARY, HIDDEN),
             "layers": [layer()],
-            "output_norm": f32(HIDDEN),
+            "output_tensors": {"output_norm": f32(HIDDEN)},
             "output": matrix(VOCABULARY, HIDDEN),
             "ropes": [(f32(9, ROPE // 2), f32(9, ROPE // 2), None)],
             "kv_layers": [[np.full((SLOTS, RANK + ROPE), np.nan, np.float32)]],
@@ -121,8 +121,8 @@ def test_all_tokens_or_none_can_be_sampled():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"output_norm": f32(5)}, "output_norm has 5 entries; expected 8"),
-        ({"output_norm": np.zeros(8)}, r"output_norm is float64 \[8\]; expected float32"),
+        ({"output_tensors": {"output_norm": f32(5)}}, r"output\.output_norm has 5 entries; expected 8"),
+        ({"output_tensors": {"output_norm": np.zeros(8)}}, r"output_norm is float64 \[8\]; expected float32"),
         ({"embedding": matrix(VOCABULARY, 5)}, r"embedding is \[7, 5\]; expected hidden = 8 columns"),
         ({"output": matrix(VOCABULARY, 5)}, r"output is \[7, 5\]; expected \[7, 8\]"),
         (

@@ -66,14 +66,8 @@ class SmallModel {
     sin_ = floats(kPositions * kRopeDim / 2);
     ModelInput input{matrix(kVocabulary, kShape.hidden),
                      {layer(true), layer(false)},
-                     floats(kShape.hidden),
+                     output_tensors(),
                      matrix(kVocabulary, kShape.hidden)};
-    if (kind == Kind::kGated) input.stream = gates("output", false);
-    if (kind == Kind::kCompressed) {
-      const int64_t num_rows = kStream.num_rows;
-      input.stream_end =
-          HyperConnection{floats(num_rows * num_rows * kShape.hidden), floats(num_rows), floats(1)};
-    }
     KvCache cache{{}, kPositions, kPositions, 1};
     const ModelShape shape = shape_of(kind);
     for (const LayerWeights& each : ModelWeights(input, shape).layers) {
@@ -279,6 +273,18 @@ class SmallModel {
       tensors.emplace(block + "_stream_products", floats(num_weights * kStream.num_rows * kShape.hidden));
       tensors.emplace(block + "_stream_base", floats(num_weights));
       tensors.emplace(block + "_stream_scales", floats(3));
+    }
+    return tensors;
+  }
+
+  TensorsByRole output_tensors() {
+    if (kind_ == Kind::kGated) return gates("output", false);
+    TensorsByRole tensors{{"output_norm", floats(kShape.hidden)}};
+    if (kind_ == Kind::kCompressed) {
+      const int64_t num_rows = kStream.num_rows;
+      tensors.emplace("stream_end_products", floats(num_rows * num_rows * kShape.hidden));
+      tensors.emplace("stream_end_base", floats(num_rows));
+      tensors.emplace("stream_end_scales", floats(1));
     }
     return tensors;
   }
@@ -506,7 +512,7 @@ TEST(gates_blocks_and_groups_of_tokens_that_do_not_fit_are_rejected_by_name) {
   const auto refused = [](void (*break_input)(ModelInput&, SmallModel&)) {
     return refusal(break_input, Kind::kGated);
   };
-  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.stream.erase("output_stream_up"); }),
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.output_tensors.erase("output_stream_up"); }),
                      "output has no output_stream_up; expected a matrix"));
   EXPECT(
       begins_with(refused([](ModelInput& w, SmallModel&) { vector_of(w, 1, "ffn_stream_norm").pop_back(); }),
@@ -555,6 +561,8 @@ TEST(compressed_entries_and_tables_that_do_not_fit_are_rejected_by_name) {
                      "layers[1] has a window of 0 tokens"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { vector_of(w, 1, "expert_table")[3] = 5.0f; }),
                      "layers[1].expert_table has 5.000000; expected 0 to 4"));
-  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.stream_end->base.pop_back(); }),
-                     "stream_end base has 2 entries; expected 3"));
+  EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) {
+                       w.output_tensors["stream_end_base"] = std::vector<float>(2);
+                     }),
+                     "output.stream_end_base has 2 entries; expected 3"));
 }

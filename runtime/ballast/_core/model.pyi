@@ -196,22 +196,18 @@ class Transformer(PybindObject):
         shape: Shape,
         embedding: Matrix,
         layers: Sequence[Layer],
-        output_norm: F32,
+        output_tensors: Mapping[str, F32 | Matrix | HeadMatrix | Experts],
         output: Matrix,
         ropes: Sequence[tuple[F32, F32, F32 | None]],
         kv_layers: Sequence[Sequence[Plane]],
         block_tokens: int,
         state_layers: Sequence[Sequence[F32]] = ...,
-        output_stream: Mapping[str, F32 | Matrix | HeadMatrix | Experts] = ...,
-        stream_end: tuple[F32, F32, F32] | None = None,
     ) -> None:
         """`isa`: the instruction set of the attention kernels; matrices have their own. ropes: tables of cosines and
         sines [positions, rope_dim / 2], and factors of queries [positions] or None, which latent attention applies;
         kv_layers: for each layer the KV components that its attention keeps, [slots, width]. Layers with a window may
         have fewer slots than the others. state_layers: the recurrent states of each layer, [state slots, floats]; slot
-        0 is not used. output_stream: the tensors by which the output reads a stream of gated rows; output_norm is empty
-        then. stream_end: products [rows of the stream, rows * D], base and scale of the weights by which the rows of
-        the residual stream are added up; None: their mean is taken."""
+        0 is not used. output_tensors: by role, those by which the output reads the residual stream."""
 
     def forward(
         self,

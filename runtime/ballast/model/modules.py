@@ -44,8 +44,7 @@ def _classes(spec: ModelSpec) -> Mapping[str, tuple[str, ...]]:
         # A layer's own norms come last, as in the publishers' code.
         tensors = sorted(layer_tensors(spec, layer), key=lambda tensor: tensor.module.count(".") == 3)
         found |= {tensor.module: tensor.classes for tensor in tensors}
-    ends = (*spec.stream_end, *output_tensors(spec))
-    names = (NGRAM_TABLE, ROPE_FACTORS, *(tensor.name for tensor in ends), OUTPUT)
+    names = (NGRAM_TABLE, ROPE_FACTORS, *(tensor.name for tensor in output_tensors(spec)), OUTPUT)
     return found | {used[name].module: used[name].classes for name in names if name in used}
 
 

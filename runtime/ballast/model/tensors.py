@@ -56,7 +56,7 @@ def used_tensors(spec: ModelSpec) -> Mapping[str, Tensor]:
             ),
             **{tensor.name: tensor for tensor in output_tensors(spec)},
             OUTPUT: matrix("output", "output", (spec.vocab_size, spec.hidden), "lm_head", group="output"),
-            **{tensor.name: tensor for tensor in (*_rope_factors(spec), *spec.stream_end)},
+            **{tensor.name: tensor for tensor in _rope_factors(spec)},
             **{tensor.name: tensor for tensor in _ngram_table(spec)},
             **{tensor.name: tensor for layer in range(spec.num_layers) for tensor in layer_tensors(spec, layer)},
         }
@@ -67,7 +67,7 @@ def output_tensors(spec: ModelSpec) -> tuple[Tensor, ...]:
     """Those by which the output reads the residual stream, before its matrix."""
     if isinstance(spec.stream, GatedStreamSpec):
         return spec.stream.output_tensors(spec.hidden)
-    return (norm("output_norm", "output_norm", spec.hidden, "model.norm"),)
+    return (*spec.stream_end, norm("output_norm", "output_norm", spec.hidden, "model.norm"))
 
 
 def _ngram_table(spec: ModelSpec) -> tuple[Tensor, ...]:

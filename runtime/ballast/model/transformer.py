@@ -59,14 +59,12 @@ class Transformer(Runner):
                 _layer(own, layer, _rope_index(spec, layer.mixer))
                 for own, layer in zip(weights.layers, spec.layers, strict=True)
             ],
-            output_norm=weights.output_norm,
+            output_tensors=weights.output_tensors,
             output=weights.output,
             ropes=[(rope.cos, rope.sin, rope.query_scale) for rope in ropes],
             kv_layers=kv.layers,
             block_tokens=kv.block_tokens,
             state_layers=[] if states is None else states.layers,
-            output_stream=weights.output_stream,
-            stream_end=weights.stream_end,
         )
 
     @property

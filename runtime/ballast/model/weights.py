@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.host.machine import read_machine
 from ballast.model.layers.ngram import TABLE
-from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.packed_tensors import F32, LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import (
     EMBEDDING,
     NGRAM_TABLE,
     OUTPUT,
-    OUTPUT_NORM,
     ROPE_FACTORS,
     expected_tensors,
     layer_tensors,
@@ -37,15 +33,11 @@ class ModelWeights:
     embedding: kernels.Matrix  # [vocabulary, D]
     layers: tuple[Mapping[str, Any], ...]
     """Of each layer, by role."""
-    output_norm: F32  # [D]; empty if the output has a stream of gated rows
+    output_tensors: Mapping[str, Any]
+    """By role, those by which the output reads the residual stream."""
     output: kernels.Matrix  # [sampled vocabulary, D]
     rope_factors: F32 | None = None
     """The divisors of the frequencies of rotations with factors, per pair."""
-    output_stream: Mapping[str, Any] = field(default_factory=dict)
-    """By role, that by which the output reads a stream of gated rows."""
-    stream_end: tuple[F32, F32, F32] | None = None
-    """Products, base and scale of the weights by which the rows of the residual stream are added up; None: their mean
-    is taken."""
 
 
 def load_weights(
@@ -70,27 +62,15 @@ def load_weights(
                 gguf_model.expect_single_rows(NGRAM_TABLE)
                 layers[-1][TABLE] = tensors.view(NGRAM_TABLE)
             report(share)
-        output_stream = None
-        if isinstance(spec.stream, GatedStreamSpec):
-            output_stream = LayerTensors(tensors, output_tensors(spec)).all()
         return ModelWeights(
             embedding=tensors.view(EMBEDDING),
             layers=tuple(layers),
-            output_norm=tensors.vector(OUTPUT_NORM) if output_stream is None else np.zeros(0, np.float32),
+            output_tensors=LayerTensors(tensors, output_tensors(spec)).all(),
             output=tensors.matrix(
                 EMBEDDING if spec.tied_output else OUTPUT, num_rows=min(num_sampled_ids, spec.vocab_size)
             ),
             rope_factors=read_rope_factors(gguf_model, spec, tensors),
-            output_stream=output_stream or {},
-            stream_end=_read_stream_end(spec, tensors),
         )
-
-
-def _read_stream_end(spec: ModelSpec, tensors: Tensors) -> tuple[F32, F32, F32] | None:
-    if not spec.stream_end:
-        return None
-    products, base, scales = (tensors.vector(tensor.name) for tensor in spec.stream_end)
-    return products, base, scales
 
 
 def read_rope_factors(gguf_model: GgufModel, spec: ModelSpec, tensors: Tensors) -> F32 | None:

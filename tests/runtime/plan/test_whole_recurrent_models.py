@@ -91,8 +91,8 @@ def test_the_plan_is_the_sum_of_loaded_layers(
         sum(sizes[kind_of(spec, types, layer)] for layer in range(spec.num_layers))
         + output
         + whole.tensors[EMBEDDING].num_bytes
-        + matrix_bytes(loaded.output_stream)
-        + sum(each.nbytes for each in loaded.output_stream.values() if isinstance(each, np.ndarray))
+        + matrix_bytes(loaded.output_tensors)
+        + sum(each.nbytes for each in loaded.output_tensors.values() if isinstance(each, np.ndarray))
     )
     assert use(plan, "weights") == pytest.approx(taken, rel=0.0001)
 

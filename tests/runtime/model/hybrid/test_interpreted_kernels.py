@@ -115,7 +115,7 @@ CASES = {
         small(
             "qwen38flashnext",
             index=TinyIndex(num_heads=4, key_dim=64, top_k=8, pool=4),
-            delta_net=TinyDeltaNet(splits_gates=True, interval=2),
+            delta_net=TinyDeltaNet(beta_layout="split", interval=2),
             stream=GatedStreamSpec(num_rows=4, rank=32),
             ngram=TinyNgram(layer=0, heads_per_length=1),
             expert_dim=96,

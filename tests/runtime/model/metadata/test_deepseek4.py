@@ -25,14 +25,8 @@ from ballast.model.weights import load_weights
 from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 from devkit.models.gguf_files import write_hollow_model, write_model
+from devkit.models.read_back import read_back
 from devkit.models.specs.deepseek4 import V4_FLASH_SPEC, V4_PRO_SPEC, V4_SPEC
-
-
-def read(path: Path, spec: ModelSpec = V4_SPEC, **changes: Any) -> ModelSpec:
-    gguf = open_gguf(write_model(path / "model.gguf", spec, **changes))
-    found = read_spec(gguf)
-    check_tensors(gguf, found)
-    return found
 
 
 def plain(spec: ModelSpec) -> ModelSpec:
@@ -43,16 +37,12 @@ def plain(spec: ModelSpec) -> ModelSpec:
     return replace(spec, layers=layers, rms_eps=0.0)
 
 
-def of(**keys: Any) -> dict[str, Any]:
-    return {f"deepseek4.{key.replace('__', '.')}": value for key, value in keys.items()}
-
-
 def mixers_of(spec: ModelSpec) -> list[CompressedSpec]:
     return [layer.mixer for layer in spec.layers if isinstance(layer.mixer, CompressedSpec)]
 
 
 def test_a_written_file_is_read_back_equal(tmp_path: Path) -> None:
-    assert plain(read(tmp_path)) == plain(V4_SPEC)
+    assert plain(read_back(tmp_path, V4_SPEC)) == plain(V4_SPEC)
     assert len(V4_SPEC.ropes) == 2
 
 
@@ -81,36 +71,36 @@ def test_sizes_are_those_of_the_published_models(
 
 
 def test_ratios_of_blocks_that_predict_further_tokens_are_ignored(tmp_path: Path) -> None:
-    found = read(tmp_path, metadata=of(attention__compress_ratios=[0, 4, 128, 4, 77]))
+    found = read_back(tmp_path, V4_SPEC, {"attention.compress_ratios": [0, 4, 128, 4, 77]})
     assert plain(found) == plain(V4_SPEC)
 
 
 def test_yarn_is_of_layers_with_entries_alone_and_without_its_factor(tmp_path: Path) -> None:
-    found = read(tmp_path, metadata=of(rope__scaling__yarn_attn_factor=1.3))
+    found = read_back(tmp_path, V4_SPEC, {"rope.scaling.yarn_attn_factor": 1.3})
     plain_rope, *others = (mixer.rope for mixer in mixers_of(found))
     assert plain_rope.yarn is None
     assert {rope.yarn.attention_factor for rope in others if rope.yarn is not None} == {1.0}
 
 
 def test_limits_of_experts_are_those_of_shared_experts_as_well(tmp_path: Path) -> None:
-    found = read(tmp_path, metadata=of(swiglu_clamp_shexp=None, swiglu_clamp_exp=3.0))
+    found = read_back(tmp_path, V4_SPEC, {"swiglu_clamp_shexp": None, "swiglu_clamp_exp": 3.0})
     units = {(layer.experts.unit, layer.experts.shared_unit) for layer in found.layers if layer.experts is not None}
     assert [(own.limit, own.limits_input) for pair in units for own in pair if own] == [(3.0, True)] * 2
 
 
 def test_layers_with_tables_have_no_bias(tmp_path: Path) -> None:
-    names = expected_tensors(read(tmp_path)).keys()
+    names = expected_tensors(read_back(tmp_path, V4_SPEC)).keys()
     assert "blk.0.ffn_gate_tid2eid.weight" in names
     assert "blk.0.exp_probs_b.bias" not in names
     assert "blk.1.exp_probs_b.bias" in names
-    more = read(tmp_path, metadata=of(hash_layer_count=0), shapes={"blk.0.exp_probs_b.bias": (8,)})
+    more = read_back(tmp_path, V4_SPEC, {"hash_layer_count": 0}, shapes={"blk.0.exp_probs_b.bias": (8,)})
     assert "blk.0.ffn_gate_tid2eid.weight" not in expected_tensors(more)
 
 
 def test_a_table_has_whole_numbers_and_experts_that_exist(tmp_path: Path) -> None:
     table = "blk.0.ffn_gate_tid2eid.weight"
     with pytest.raises(ModelError, match="type F32 cannot be read; expected I32"):
-        read(tmp_path, types={table: GgmlType.F32})
+        read_back(tmp_path, V4_SPEC, types={table: GgmlType.F32})
     gguf = open_gguf(write_model(tmp_path / "model.gguf", V4_SPEC))
     packing = Packing(kernels.ThreadPool(1), "reference", 2)
     for wrong in (8, -1):
@@ -136,39 +126,39 @@ def test_placement_rules_find_compressors_and_routers() -> None:
     ("keys", "problem"),
     [
         ({"expert_gating_func": 2}, r"expert_gating_func=2; expected 4 \(sqrtsoftplus\)"),
-        ({"hyper_connection__count": None}, "hyper_connection.count is missing"),
+        ({"hyper_connection.count": None}, "hyper_connection.count is missing"),
         ({"hash_layer_count": None}, "hash_layer_count is missing"),
         ({"hash_layer_count": 5}, "hash_layer_count=5; expected a whole number, at most 4 layers"),
-        ({"attention__compress_ratios": None}, "compress_ratios is missing; expected one of 0, 4, 128 for each of 4 "),
-        ({"attention__compress_ratios": [0, 4, 128]}, "expected one of 0, 4, 128 for each of 4 layers"),
-        ({"attention__compress_ratios": [0, 4, 64, 4]}, "expected one of 0, 4, 128 for each of 4 layers"),
-        ({"attention__compress_ratios": [0, 0, 0, 0]}, "expected 4 or 128 for one layer at least"),
+        ({"attention.compress_ratios": None}, "compress_ratios is missing; expected one of 0, 4, 128 for each of 4 "),
+        ({"attention.compress_ratios": [0, 4, 128]}, "expected one of 0, 4, 128 for each of 4 layers"),
+        ({"attention.compress_ratios": [0, 4, 64, 4]}, "expected one of 0, 4, 128 for each of 4 layers"),
+        ({"attention.compress_ratios": [0, 0, 0, 0]}, "expected 4 or 128 for one layer at least"),
         (
             {"swiglu_clamp_exp": None},
             "swiglu_clamp_exp is missing; expected a number, at least 0, for each of 4 ",
         ),
-        ({"attention__compress_rope_freq_base": 0.0}, "compress_rope_freq_base=0.0; expected a number above 1"),
-        ({"attention__head_count_kv": 2}, "head_count_kv=2; expected 1, because keys have one head"),
-        ({"attention__key_length": 40}, "key_length=40; expected a multiple of 16"),
-        ({"attention__key_length": 8192}, "key_length=8192; expected a whole number, at least 1 and at most 4096"),
-        ({"attention__value_length": 16}, "value_length=16; expected 32, because keys are values as well"),
-        ({"rope__dimension_count": 34}, "dimension_count=34; expected an even number, at most 32"),
-        ({"attention__sliding_window": None}, "sliding_window is missing; expected a whole number"),
-        ({"attention__sliding_window": 10**6}, "at least 1 and at most 65536"),
-        ({"attention__output_group_count": 3}, "output_group_count=3; expected a divisor of 4 heads"),
-        ({"attention__indexer__key_length": 24}, "key_length=24; expected a multiple of 16, at least 16"),
-        ({"attention__indexer__head_count": 2000}, "head_count=2000; expected a whole number, at least 1"),
+        ({"attention.compress_rope_freq_base": 0.0}, "compress_rope_freq_base=0.0; expected a number above 1"),
+        ({"attention.head_count_kv": 2}, "head_count_kv=2; expected 1, because keys have one head"),
+        ({"attention.key_length": 40}, "key_length=40; expected a multiple of 16"),
+        ({"attention.key_length": 8192}, "key_length=8192; expected a whole number, at least 1 and at most 4096"),
+        ({"attention.value_length": 16}, "value_length=16; expected 32, because keys are values as well"),
+        ({"rope.dimension_count": 34}, "dimension_count=34; expected an even number, at most 32"),
+        ({"attention.sliding_window": None}, "sliding_window is missing; expected a whole number"),
+        ({"attention.sliding_window": 10**6}, "at least 1 and at most 65536"),
+        ({"attention.output_group_count": 3}, "output_group_count=3; expected a divisor of 4 heads"),
+        ({"attention.indexer.key_length": 24}, "key_length=24; expected a multiple of 16, at least 16"),
+        ({"attention.indexer.head_count": 2000}, "head_count=2000; expected a whole number, at least 1"),
     ],
 )
 def test_senseless_and_absurd_sizes_are_refused(tmp_path: Path, keys: dict[str, Any], problem: str) -> None:
     with pytest.raises(ModelError, match=problem):
-        read(tmp_path, metadata=of(**keys))
+        read_back(tmp_path, V4_SPEC, keys)
 
 
 def test_windows_that_no_model_has_are_refused(tmp_path: Path) -> None:
-    metadata = of(attention__sliding_window=65536, attention__key_length=4096, attention__value_length=4096)
+    metadata = {"attention.sliding_window": 65536, "attention.key_length": 4096, "attention.value_length": 4096}
     with pytest.raises(ModelError, match="windows whose keys take at most 2147483648 bytes per sequence"):
-        read(tmp_path, metadata=metadata)
+        read_back(tmp_path, V4_SPEC, metadata)
 
 
 def test_config_json_must_agree(tmp_path: Path) -> None:

@@ -17,16 +17,10 @@ from ballast.model.tensors import check_tensors
 from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 from devkit.models.gguf_files import write_hollow_model, write_model
+from devkit.models.read_back import read_back
 from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC, QWEN3_NEXT_SPEC, QWEN35_122B_SPEC, QWEN35_SPEC
 
 SHARED_GATE = "blk.0.ffn_gate_inp_shexp.weight"
-
-
-def read(path: Path, **changes: Any) -> ModelSpec:
-    gguf = open_gguf(write_model(path / "model.gguf", QWEN3_NEXT_SPEC, **changes))
-    spec = read_spec(gguf)
-    check_tensors(gguf, spec)
-    return spec
 
 
 def plain(spec: ModelSpec) -> ModelSpec:
@@ -34,12 +28,8 @@ def plain(spec: ModelSpec) -> ModelSpec:
     return replace(spec, rms_eps=0.0)
 
 
-def of(**keys: Any) -> dict[str, Any]:
-    return {f"qwen3next.{key.replace('__', '.')}": value for key, value in keys.items()}
-
-
 def test_a_written_file_is_read_back_equal(tmp_path: Path):
-    assert plain(read(tmp_path)) == plain(QWEN3_NEXT_SPEC)
+    assert plain(read_back(tmp_path, QWEN3_NEXT_SPEC)) == plain(QWEN3_NEXT_SPEC)
     spec = read_spec(open_gguf(write_hollow_model(tmp_path / "80b.gguf", QWEN3_NEXT_80B_SPEC, {})))
     assert plain(spec) == plain(QWEN3_NEXT_80B_SPEC)
     assert spec.state_bytes == 79_036_416
@@ -64,8 +54,8 @@ def test_sections_divide_the_rotated_pairs(tmp_path: Path, sections: object):
 
 
 def test_every_fourth_layer_has_attention_by_default(tmp_path: Path):
-    assert plain(read(tmp_path, metadata=of(attention__recurrent_layers=None))) == plain(QWEN3_NEXT_SPEC)
-    named = read(tmp_path, metadata=of(attention__recurrent_layers=None, full_attention_interval=4))
+    assert plain(read_back(tmp_path, QWEN3_NEXT_SPEC, {"attention.recurrent_layers": None})) == plain(QWEN3_NEXT_SPEC)
+    named = read_back(tmp_path, QWEN3_NEXT_SPEC, {"attention.recurrent_layers": None, "full_attention_interval": 4})
     assert plain(named) == plain(QWEN3_NEXT_SPEC)
 
 
@@ -85,38 +75,38 @@ def test_older_files_have_one_product_grouped_by_key_head(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", [GgmlType.F32, GgmlType.F16, GgmlType.BF16])
 def test_the_gate_of_shared_experts_may_be_short(tmp_path: Path, kind: GgmlType):
-    read(tmp_path, types={SHARED_GATE: kind})
+    read_back(tmp_path, QWEN3_NEXT_SPEC, types={SHARED_GATE: kind})
 
 
 def test_other_vectors_may_not(tmp_path: Path):
     with pytest.raises(ModelError, match=r"ssm_norm\.weight.*BF16 cannot be read; expected F32"):
-        read(tmp_path, types={"blk.0.ssm_norm.weight": GgmlType.BF16})
+        read_back(tmp_path, QWEN3_NEXT_SPEC, types={"blk.0.ssm_norm.weight": GgmlType.BF16})
 
 
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"ssm__state_size": None}, "ssm.state_size is missing"),
-        ({"ssm__state_size": 2**20}, "ssm.state_size=1048576; expected a whole number, at least 1 and at most 512"),
-        ({"ssm__state_size": 40}, "expected a multiple of 32"),
-        ({"ssm__time_step_rank": 2**31 - 1}, "ssm.time_step_rank=2147483647; expected .* at most 1024"),
-        ({"ssm__group_count": 4}, "expected a divisor of ssm.time_step_rank, which is 6"),
-        ({"ssm__inner_size": 191}, "expected 192"),
-        ({"ssm__conv_kernel": 1}, "ssm.conv_kernel=1; expected a whole number, at least 2"),
-        ({"ssm__conv_kernel": 10**6}, "at most 16"),
+        ({"ssm.state_size": None}, "ssm.state_size is missing"),
+        ({"ssm.state_size": 2**20}, "ssm.state_size=1048576; expected a whole number, at least 1 and at most 512"),
+        ({"ssm.state_size": 40}, "expected a multiple of 32"),
+        ({"ssm.time_step_rank": 2**31 - 1}, "ssm.time_step_rank=2147483647; expected .* at most 1024"),
+        ({"ssm.group_count": 4}, "expected a divisor of ssm.time_step_rank, which is 6"),
+        ({"ssm.inner_size": 191}, "expected 192"),
+        ({"ssm.conv_kernel": 1}, "ssm.conv_kernel=1; expected a whole number, at least 2"),
+        ({"ssm.conv_kernel": 10**6}, "at most 16"),
         (
-            {"ssm__state_size": 512, "ssm__time_step_rank": 1024, "ssm__inner_size": 512 * 1024},
+            {"ssm.state_size": 512, "ssm.time_step_rank": 1024, "ssm.inner_size": 512 * 1024},
             "the recurrent state of a sequence takes .* bytes; expected at most 2147483648",
         ),
-        ({"attention__recurrent_layers": [True] * 3}, "true or false for each of 4 layers"),
-        ({"attention__recurrent_layers": [True] * 4}, "no layer has attention"),
-        ({"attention__recurrent_layers": None, "full_attention_interval": 9}, "interval=9: no layer has attention"),
-        ({"attention__recurrent_layers": None, "full_attention_interval": 0}, "a whole number, at least 1"),
+        ({"attention.recurrent_layers": [True] * 3}, "true or false for each of 4 layers"),
+        ({"attention.recurrent_layers": [True] * 4}, "no layer has attention"),
+        ({"attention.recurrent_layers": None, "full_attention_interval": 9}, "interval=9: no layer has attention"),
+        ({"attention.recurrent_layers": None, "full_attention_interval": 0}, "a whole number, at least 1"),
     ],
 )
 def test_senseless_and_absurd_sizes_are_refused(tmp_path: Path, keys: dict[str, Any], problem: str):
     with pytest.raises(ModelError, match=problem):
-        read(tmp_path, metadata=of(**keys))
+        read_back(tmp_path, QWEN3_NEXT_SPEC, keys)
 
 
 def test_config_json_must_agree(tmp_path: Path):
@@ -131,6 +121,6 @@ def test_config_json_must_agree(tmp_path: Path):
 
 def test_tensors_of_another_size_are_refused(tmp_path: Path):
     with pytest.raises(ModelError, match=r"blk\.0\.ssm_ba\.weight.*expected shape \(12, "):
-        read(tmp_path, shapes={"blk.0.ssm_ba.weight": (10, QWEN3_NEXT_SPEC.hidden)})
+        read_back(tmp_path, QWEN3_NEXT_SPEC, shapes={"blk.0.ssm_ba.weight": (10, QWEN3_NEXT_SPEC.hidden)})
     with pytest.raises(ModelError, match=r"blk\.1\.ssm_a: is missing|blk\.1\.ssm_a.*is missing"):
-        read(tmp_path, shapes={"blk.1.ssm_a": None})
+        read_back(tmp_path, QWEN3_NEXT_SPEC, shapes={"blk.1.ssm_a": None})

@@ -20,24 +20,14 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import NGRAM_TABLE, check_tensors, expected_tensors
 from ballast.weights.gguf import open_gguf
 from devkit.models.gguf_files import write_hollow_model, write_model
+from devkit.models.read_back import read_back
 from devkit.models.specs.qwen3 import FLASH_NEXT_125B_SPEC, FLASH_NEXT_SPEC
-
-
-def read(path: Path, spec: ModelSpec = FLASH_NEXT_SPEC, **changes: Any) -> ModelSpec:
-    gguf = open_gguf(write_model(path / "model.gguf", spec, **changes))
-    found = read_spec(gguf)
-    check_tensors(gguf, found)
-    return found
 
 
 def exact(spec: ModelSpec) -> ModelSpec:
     """The spec without the number that files round."""
     assert math.isclose(spec.rms_eps, FLASH_NEXT_SPEC.rms_eps, rel_tol=1e-6)
     return replace(spec, rms_eps=0.0)
-
-
-def of(**keys: Any) -> dict[str, Any]:
-    return {f"qwen4exp.{key.replace('__', '.')}": value for key, value in keys.items()}
 
 
 def merged(spec: ModelSpec) -> ModelSpec:
@@ -54,7 +44,7 @@ def merged(spec: ModelSpec) -> ModelSpec:
 
 @pytest.mark.parametrize("spec", [FLASH_NEXT_SPEC, merged(FLASH_NEXT_SPEC)], ids=["apart", "merged"])
 def test_a_written_file_is_read_back_equal(tmp_path: Path, spec: ModelSpec) -> None:
-    assert exact(read(tmp_path, spec)) == exact(spec)
+    assert exact(read_back(tmp_path, spec)) == exact(spec)
 
 
 def test_sizes_are_those_of_the_published_model(tmp_path: Path) -> None:
@@ -71,7 +61,7 @@ def test_sizes_are_those_of_the_published_model(tmp_path: Path) -> None:
 
 
 def test_all_layers_with_attention_may_have_one_ratio(tmp_path: Path) -> None:
-    assert exact(read(tmp_path, metadata=of(attention__compress_ratios=4))) == exact(FLASH_NEXT_SPEC)
+    assert exact(read_back(tmp_path, FLASH_NEXT_SPEC, {"attention.compress_ratios": 4})) == exact(FLASH_NEXT_SPEC)
 
 
 def test_layers_may_attend_to_all_positions_and_embed_no_groups(tmp_path: Path) -> None:
@@ -80,12 +70,12 @@ def test_layers_may_attend_to_all_positions_and_embed_no_groups(tmp_path: Path) 
         mixer = replace(layer.mixer, index=None) if isinstance(layer.mixer, GroupedSpec) else layer.mixer
         layers.append(replace(layer, mixer=mixer, ngram=None))
     dense = replace(FLASH_NEXT_SPEC, layers=tuple(layers))
-    assert exact(read(tmp_path, dense)) == exact(dense)
+    assert exact(read_back(tmp_path, dense)) == exact(dense)
 
 
 def test_a_block_that_predicts_further_tokens_is_skipped(tmp_path: Path) -> None:
     shapes = {"blk.4.nextn.eh_proj.weight": (64, 128), "blk.4.nextn.hc_head_up.weight": (256, 32)}
-    found = read(tmp_path, shapes=shapes, metadata=of(block_count=5, nextn_predict_layers=1))
+    found = read_back(tmp_path, FLASH_NEXT_SPEC, {"block_count": 5, "nextn_predict_layers": 1}, shapes=shapes)
     assert exact(found) == exact(FLASH_NEXT_SPEC)
 
 
@@ -106,34 +96,34 @@ assert NGRAM is not None
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"hyper_connection__count": 1}, "count=1; expected a whole number, at least 2 and at most 8"),
-        ({"hyper_connection__low_rank": None}, "low_rank is missing"),
-        ({"hyper_connection__low_rank": 10**6}, "low_rank=1000000; expected .* at most 65536"),
-        ({"attention__compress_ratios": None}, "compress_ratios is 0 in layer 3, which has an indexer"),
-        ({"attention__compress_ratios": [0, 0, 0]}, "expected a whole number for each layer"),
-        ({"attention__compress_ratios": [0, 0, 0, -4]}, "expected a whole number for each layer"),
-        ({"attention__compress_ratios": [0, 0, 0, 3]}, "expected 0 or one of 2, 4, 8, 16"),
-        ({"attention__indexer__top_k": 6}, "top_k=6; expected a multiple of 4"),
-        ({"attention__indexer__key_length": 4}, "key_length=4; expected a whole number, at least 8"),
-        ({"attention__indexer__head_count": 10**6}, "head_count=1000000; expected .* at most 1024"),
-        ({"ple__layers": None}, "ple.layers is missing; expected the layer that adds rows"),
-        ({"ple__layers": [0, 1]}, "ple.layers=.*; expected at most one layer"),
-        ({"ple__layers": [3]}, "ple.layers=.*; expected a layer with recurrent state, counted from 0"),
-        ({"ple__layers": [9]}, "expected a layer with recurrent state, counted from 0"),
-        ({"ple__ngram_size": 1}, "ngram_size=1; expected a whole number, at least 2"),
-        ({"ple__ngram_size": 5}, "ngram_size=5; expected a whole number, at least 2 and at most 4"),
-        ({"ple__heads_per_ngram": 10**6}, "heads_per_ngram=1000000; expected a whole number, at most 512"),
-        ({"ple__heads_per_ngram": 5}, "head_vocab_sizes=.*; expected 10 whole numbers"),
-        ({"ple__conv_kernel": 17}, "conv_kernel=17; expected .* at most 16"),
-        ({"ple__eos_token_id": 10**6}, "eos_token_id=1000000; expected a token"),
-        ({"ple__head_vocab_sizes": [0, *NGRAM.head_sizes[1:]]}, "head_vocab_sizes=.*; expected 8 whole numbers"),
-        ({"ple__head_vocab_sizes": [2**62, *NGRAM.head_sizes[1:]]}, "head_vocab_sizes=.*at least 1 and at most 640"),
+        ({"hyper_connection.count": 1}, "count=1; expected a whole number, at least 2 and at most 8"),
+        ({"hyper_connection.low_rank": None}, "low_rank is missing"),
+        ({"hyper_connection.low_rank": 10**6}, "low_rank=1000000; expected .* at most 65536"),
+        ({"attention.compress_ratios": None}, "compress_ratios is 0 in layer 3, which has an indexer"),
+        ({"attention.compress_ratios": [0, 0, 0]}, "expected a whole number for each layer"),
+        ({"attention.compress_ratios": [0, 0, 0, -4]}, "expected a whole number for each layer"),
+        ({"attention.compress_ratios": [0, 0, 0, 3]}, "expected 0 or one of 2, 4, 8, 16"),
+        ({"attention.indexer.top_k": 6}, "top_k=6; expected a multiple of 4"),
+        ({"attention.indexer.key_length": 4}, "key_length=4; expected a whole number, at least 8"),
+        ({"attention.indexer.head_count": 10**6}, "head_count=1000000; expected .* at most 1024"),
+        ({"ple.layers": None}, "ple.layers is missing; expected the layer that adds rows"),
+        ({"ple.layers": [0, 1]}, "ple.layers=.*; expected at most one layer"),
+        ({"ple.layers": [3]}, "ple.layers=.*; expected a layer with recurrent state, counted from 0"),
+        ({"ple.layers": [9]}, "expected a layer with recurrent state, counted from 0"),
+        ({"ple.ngram_size": 1}, "ngram_size=1; expected a whole number, at least 2"),
+        ({"ple.ngram_size": 5}, "ngram_size=5; expected a whole number, at least 2 and at most 4"),
+        ({"ple.heads_per_ngram": 10**6}, "heads_per_ngram=1000000; expected a whole number, at most 512"),
+        ({"ple.heads_per_ngram": 5}, "head_vocab_sizes=.*; expected 10 whole numbers"),
+        ({"ple.conv_kernel": 17}, "conv_kernel=17; expected .* at most 16"),
+        ({"ple.eos_token_id": 10**6}, "eos_token_id=1000000; expected a token"),
+        ({"ple.head_vocab_sizes": [0, *NGRAM.head_sizes[1:]]}, "head_vocab_sizes=.*; expected 8 whole numbers"),
+        ({"ple.head_vocab_sizes": [2**62, *NGRAM.head_sizes[1:]]}, "head_vocab_sizes=.*at least 1 and at most 640"),
         (
-            {"ple__head_offsets": [*NGRAM.head_offsets[:-1], 639]},
+            {"ple.head_offsets": [*NGRAM.head_offsets[:-1], 639]},
             "head 7 has .* rows from row 639 on; the table has 640",
         ),
-        ({"ple__layer_multipliers": [1, 2]}, "layer_multipliers=.*; expected 3 whole numbers"),
-        ({"ple__layer_multipliers": [1, 2, 2**63]}, "layer_multipliers=.*; expected 3 whole numbers, at least 1"),
+        ({"ple.layer_multipliers": [1, 2]}, "layer_multipliers=.*; expected 3 whole numbers"),
+        ({"ple.layer_multipliers": [1, 2, 2**63]}, "layer_multipliers=.*; expected 3 whole numbers, at least 1"),
         (
             {"embedding_length_per_layer_input": 16},
             r"found shape \(640, 8\); expected a matrix with rows of 16 numbers",
@@ -142,14 +132,14 @@ assert NGRAM is not None
 )
 def test_senseless_and_absurd_sizes_are_refused(tmp_path: Path, keys: dict[str, Any], problem: str) -> None:
     with pytest.raises(ModelError, match=problem):
-        read(tmp_path, metadata=of(**keys))
+        read_back(tmp_path, FLASH_NEXT_SPEC, keys)
 
 
 def test_a_table_that_is_missing_or_too_small_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="found nothing; expected a matrix with rows of 8 numbers"):
-        read(tmp_path, shapes={NGRAM_TABLE: None})
+        read_back(tmp_path, FLASH_NEXT_SPEC, shapes={NGRAM_TABLE: None})
     with pytest.raises(ModelError, match=r"head_(vocab_sizes|offsets).*(at most 100|the table has 100 rows)"):
-        read(tmp_path, shapes={NGRAM_TABLE: (100, 8)})
+        read_back(tmp_path, FLASH_NEXT_SPEC, shapes={NGRAM_TABLE: (100, 8)})
 
 
 @pytest.mark.parametrize(

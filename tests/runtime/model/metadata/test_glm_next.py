@@ -23,14 +23,8 @@ from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import metadata_of, shapes_of, write_gguf, write_hollow_model, write_model
+from devkit.models.read_back import read_back
 from devkit.models.specs.glm import GLM53_FLASH_SPEC, GLM_NEXT_SPEC
-
-
-def read(path: Path, spec: ModelSpec = GLM_NEXT_SPEC, **changes: Any) -> ModelSpec:
-    gguf = open_gguf(write_model(path / "model.gguf", spec, **changes))
-    found = read_spec(gguf)
-    check_tensors(gguf, found)
-    return found
 
 
 def plain(spec: ModelSpec) -> ModelSpec:
@@ -42,14 +36,10 @@ def plain(spec: ModelSpec) -> ModelSpec:
     return replace(same, layers=layers, rms_eps=0.0)
 
 
-def of(**keys: Any) -> dict[str, Any]:
-    return {f"glm5-next.{key.replace('__', '.')}": value for key, value in keys.items()}
-
-
 @pytest.mark.parametrize("layout", ["joint", "split"])
 def test_a_written_file_is_read_back_equal(tmp_path: Path, layout: str) -> None:
     spec = changed(GLM_NEXT_SPEC, mla_layout=layout)
-    assert plain(read(tmp_path, spec)) == plain(spec)
+    assert plain(read_back(tmp_path, spec)) == plain(spec)
     assert spec.ropes == ()
 
 
@@ -74,12 +64,12 @@ def test_files_before_october_have_another_name(tmp_path: Path) -> None:
 
 def test_a_block_that_predicts_further_tokens_is_skipped(tmp_path: Path) -> None:
     shapes = {"blk.4.nextn.eh_proj.weight": (32, 64), "blk.4.attn_norm.weight": (32,)}
-    found = read(tmp_path, shapes=shapes, metadata=of(block_count=5, nextn_predict_layers=1))
+    found = read_back(tmp_path, GLM_NEXT_SPEC, {"block_count": 5, "nextn_predict_layers": 1}, shapes=shapes)
     assert plain(found) == plain(GLM_NEXT_SPEC)
 
 
 def test_limits_of_experts_are_those_of_shared_experts_as_well(tmp_path: Path) -> None:
-    found = read(tmp_path, metadata=of(swiglu_clamp_shexp=None, swiglu_clamp_exp=[0.0, 2.0, 3.0, 4.0]))
+    found = read_back(tmp_path, GLM_NEXT_SPEC, {"swiglu_clamp_shexp": None, "swiglu_clamp_exp": [0.0, 2.0, 3.0, 4.0]})
     units = []
     for layer in found.layers:
         own = layer.feed_forward
@@ -92,16 +82,16 @@ def test_limits_of_experts_are_those_of_shared_experts_as_well(tmp_path: Path) -
 def test_only_layers_with_attention_need_an_indexer(tmp_path: Path) -> None:
     """The last entry is that of a layer that predicts further tokens."""
     types = [False, True, False, True, False]
-    assert plain(read(tmp_path, metadata=of(attention__indexer__types=types))) == plain(GLM_NEXT_SPEC)
+    assert plain(read_back(tmp_path, GLM_NEXT_SPEC, {"attention.indexer.types": types})) == plain(GLM_NEXT_SPEC)
 
 
 def test_a_context_may_end_within_a_pool(tmp_path: Path) -> None:
-    found = read(tmp_path, metadata=of(context_length=1022, attention__indexer__top_k=2048))
+    found = read_back(tmp_path, GLM_NEXT_SPEC, {"context_length": 1022, "attention.indexer.top_k": 2048})
     assert {mixer.index.top_k for mixer in found.mixers if isinstance(mixer, LatentSpec) and mixer.index} == {1024}
 
 
 def test_decays_may_be_without_bound(tmp_path: Path) -> None:
-    found = read(tmp_path, metadata=of(kda__gate_lower_bound=None))
+    found = read_back(tmp_path, GLM_NEXT_SPEC, {"kda.gate_lower_bound": None})
     assert found != GLM_NEXT_SPEC
     assert {mixer.lower_bound for mixer in found.mixers if hasattr(mixer, "lower_bound")} == {0.0}
 
@@ -117,29 +107,29 @@ def test_placement_rules_find_hyper_connections_and_the_indexer() -> None:
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"kda__head_dim": None}, "kda.head_dim is missing"),
-        ({"kda__gate_lower_bound": 1.0}, "gate_lower_bound=1.0; expected a number below 0, at least -80"),
-        ({"kda__gate_lower_bound": -1e9}, "expected a number below 0, at least -80"),
-        ({"attention__indexer__kpool": None}, "kpool is missing; expected a whole number"),
-        ({"attention__indexer__kpool": 1}, "kpool=1; expected one of 2, 4, 8, 16, which divide a block"),
-        ({"attention__indexer__kpool": 32}, "kpool=32; expected one of 2, 4, 8, 16"),
-        ({"attention__indexer__top_k": 6}, "top_k=6; expected a multiple of 4"),
-        ({"attention__indexer__kpool_select_tail": False}, "select_tail=False; expected true"),
-        ({"attention__indexer__kpool_select_tail": 0}, "select_tail=0; expected true"),
-        ({"attention__indexer__types": [True, True, True]}, "expected true for each layer with attention"),
-        ({"attention__indexer__types": [True, True, True, False]}, "shared selections of pools are not supported"),
-        ({"rope__dimension_count": 16}, "rope.dimension_count=16; expected 0, because positions rotate neither"),
-        ({"hyper_connection__count": None}, "hyper_connection.count is missing"),
-        ({"hyper_connection__count": 1}, "count=1; expected a whole number, at least 2 and at most 8"),
-        ({"hyper_connection__count": 9}, "count=9; expected a whole number, at least 2 and at most 8"),
-        ({"hyper_connection__sinkhorn_iterations": 0}, "sinkhorn_iterations=0; expected a whole number, at least 1"),
-        ({"hyper_connection__sinkhorn_iterations": 10**6}, "expected a whole number, at most 1000"),
-        ({"hyper_connection__epsilon": -1.0}, "hyper_connection.epsilon=-1.0; expected a number above 0"),
+        ({"kda.head_dim": None}, "kda.head_dim is missing"),
+        ({"kda.gate_lower_bound": 1.0}, "gate_lower_bound=1.0; expected a number below 0, at least -80"),
+        ({"kda.gate_lower_bound": -1e9}, "expected a number below 0, at least -80"),
+        ({"attention.indexer.kpool": None}, "kpool is missing; expected a whole number"),
+        ({"attention.indexer.kpool": 1}, "kpool=1; expected one of 2, 4, 8, 16, which divide a block"),
+        ({"attention.indexer.kpool": 32}, "kpool=32; expected one of 2, 4, 8, 16"),
+        ({"attention.indexer.top_k": 6}, "top_k=6; expected a multiple of 4"),
+        ({"attention.indexer.kpool_select_tail": False}, "select_tail=False; expected true"),
+        ({"attention.indexer.kpool_select_tail": 0}, "select_tail=0; expected true"),
+        ({"attention.indexer.types": [True, True, True]}, "expected true for each layer with attention"),
+        ({"attention.indexer.types": [True, True, True, False]}, "shared selections of pools are not supported"),
+        ({"rope.dimension_count": 16}, "rope.dimension_count=16; expected 0, because positions rotate neither"),
+        ({"hyper_connection.count": None}, "hyper_connection.count is missing"),
+        ({"hyper_connection.count": 1}, "count=1; expected a whole number, at least 2 and at most 8"),
+        ({"hyper_connection.count": 9}, "count=9; expected a whole number, at least 2 and at most 8"),
+        ({"hyper_connection.sinkhorn_iterations": 0}, "sinkhorn_iterations=0; expected a whole number, at least 1"),
+        ({"hyper_connection.sinkhorn_iterations": 10**6}, "expected a whole number, at most 1000"),
+        ({"hyper_connection.epsilon": -1.0}, "hyper_connection.epsilon=-1.0; expected a number above 0"),
     ],
 )
 def test_senseless_and_absurd_sizes_are_refused(tmp_path: Path, keys: dict[str, Any], problem: str) -> None:
     with pytest.raises(ModelError, match=problem):
-        read(tmp_path, metadata=of(**keys))
+        read_back(tmp_path, GLM_NEXT_SPEC, keys)
 
 
 def test_config_json_must_agree(tmp_path: Path) -> None:

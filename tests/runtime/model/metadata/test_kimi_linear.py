@@ -20,14 +20,8 @@ from ballast.plan.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import write_hollow_model, write_model
+from devkit.models.read_back import read_back
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC, KIMI_LINEAR_SPEC
-
-
-def read(path: Path, spec: ModelSpec = KIMI_LINEAR_SPEC, **changes: Any) -> ModelSpec:
-    gguf = open_gguf(write_model(path / "model.gguf", spec, **changes))
-    found = read_spec(gguf)
-    check_tensors(gguf, found)
-    return found
 
 
 def plain(spec: ModelSpec) -> ModelSpec:
@@ -35,14 +29,10 @@ def plain(spec: ModelSpec) -> ModelSpec:
     return replace(changed(spec, weights_scale=1.0), rms_eps=0.0)
 
 
-def of(**keys: Any) -> dict[str, Any]:
-    return {f"kimi-linear.{key.replace('__', '.')}": value for key, value in keys.items()}
-
-
 @pytest.mark.parametrize("layout", ["joint", "split"])
 def test_a_written_file_is_read_back_equal(tmp_path: Path, layout: str):
     spec = changed(KIMI_LINEAR_SPEC, mla_layout=layout)
-    assert plain(read(tmp_path, spec)) == plain(spec)
+    assert plain(read_back(tmp_path, spec)) == plain(spec)
     assert spec.ropes == ()
 
 
@@ -57,8 +47,8 @@ def test_sizes_are_those_of_the_published_model(tmp_path: Path):
 
 
 def test_keys_of_rotations_are_ignored(tmp_path: Path):
-    keys = of(rope__freq_base=1e4, rope__scaling__type="yarn", rope__scaling__factor=4.0)
-    assert plain(read(tmp_path, metadata=keys)) == plain(KIMI_LINEAR_SPEC)
+    keys = {"rope.freq_base": 1e4, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    assert plain(read_back(tmp_path, KIMI_LINEAR_SPEC, keys)) == plain(KIMI_LINEAR_SPEC)
 
 
 @pytest.mark.parametrize("ones", [lambda rows, taps: (1, rows, 1, taps), lambda rows, taps: (rows, 1, taps)])
@@ -66,15 +56,15 @@ def test_files_may_add_dimensions_of_one(tmp_path: Path, ones: Any):
     tensors = expected_tensors(KIMI_LINEAR_SPEC)
     shapes = {name: ones(*each.shape) for name, each in tensors.items() if "ssm_conv1d" in name}
     shapes |= {name: (*each.shape, 1) for name, each in tensors.items() if name.endswith("ssm_a")}
-    assert plain(read(tmp_path, shapes=shapes)) == plain(KIMI_LINEAR_SPEC)
+    assert plain(read_back(tmp_path, KIMI_LINEAR_SPEC, shapes=shapes)) == plain(KIMI_LINEAR_SPEC)
     wrong = {"blk.0.ssm_conv1d_q.weight": ones(4, 128)}
     with pytest.raises(ModelError, match=r"ssm_conv1d_q\.weight.*expected shape \(64, 4\)"):
-        read(tmp_path, shapes=wrong)
+        read_back(tmp_path, KIMI_LINEAR_SPEC, shapes=wrong)
 
 
 def test_rates_are_float32_in_any_number_of_dimensions(tmp_path: Path):
     with pytest.raises(ModelError, match=r"ssm_a.*F16 cannot be read; expected F32"):
-        read(tmp_path, shapes={"blk.0.ssm_a": (2, 1)}, types={"blk.0.ssm_a": GgmlType.F16})
+        read_back(tmp_path, KIMI_LINEAR_SPEC, shapes={"blk.0.ssm_a": (2, 1)}, types={"blk.0.ssm_a": GgmlType.F16})
 
 
 def test_placement_rules_find_each_kind_of_layer():
@@ -88,26 +78,26 @@ def test_placement_rules_find_each_kind_of_layer():
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"attention__head_count_kv": None}, "head_count_kv is missing; expected a whole number for each of 4 layers"),
-        ({"attention__head_count_kv": 0}, "head_count_kv=0; expected a whole number for each of 4 layers"),
-        ({"attention__head_count_kv": [0, 1, 0]}, "for each of 4 layers, 0 for those without attention"),
-        ({"attention__head_count_kv": [0, 1, 0, -1]}, "for each of 4 layers, 0 for those without attention"),
-        ({"attention__head_count_kv": [0, 0, 0, 0]}, "no layer has attention"),
-        ({"attention__head_count": 4096}, "head_count=4096; expected a whole number, at least 1 and at most 1024"),
-        ({"kda__head_dim": None}, "kda.head_dim is missing"),
-        ({"kda__head_dim": 2**20}, "kda.head_dim=1048576; expected a whole number, at least 1 and at most 512"),
-        ({"kda__head_dim": 40}, "kda.head_dim=40; expected a multiple of 32"),
-        ({"ssm__conv_kernel": 1}, "ssm.conv_kernel=1; expected a whole number, at least 2"),
+        ({"attention.head_count_kv": None}, "head_count_kv is missing; expected a whole number for each of 4 layers"),
+        ({"attention.head_count_kv": 0}, "head_count_kv=0; expected a whole number for each of 4 layers"),
+        ({"attention.head_count_kv": [0, 1, 0]}, "for each of 4 layers, 0 for those without attention"),
+        ({"attention.head_count_kv": [0, 1, 0, -1]}, "for each of 4 layers, 0 for those without attention"),
+        ({"attention.head_count_kv": [0, 0, 0, 0]}, "no layer has attention"),
+        ({"attention.head_count": 4096}, "head_count=4096; expected a whole number, at least 1 and at most 1024"),
+        ({"kda.head_dim": None}, "kda.head_dim is missing"),
+        ({"kda.head_dim": 2**20}, "kda.head_dim=1048576; expected a whole number, at least 1 and at most 512"),
+        ({"kda.head_dim": 40}, "kda.head_dim=40; expected a multiple of 32"),
+        ({"ssm.conv_kernel": 1}, "ssm.conv_kernel=1; expected a whole number, at least 2"),
         (
-            {"kda__head_dim": 512, "attention__head_count": 1024},
+            {"kda.head_dim": 512, "attention.head_count": 1024},
             "kda.head_dim=512 with 1024 heads in 2 layers: the recurrent state of a sequence takes .* bytes; expected",
         ),
-        ({"kda__gate_lower_bound": -5.0}, "gate_lower_bound=-5.0: bounded decays are not supported"),
+        ({"kda.gate_lower_bound": -5.0}, "gate_lower_bound=-5.0: bounded decays are not supported"),
     ],
 )
 def test_senseless_and_absurd_sizes_are_refused(tmp_path: Path, keys: dict[str, Any], problem: str):
     with pytest.raises(ModelError, match=problem):
-        read(tmp_path, metadata=of(**keys))
+        read_back(tmp_path, KIMI_LINEAR_SPEC, keys)
 
 
 LINEAR = {"num_heads": 2, "head_dim": 32, "short_conv_kernel_size": 4, "full_attn_layers": [2, 4]}
@@ -141,6 +131,6 @@ def test_config_json_must_agree(tmp_path: Path):
 
 def test_queries_of_the_first_layer_do_not_decide_those_of_attention(tmp_path: Path):
     low_rank = changed(KIMI_LINEAR_SPEC, q_lora_rank=48)
-    mixer = read(tmp_path, low_rank).attentions[0]
+    mixer = read_back(tmp_path, low_rank).attentions[0]
     assert isinstance(mixer, LatentSpec)
     assert mixer.q_lora_rank == 48

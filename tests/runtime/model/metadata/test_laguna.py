@@ -13,8 +13,8 @@ from ballast.model.layers.positions import RopeSpec
 from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
-from ballast.weights.gguf import GgufModel, open_gguf
-from devkit.models.gguf_files import write_model
+from ballast.weights.gguf import GgufModel
+from devkit.models.read_back import file_of
 from devkit.models.specs.laguna import LAGUNA_FULL_SPEC, LAGUNA_SPEC
 
 WINDOW_KEYS = ("attention.sliding_window", "rope.freq_base_swa", "rope.dimension_count_swa")
@@ -32,11 +32,6 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def file_of(tmp_path: Path, metadata: dict[str, Any] | None = None, spec: ModelSpec = LAGUNA_SPEC, **more: Any) -> Any:
-    keys = {f"laguna.{key}": value for key, value in (metadata or {}).items()}
-    return open_gguf(write_model(tmp_path / "m.gguf", spec, metadata=keys, **more))
-
-
 def grouped(spec: ModelSpec, layer: int) -> GroupedSpec:
     mixer = spec.layers[layer].mixer
     assert isinstance(mixer, GroupedSpec)
@@ -45,7 +40,7 @@ def grouped(spec: ModelSpec, layer: int) -> GroupedSpec:
 
 @pytest.mark.parametrize("metadata", [{}, {"expert_gating_func": None, "expert_weights_norm": None}])
 def test_a_file_describes_its_layers(tmp_path: Path, metadata: dict[str, Any]) -> None:
-    gguf: GgufModel = file_of(tmp_path, metadata)
+    gguf: GgufModel = file_of(tmp_path, LAGUNA_SPEC, metadata)
     found = read_spec(gguf)
     check_tensors(gguf, found)
     assert found.layers == LAGUNA_SPEC.layers
@@ -61,7 +56,7 @@ def test_a_file_describes_its_layers(tmp_path: Path, metadata: dict[str, Any]) -
 
 @pytest.mark.parametrize("window", [None, 0])
 def test_a_file_without_a_window_has_none_and_may_gate_entries(tmp_path: Path, window: int | None) -> None:
-    gguf = file_of(tmp_path, {"attention.sliding_window": window}, LAGUNA_FULL_SPEC)
+    gguf = file_of(tmp_path, LAGUNA_FULL_SPEC, {"attention.sliding_window": window})
     found = read_spec(gguf)
     check_tensors(gguf, found)
     assert found.layers == LAGUNA_FULL_SPEC.layers
@@ -72,24 +67,24 @@ def test_a_file_without_a_window_has_none_and_may_gate_entries(tmp_path: Path, w
 def test_a_period_or_a_list_of_the_file_names_layers_with_a_window(tmp_path: Path) -> None:
     every_third = [True, False, True, True, False, True]
     for pattern, windows in ((2, [None, 24] * 3), (every_third, [24 if each else None for each in every_third])):
-        found = read_spec(file_of(tmp_path, {"attention.sliding_window_pattern": pattern}))
+        found = read_spec(file_of(tmp_path, LAGUNA_SPEC, {"attention.sliding_window_pattern": pattern}))
         assert [grouped(found, layer).window for layer in range(6)] == windows
 
 
 def test_without_own_keys_layers_with_a_window_rotate_as_others_but_without_yarn(tmp_path: Path) -> None:
-    found = read_spec(file_of(tmp_path, dict.fromkeys(WINDOW_KEYS[1:])))
+    found = read_spec(file_of(tmp_path, LAGUNA_SPEC, dict.fromkeys(WINDOW_KEYS[1:])))
     assert grouped(found, 1).rope == RopeSpec(16, 5e5, None)
 
 
 def test_betas_and_the_factor_of_cos_and_sin_have_the_defaults_of_transformers(tmp_path: Path) -> None:
     keys = ("yarn_beta_fast", "yarn_beta_slow", "yarn_attn_factor")
-    yarn = read_spec(file_of(tmp_path, {f"rope.scaling.{key}": None for key in keys})).rope.yarn
+    yarn = read_spec(file_of(tmp_path, LAGUNA_SPEC, {f"rope.scaling.{key}": None for key in keys})).rope.yarn
     assert yarn is not None
     assert (yarn.beta_fast, yarn.beta_slow, yarn.attention_factor) == (32.0, 1.0, pytest.approx(1.41589, abs=1e-5))
 
 
 def test_the_factor_of_cos_and_sin_may_come_from_config_json(tmp_path: Path) -> None:
-    gguf = file_of(tmp_path, {"rope.scaling.yarn_attn_factor": None})
+    gguf = file_of(tmp_path, LAGUNA_SPEC, {"rope.scaling.yarn_attn_factor": None})
     yarn = read_spec(gguf, HfConfig.model_validate(CONFIG)).rope.yarn
     assert yarn is not None
     assert yarn.attention_factor == 1.0
@@ -115,13 +110,13 @@ def test_senseless_files_are_refused(
     tmp_path: Path, metadata: dict[str, Any], shapes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ModelError, match=message):
-        read_spec(file_of(tmp_path, metadata, shapes=shapes))
+        read_spec(file_of(tmp_path, LAGUNA_SPEC, metadata, shapes=shapes))
 
 
 @pytest.mark.parametrize("name", ["attn_gate.weight", "attn_q_norm.weight", "exp_probs_b.bias", "ffn_up_shexp.weight"])
 def test_files_without_a_tensor_are_refused(tmp_path: Path, name: str) -> None:
     shapes = {f"blk.{layer}.{name}": None for layer in range(6)}
-    gguf = file_of(tmp_path, shapes=shapes)
+    gguf = file_of(tmp_path, LAGUNA_SPEC, shapes=shapes)
     with pytest.raises(ModelError, match=rf"blk\.\d\.{name}.*missing"):
         check_tensors(gguf, read_spec(gguf))
 
@@ -146,12 +141,12 @@ def test_files_without_a_tensor_are_refused(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
-    read_spec(file_of(tmp_path), HfConfig.model_validate(CONFIG))
+    read_spec(file_of(tmp_path, LAGUNA_SPEC), HfConfig.model_validate(CONFIG))
     with pytest.raises(ModelError, match=message):
-        read_spec(file_of(tmp_path), HfConfig.model_validate(CONFIG | config))
+        read_spec(file_of(tmp_path, LAGUNA_SPEC), HfConfig.model_validate(CONFIG | config))
 
 
 def test_a_config_may_name_gates_of_entries(tmp_path: Path) -> None:
-    read_spec(file_of(tmp_path, spec=LAGUNA_FULL_SPEC), HfConfig.model_validate({"gating": "per_element"}))
+    read_spec(file_of(tmp_path, LAGUNA_FULL_SPEC), HfConfig.model_validate({"gating": "per_element"}))
     with pytest.raises(ModelError, match="gating is per-element in this file and per-head"):
-        read_spec(file_of(tmp_path, spec=LAGUNA_FULL_SPEC), HfConfig.model_validate({"gating": True}))
+        read_spec(file_of(tmp_path, LAGUNA_FULL_SPEC), HfConfig.model_validate({"gating": True}))

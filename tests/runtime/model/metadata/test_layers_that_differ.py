@@ -16,21 +16,15 @@ from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.plan.device import kv_row_bytes
-from ballast.weights.gguf import GgufModel, open_gguf
+from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import shapes_of, write_model
+from devkit.models.read_back import file_of
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC, MIMO_SPEC
 from devkit.models.specs.qwen3 import QWEN3_SPEC
 
 ROUNDED = {"rms_eps": 0.0, "value_scale": 0.0}
 APART = changed(MIMO_SPEC, fuses_qkv=False)
-
-
-def file_of(
-    tmp_path: Path, metadata: dict[str, Any] | None = None, spec: ModelSpec = MIMO_SPEC, **more: Any
-) -> GgufModel:
-    keys = {f"mimo2.{key}": value for key, value in (metadata or {}).items()}
-    return open_gguf(write_model(tmp_path / "m.gguf", spec, metadata=keys, **more))
 
 
 def mixers(spec: ModelSpec) -> list[GroupedSpec]:
@@ -40,7 +34,7 @@ def mixers(spec: ModelSpec) -> list[GroupedSpec]:
 
 @pytest.mark.parametrize("spec", [MIMO_SPEC, APART], ids=["fused", "apart"])
 def test_a_file_describes_each_layer(tmp_path: Path, spec: ModelSpec) -> None:
-    gguf = file_of(tmp_path, spec=spec)
+    gguf = file_of(tmp_path, spec)
     found = read_spec(gguf)
     check_tensors(gguf, found)
     assert changed(found, **ROUNDED) == changed(spec, **ROUNDED)
@@ -71,13 +65,13 @@ def test_arrays_may_include_prediction_blocks(tmp_path: Path) -> None:
         "attention.head_count_kv": [1, 2, 2, 1, 2],
         "attention.sliding_window_pattern": [0, 1, 1, 0, 1],
     }
-    found = read_spec(file_of(tmp_path, metadata, shapes=shapes))
+    found = read_spec(file_of(tmp_path, MIMO_SPEC, metadata, shapes=shapes))
     assert changed(found, **ROUNDED) == changed(MIMO_SPEC, **ROUNDED)
 
 
 def test_layers_with_a_window_may_have_different_widths(tmp_path: Path) -> None:
     metadata = {"attention.key_length_swa": 32, "attention.value_length_swa": 16, "rope.dimension_count_swa": 8}
-    found = mixers(read_spec(file_of(tmp_path, metadata)))
+    found = mixers(read_spec(file_of(tmp_path, MIMO_SPEC, metadata)))
     assert [(mixer.head_dim, mixer.v_dim, mixer.rope.dim) for mixer in found] == [
         (48, 32, 16),
         (32, 16, 8),
@@ -111,14 +105,14 @@ def test_a_file_without_the_value_scale_uses_the_models_and_logs_it(
         "attention.value_length": changes.get("v_dim", 32),
     }
     with caplog.at_level(logging.INFO):
-        found = read_spec(file_of(tmp_path, metadata), HfConfig.model_validate(config) if config else None)
+        found = read_spec(file_of(tmp_path, MIMO_SPEC, metadata), HfConfig.model_validate(config) if config else None)
     assert {mixer.value_scale for mixer in mixers(found)} == {expected}
     assert "no mimo2.attention.value_scale; using" in caplog.text
     assert source in caplog.text
 
 
 def test_the_value_scale_of_a_file_is_used_without_a_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    found = read_spec(file_of(tmp_path, {"attention.value_scale": 0.25}))
+    found = read_spec(file_of(tmp_path, MIMO_SPEC, {"attention.value_scale": 0.25}))
     assert {mixer.value_scale for mixer in mixers(found)} == {0.25}
     assert "value_scale" not in caplog.text
 
@@ -137,12 +131,12 @@ def test_the_value_scale_of_a_file_is_used_without_a_log_line(tmp_path: Path, ca
 )
 def test_senseless_layers_are_refused(tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        read_spec(file_of(tmp_path, metadata))
+        read_spec(file_of(tmp_path, MIMO_SPEC, metadata))
 
 
 @pytest.mark.parametrize("name", ["attn_q", "attn_k", "attn_v", "attn_qkv"])
 def test_biases_of_fused_queries_keys_and_values_are_refused(tmp_path: Path, name: str) -> None:
-    gguf = file_of(tmp_path, shapes={f"blk.1.{name}.bias": (8,)})
+    gguf = file_of(tmp_path, MIMO_SPEC, shapes={f"blk.1.{name}.bias": (8,)})
     with pytest.raises(ModelError, match=r"blk\.1\.attn_q"):
         check_tensors(gguf, read_spec(gguf))
 
@@ -151,7 +145,7 @@ def test_biases_of_fused_queries_keys_and_values_are_refused(tmp_path: Path, nam
     "name", ["blk.1.attn_sinks.weight", "blk.2.attn_sinks.weight", "blk.3.attn_qkv.weight", "blk.1.exp_probs_b.bias"]
 )
 def test_a_file_without_one_of_its_tensors_is_refused(tmp_path: Path, name: str) -> None:
-    gguf = file_of(tmp_path, shapes={name: None})
+    gguf = file_of(tmp_path, MIMO_SPEC, shapes={name: None})
     missing = name.replace("attn_qkv", "attn_q")
     with pytest.raises(ModelError, match=rf"{missing}.* is missing"):
         check_tensors(gguf, read_spec(gguf))
@@ -168,7 +162,7 @@ def test_a_file_without_one_of_its_tensors_is_refused(tmp_path: Path, name: str)
 )
 def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        read_spec(file_of(tmp_path), HfConfig.model_validate(config))
+        read_spec(file_of(tmp_path, MIMO_SPEC), HfConfig.model_validate(config))
 
 
 def test_layers_of_any_grouped_model_may_differ_in_heads(tmp_path: Path) -> None:

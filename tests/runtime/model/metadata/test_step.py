@@ -20,9 +20,10 @@ from ballast.model.rope import build_rope_table
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.model.weights import load_weights
-from ballast.weights.gguf import GgufModel, open_gguf
+from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import write_model
+from devkit.models.read_back import file_of
 from devkit.models.specs.glm import GLM_SPEC
 from devkit.models.specs.step import STEP_SPEC
 
@@ -32,11 +33,6 @@ NEXTN = {
     for layer in (6, 7, 8)
     for name, shape in (("attn_norm.weight", (8,)), ("nextn.eh_proj.weight", (8, 16)))
 }
-
-
-def file_of(tmp_path: Path, metadata: dict[str, Any] | None = None, **more: Any) -> GgufModel:
-    keys = {f"step35.{key}": value for key, value in (metadata or {}).items()}
-    return open_gguf(write_model(tmp_path / "m.gguf", STEP_SPEC, metadata=keys, **more))
 
 
 def grouped(spec: ModelSpec, layer: int) -> GroupedSpec:
@@ -56,7 +52,7 @@ def units(spec: ModelSpec) -> list[tuple[object, object]]:
 
 @pytest.mark.parametrize("metadata", [{}, {"expert_gating_func": None, "expert_weights_norm": None}])
 def test_a_file_describes_its_layers(tmp_path: Path, metadata: dict[str, Any]) -> None:
-    gguf = file_of(tmp_path, metadata)
+    gguf = file_of(tmp_path, STEP_SPEC, metadata)
     found = read_spec(gguf)
     check_tensors(gguf, found)
     assert found.layers == STEP_SPEC.layers
@@ -84,13 +80,13 @@ def test_blocks_that_predict_further_tokens_are_skipped(tmp_path: Path) -> None:
         "swiglu_clamp_shexp": [0.0, 2.0, 0.0, 0.0, 16.0, 16.0] + [0.0] * 3,
     }
     for shapes in (NEXTN, {}):
-        assert read_spec(file_of(tmp_path, PADDED | keys, shapes=shapes)).layers == STEP_SPEC.layers
+        assert read_spec(file_of(tmp_path, STEP_SPEC, PADDED | keys, shapes=shapes)).layers == STEP_SPEC.layers
 
 
 def test_gates_norms_factors_and_limits_are_optional(tmp_path: Path) -> None:
     optional = ("attn_gate", "attn_q_norm", "attn_k_norm", "rope_freqs")
     left_out = {name: None for name in expected_tensors(STEP_SPEC) if any(each in name for each in optional)}
-    gguf = file_of(tmp_path, {"swiglu_clamp_exp": None, "swiglu_clamp_shexp": 0.0}, shapes=left_out)
+    gguf = file_of(tmp_path, STEP_SPEC, {"swiglu_clamp_exp": None, "swiglu_clamp_shexp": 0.0}, shapes=left_out)
     found = read_spec(gguf)
     check_tensors(gguf, found)
     assert all(grouped(found, layer).options == frozenset() for layer in range(6))
@@ -117,19 +113,21 @@ def test_gates_norms_factors_and_limits_are_optional(tmp_path: Path) -> None:
 )
 def test_senseless_layers_are_refused(tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        read_spec(file_of(tmp_path, metadata))
+        read_spec(file_of(tmp_path, STEP_SPEC, metadata))
 
 
 @pytest.mark.parametrize("names", [["attn_gate"], ["attn_q_norm", "attn_k_norm"]])
 def test_tensors_that_only_later_layers_of_a_kind_have_are_refused(tmp_path: Path, names: list[str]) -> None:
-    gguf = file_of(tmp_path, shapes={f"blk.{layer}.{name}.weight": None for layer in (1, 2) for name in names})
+    gguf = file_of(
+        tmp_path, STEP_SPEC, shapes={f"blk.{layer}.{name}.weight": None for layer in (1, 2) for name in names}
+    )
     message = rf"blk\.3\.{names[0]}\.weight: is not used, because the first layer of its kind has none"
     with pytest.raises(ModelError, match=message):
         check_tensors(gguf, read_spec(gguf))
 
 
 def test_a_gate_of_another_shape_is_refused(tmp_path: Path) -> None:
-    gguf = file_of(tmp_path, shapes={"blk.1.attn_gate.weight": (256, STEP_SPEC.hidden)})
+    gguf = file_of(tmp_path, STEP_SPEC, shapes={"blk.1.attn_gate.weight": (256, STEP_SPEC.hidden)})
     with pytest.raises(ModelError, match=r"blk\.1\.attn_gate\.weight.*expected shape \(8, "):
         check_tensors(gguf, read_spec(gguf))
 
@@ -145,9 +143,9 @@ def test_a_gate_of_another_shape_is_refused(tmp_path: Path) -> None:
 )
 def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
     same = {"num_attention_heads": 4, "attention_other_setting": {"num_attention_heads": 8}, "rope_theta": [5e6, 1e4]}
-    read_spec(file_of(tmp_path), HfConfig.model_validate(same))
+    read_spec(file_of(tmp_path, STEP_SPEC), HfConfig.model_validate(same))
     with pytest.raises(ModelError, match=message):
-        read_spec(file_of(tmp_path), HfConfig.model_validate(same | config))
+        read_spec(file_of(tmp_path, STEP_SPEC), HfConfig.model_validate(same | config))
 
 
 @pytest.mark.parametrize(
@@ -163,13 +161,13 @@ def test_a_senseless_base_in_config_json_is_named(tmp_path: Path, theta: object,
 def test_a_file_without_the_factors_that_config_json_names_is_refused(tmp_path: Path) -> None:
     for key in ("rope_scaling", "rope_parameters"):
         config = HfConfig.model_validate({key: {"rope_type": "llama3", "factor": 2.0}})
-        read_spec(file_of(tmp_path), config)
+        read_spec(file_of(tmp_path, STEP_SPEC), config)
         with pytest.raises(ModelError, match=r"config\.json divides frequencies .* no rope_freqs\.weight"):
-            read_spec(file_of(tmp_path, shapes={"rope_freqs.weight": None}), config)
+            read_spec(file_of(tmp_path, STEP_SPEC, shapes={"rope_freqs.weight": None}), config)
 
 
 def test_factors_that_are_not_above_zero_are_refused(tmp_path: Path) -> None:
-    gguf = file_of(tmp_path)  # all zeros
+    gguf = file_of(tmp_path, STEP_SPEC)  # all zeros
     packing = Packing(kernels.ThreadPool(1), "reference", None)
     with pytest.raises(ModelError, match=r"rope_freqs\.weight.*found 0\.0; expected factors above 0"):
         load_weights(gguf, read_spec(gguf), STEP_SPEC.vocab_size, packing, lambda _: None)

@@ -16,16 +16,12 @@ from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.rope import inverse_frequencies
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
-from ballast.weights.gguf import GgufModel, open_gguf
+from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed, experts_of
 from devkit.models.gguf_files import GgmlType, write_model
+from devkit.models.read_back import file_of
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_SPEC
 from devkit.models.specs.qwen3 import QWEN3_SPEC
-
-
-def file_of(tmp_path: Path, metadata: dict[str, Any] | None = None, **more: Any) -> GgufModel:
-    keys = {f"gpt-oss.{key}": value for key, value in (metadata or {}).items()}
-    return open_gguf(write_model(tmp_path / "m.gguf", GPT_OSS_SPEC, metadata=keys, **more))
 
 
 def windows(spec: ModelSpec) -> list[int | None]:
@@ -39,7 +35,7 @@ def windows(spec: ModelSpec) -> list[int | None]:
 def test_dimensions_come_from_the_file_and_other_values_from_the_architecture(
     tmp_path: Path, metadata: dict[str, Any]
 ) -> None:
-    gguf = file_of(tmp_path, metadata)
+    gguf = file_of(tmp_path, GPT_OSS_SPEC, metadata)
     found = read_spec(gguf)
     check_tensors(gguf, found)
     assert changed(found, rms_eps=0.0) == changed(GPT_OSS_SPEC, rms_eps=0.0)
@@ -73,7 +69,9 @@ def test_every_linear_layer_has_a_bias() -> None:
 def test_a_pattern_names_the_layers_with_a_window(
     tmp_path: Path, pattern: int | Sequence[int], expected: list[int | None]
 ) -> None:
-    assert windows(read_spec(file_of(tmp_path, {"attention.sliding_window_pattern": pattern}))) == expected
+    assert (
+        windows(read_spec(file_of(tmp_path, GPT_OSS_SPEC, {"attention.sliding_window_pattern": pattern}))) == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_a_pattern_names_the_layers_with_a_window(
 )
 def test_senseless_windows_are_refused(tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        read_spec(file_of(tmp_path, metadata))
+        read_spec(file_of(tmp_path, GPT_OSS_SPEC, metadata))
 
 
 def test_a_window_is_refused_where_the_architecture_has_none(tmp_path: Path) -> None:
@@ -113,24 +111,24 @@ def test_a_softmax_over_chosen_experts_is_refused_where_the_architecture_has_non
 )
 def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        read_spec(file_of(tmp_path), HfConfig.model_validate(config))
+        read_spec(file_of(tmp_path, GPT_OSS_SPEC), HfConfig.model_validate(config))
 
 
 @pytest.mark.parametrize("name", ["blk.1.ffn_up_exps.bias", "blk.2.attn_sinks.weight", "blk.0.ffn_gate_inp.bias"])
 def test_a_file_without_one_of_its_biases_or_sinks_is_refused(tmp_path: Path, name: str) -> None:
-    gguf = file_of(tmp_path, shapes={name: None})
+    gguf = file_of(tmp_path, GPT_OSS_SPEC, shapes={name: None})
     with pytest.raises(ModelError, match=rf"{name}.* is missing"):
         check_tensors(gguf, read_spec(gguf))
 
 
 def test_fused_queries_keys_and_values_are_refused_where_biases_are_needed(tmp_path: Path) -> None:
-    gguf = file_of(tmp_path, shapes={"blk.0.attn_q.weight": None, "blk.0.attn_qkv.weight": (256, 64)})
+    gguf = file_of(tmp_path, GPT_OSS_SPEC, shapes={"blk.0.attn_q.weight": None, "blk.0.attn_qkv.weight": (256, 64)})
     with pytest.raises(ModelError, match=r"blk\.0\.attn_q\.weight: is missing"):
         check_tensors(gguf, read_spec(gguf))
 
 
 def test_biases_of_experts_are_read_as_f32_alone(tmp_path: Path) -> None:
-    gguf = file_of(tmp_path, types={"blk.1.ffn_up_exps.bias": GgmlType.F16})
+    gguf = file_of(tmp_path, GPT_OSS_SPEC, types={"blk.1.ffn_up_exps.bias": GgmlType.F16})
     with pytest.raises(ModelError, match=r"ffn_up_exps\.bias.*type F16 cannot be read; expected F32"):
         check_tensors(gguf, read_spec(gguf))
 

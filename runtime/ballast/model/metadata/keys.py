@@ -46,13 +46,13 @@ class Keys:
         """The first of `keys` that the file has; the last one if it has none."""
         return next((key for key in keys if self.get(key) is not None), keys[-1])
 
-    def whole(self, key: str, default: int | None = None, minimum: int = 1) -> int:
-        """A whole number from `minimum` to LARGEST."""
+    def whole(self, key: str, default: int | None = None, minimum: int = 1, most: int = LARGEST) -> int:
+        """A whole number from `minimum` to `most`."""
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if not is_whole(value, minimum):
-            raise self.wrong(key, f"a whole number, at least {minimum} and at most {LARGEST}")
+        if not is_whole(value, minimum) or value > most:
+            raise self.wrong(key, f"a whole number, at least {minimum} and at most {most}")
         return value
 
     def number(self, key: str, above: float = 0.0, most: float = math.inf) -> float:
@@ -63,14 +63,17 @@ class Keys:
             raise self.wrong(key, f"a number above {above:g}{upper}")
         return float(value)
 
-    def each(self, key: str, num_layers: int) -> tuple[int, ...]:
-        """A whole number of each layer, which files list, or one for all. A list may have further entries."""
+    def each(self, key: str, num_layers: int, minimum: int = 1) -> tuple[int, ...]:
+        """A whole number of each layer, which files list, or one for all. A list may have further entries. With a
+        `minimum` of 0, it stands for layers without what the key counts."""
         value = self.get(key)
-        if not isinstance(value, list):
-            return (self.whole(key),) * num_layers
-        if len(value) < num_layers or not all(is_whole(entry, 1) for entry in value[:num_layers]):
-            raise self.wrong(key, f"a whole number, at least 1, for each of {num_layers} layers")
-        return tuple(value[:num_layers])
+        values = value if isinstance(value, list) else [value] * num_layers
+        if len(values) < num_layers or not all(is_whole(entry, minimum) for entry in values[:num_layers]):
+            number, rest = (
+                (f"a whole number, at least {minimum},", "") if minimum else ("a whole number", ", 0 for those without")
+            )
+            raise self.wrong(key, f"{number} for each of {num_layers} layers{rest}")
+        return tuple(values[:num_layers])
 
     def uniform(self, key: str, layers: range) -> int:
         """A whole number that newer files may list per layer; it must be the same for all of `layers`."""

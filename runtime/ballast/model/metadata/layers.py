@@ -106,10 +106,7 @@ def _num_hashed(keys: Keys, layers: Layers) -> int:
     """The first layers, whose experts a table gives by the id of a token."""
     if not keys.architecture.hashes_experts:
         return 0
-    num_hashed = keys.whole("hash_layer_count", minimum=0)
-    if num_hashed > layers.num_layers:
-        raise keys.wrong("hash_layer_count", f"a whole number, at most {layers.num_layers} layers")
-    return num_hashed
+    return keys.whole("hash_layer_count", minimum=0, most=layers.num_layers)
 
 
 def _units(keys: Keys, key: str, num_layers: int) -> tuple[ClampedSilu | None, ...]:

@@ -8,11 +8,9 @@ from ballast._core import sched
 from ballast.errors import shown
 from ballast.model.layers.ngram import NgramSpec
 from ballast.model.metadata.keys import Keys, is_whole
+from ballast.model.metadata.limits import MAX_HEADS, MAX_TAPS
 from ballast.model.tensors import NGRAM_TABLE
 
-_MAX_HEADS = 1024
-_MAX_TAPS = 16
-# Far above any model's. They bound what a step allocates.
 _LARGEST_HASH = 2**63
 """Products of token ids and multipliers are below it, so that they are the same with and without a sign."""
 
@@ -31,15 +29,9 @@ def read_ngram(keys: Keys, is_recurrent: Sequence[bool], vocab_size: int) -> tup
     if layer >= len(is_recurrent) or not is_recurrent[layer]:
         raise keys.wrong("ple.layers", "a layer with recurrent state, counted from 0")
     rows, width = _table(keys)
-    most = keys.whole("ple.ngram_size", minimum=2)
-    if most > sched.EARLIER_TOKENS + 1:
-        raise keys.wrong("ple.ngram_size", f"a whole number, at least 2 and at most {sched.EARLIER_TOKENS + 1}")
-    num_heads = (most - 1) * keys.whole("ple.heads_per_ngram")
-    if num_heads > _MAX_HEADS:
-        raise keys.wrong("ple.heads_per_ngram", f"a whole number, at most {_MAX_HEADS // (most - 1)}")
-    taps = keys.whole("ple.conv_kernel", minimum=2)
-    if taps > _MAX_TAPS:
-        raise keys.wrong("ple.conv_kernel", f"a whole number, at least 2 and at most {_MAX_TAPS}")
+    most = keys.whole("ple.ngram_size", minimum=2, most=sched.EARLIER_TOKENS + 1)
+    num_heads = (most - 1) * keys.whole("ple.heads_per_ngram", most=MAX_HEADS // (most - 1))
+    taps = keys.whole("ple.conv_kernel", minimum=2, most=MAX_TAPS)
     end_id = keys.whole("ple.eos_token_id", minimum=0)
     if end_id >= vocab_size:
         raise keys.wrong("ple.eos_token_id", f"a token, at most {vocab_size - 1}")

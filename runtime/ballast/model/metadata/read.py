@@ -14,12 +14,12 @@ from ballast.families.registry import ARCHITECTURES, served_models
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import LayerSpec
 from ballast.model.metadata.agreement import check_config
-from ballast.model.metadata.attention import dimensions_of, read_mixers
-from ballast.model.metadata.delta_net import recurrent_layers
 from ballast.model.metadata.hf_config import HfConfig
 from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.known_models import matching_models
 from ballast.model.metadata.layers import read_feed_forwards, read_layers, read_vocab_size, read_widths
+from ballast.model.metadata.mixers.read import dimensions_of, read_mixers
+from ballast.model.metadata.mixers.recurrent import recurrent_layers
 from ballast.model.metadata.ngram import read_ngram
 from ballast.model.metadata.positions import read_rope
 from ballast.model.metadata.routing import read_routing

@@ -15,20 +15,14 @@ def read_stream(keys: Keys) -> StreamSpec | GatedStreamSpec | None:
     """None for a plain residual stream. Raises ModelError for a key that is missing, senseless or absurd."""
     if not keys.architecture.hyper_connections:
         return None
-    num_rows = keys.whole("hyper_connection.count")
-    if not 2 <= num_rows <= _MAX_ROWS:
-        raise keys.wrong("hyper_connection.count", f"a whole number, at least 2 and at most {_MAX_ROWS}")
+    num_rows = keys.whole("hyper_connection.count", minimum=2, most=_MAX_ROWS)
     if keys.architecture.gates_stream:
         return _read_gates(keys, num_rows)
-    rounds = keys.whole("hyper_connection.sinkhorn_iterations")
-    if rounds > _MAX_ROUNDS:
-        raise keys.wrong("hyper_connection.sinkhorn_iterations", f"a whole number, at most {_MAX_ROUNDS}")
+    rounds = keys.whole("hyper_connection.sinkhorn_iterations", most=_MAX_ROUNDS)
     eps = keys.number("hyper_connection.epsilon", above=0.0, most=0.1)
     return StreamSpec(num_rows, rounds, eps, keys.architecture.weighs_stream_end)
 
 
 def _read_gates(keys: Keys, num_rows: int) -> GatedStreamSpec:
-    rank = keys.whole("hyper_connection.low_rank")
-    if rank > _MAX_RANK:
-        raise keys.wrong("hyper_connection.low_rank", f"a whole number, at least 1 and at most {_MAX_RANK}")
+    rank = keys.whole("hyper_connection.low_rank", most=_MAX_RANK)
     return GatedStreamSpec(num_rows, rank, is_merged=keys.has_tensor("blk.0.hc_attn_down_inject.weight"))

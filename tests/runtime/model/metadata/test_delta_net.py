@@ -96,10 +96,15 @@ def test_other_vectors_may_not(tmp_path: Path):
         ({"ssm.conv_kernel": 10**6}, "at most 16"),
         (
             {"ssm.state_size": 512, "ssm.time_step_rank": 1024, "ssm.inner_size": 512 * 1024},
-            "the recurrent state of a sequence takes .* bytes; expected at most 2147483648",
+            "the state of a sequence takes .* bytes; expected at most 2147483648",
         ),
         ({"attention.recurrent_layers": [True] * 3}, "true or false for each of 4 layers"),
         ({"attention.recurrent_layers": [True] * 4}, "no layer has attention"),
+        (
+            {"attention.recurrent_layers": [True, False, True, False]},
+            r"layer 1 attention, and the file has blk\.1\.ssm_a",
+        ),
+        ({"attention.recurrent_layers": None, "full_attention_interval": 2}, "interval=2 gives layer 1 attention, and"),
         ({"attention.recurrent_layers": None, "full_attention_interval": 9}, "interval=9: no layer has attention"),
         ({"attention.recurrent_layers": None, "full_attention_interval": 0}, "a whole number, at least 1"),
     ],

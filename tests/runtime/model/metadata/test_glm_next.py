@@ -90,6 +90,10 @@ def test_a_context_may_end_within_a_pool(tmp_path: Path) -> None:
     assert {mixer.index.top_k for mixer in found.mixers if isinstance(mixer, LatentSpec) and mixer.index} == {1024}
 
 
+def test_files_may_name_the_epsilon_of_the_norm_of_index_keys(tmp_path: Path) -> None:
+    assert plain(read_back(tmp_path, GLM_NEXT_SPEC, {"attention.layer_norm_epsilon": 1e-6})) == plain(GLM_NEXT_SPEC)
+
+
 def test_decays_may_be_without_bound(tmp_path: Path) -> None:
     found = read_back(tmp_path, GLM_NEXT_SPEC, {"kda.gate_lower_bound": None})
     assert found != GLM_NEXT_SPEC
@@ -111,19 +115,31 @@ def test_placement_rules_find_hyper_connections_and_the_indexer() -> None:
         ({"kda.gate_lower_bound": 1.0}, "gate_lower_bound=1.0; expected a number below 0, at least -80"),
         ({"kda.gate_lower_bound": -1e9}, "expected a number below 0, at least -80"),
         ({"attention.indexer.kpool": None}, "kpool is missing; expected a whole number"),
-        ({"attention.indexer.kpool": 1}, "kpool=1; expected one of 2, 4, 8, 16, which divide a block"),
-        ({"attention.indexer.kpool": 32}, "kpool=32; expected one of 2, 4, 8, 16"),
+        ({"attention.indexer.kpool": 1}, "kpool=1; expected pools of 2, 4, 8, 16 tokens, which divide a block"),
+        ({"attention.indexer.kpool": 32}, "kpool=32; expected pools of 2, 4, 8, 16 tokens"),
         ({"attention.indexer.top_k": 6}, "top_k=6; expected a multiple of 4"),
         ({"attention.indexer.kpool_select_tail": False}, "select_tail=False; expected true"),
         ({"attention.indexer.kpool_select_tail": 0}, "select_tail=0; expected true"),
         ({"attention.indexer.types": [True, True, True]}, "expected true for each layer with attention"),
         ({"attention.indexer.types": [True, True, True, False]}, "shared selections of pools are not supported"),
         ({"rope.dimension_count": 16}, "rope.dimension_count=16; expected 0, because positions rotate neither"),
+        ({"attention.key_length_mla": None}, "key_length_mla is missing; expected the width of a head, because"),
+        ({"attention.value_length_mla": None}, "value_length_mla is missing; expected a whole number"),
+        (
+            {"attention.head_count_kv": [1, 1, 0, 1]},
+            r"head_count_kv=\[1, 1, 0, 1\] gives layer 0 attention, and the file has blk\.0\.ssm_a; expected recurrent",
+        ),
+        (
+            {"attention.head_count_kv": [0, 0, 0, 1]},
+            r"gives layer 1 recurrent state, and the file has blk\.1\.attn_kv_a_mqa\.weight; expected attention",
+        ),
+        ({"attention.layer_norm_epsilon": 0.5}, "layer_norm_epsilon=0.5; expected 1e-06; another epsilon"),
+        ({"attention.layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0; expected a number above 0"),
         ({"hyper_connection.count": None}, "hyper_connection.count is missing"),
         ({"hyper_connection.count": 1}, "count=1; expected a whole number, at least 2 and at most 8"),
         ({"hyper_connection.count": 9}, "count=9; expected a whole number, at least 2 and at most 8"),
         ({"hyper_connection.sinkhorn_iterations": 0}, "sinkhorn_iterations=0; expected a whole number, at least 1"),
-        ({"hyper_connection.sinkhorn_iterations": 10**6}, "expected a whole number, at most 1000"),
+        ({"hyper_connection.sinkhorn_iterations": 10**6}, "expected a whole number, at least 1 and at most 1000"),
         ({"hyper_connection.epsilon": -1.0}, "hyper_connection.epsilon=-1.0; expected a number above 0"),
     ],
 )

@@ -15,9 +15,8 @@ from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.plan.device import kv_row_bytes
-from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.changed_spec import changed, experts_of
-from devkit.models.gguf_files import write_model
+from devkit.models.read_back import file_of
 from devkit.models.specs.dots import DOTS_SPEC
 from devkit.models.specs.glm import GLM_SPEC
 from devkit.models.specs.hunyuan import HUNYUAN_SPEC
@@ -29,16 +28,6 @@ def grouped(spec: ModelSpec) -> GroupedSpec:
     mixer = spec.layers[0].mixer
     assert isinstance(mixer, GroupedSpec)
     return mixer
-
-
-def file_of(
-    tmp_path: Path,
-    spec: ModelSpec,
-    metadata: dict[str, Any] | None = None,
-    shapes: dict[str, tuple[int, ...] | None] | None = None,
-) -> GgufModel:
-    keys = {f"{spec.architecture.name}.{key}": value for key, value in (metadata or {}).items()}
-    return open_gguf(write_model(tmp_path / "m.gguf", spec, metadata=keys, shapes=shapes))
 
 
 WITH_NORMS = changed(GLM_SPEC, options=frozenset({QK_NORM}))
@@ -124,7 +113,7 @@ def test_planes_are_keys_and_values_of_all_their_heads() -> None:
 def test_a_multi_token_prediction_block_is_not_a_layer(tmp_path: Path) -> None:
     counted = {"block_count": GLM_SPEC.num_layers + 1, "nextn_predict_layers": 1}
     extra = {"blk.3.nextn.eh_proj.weight": (64, 128), "blk.3.attn_q.weight": (128, 64), "blk.3.attn_q.bias": (128,)}
-    gguf = file_of(tmp_path, GLM_SPEC, counted, extra)
+    gguf = file_of(tmp_path, GLM_SPEC, counted, shapes=extra)
     found = read_spec(gguf)
     check_tensors(gguf, found)
     assert found.num_layers == GLM_SPEC.num_layers
@@ -165,6 +154,11 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path, config: dict[str, 
     [
         ({"attention.head_count_kv": 3}, "4 heads share 3 of the cache; expected equal groups"),
         ({"attention.head_count_kv": None}, "qwen3moe.attention.head_count_kv is missing"),
+        (
+            {"attention.key_length": None},
+            "key_length is missing, which means 16, and blk.0.attn_k.weight has 64 rows for 2 heads; expected 32",
+        ),
+        ({"attention.value_length": None}, "value_length is missing, which means 16, and blk.0.attn_v.weight has 64"),
         ({"rope.dimension_count": 34}, "heads of 32 with 34 rotated dimensions"),
         ({"expert_gating_func": 2}, r"qwen3moe.expert_gating_func=2; expected 1 \(softmax\)$"),
     ],

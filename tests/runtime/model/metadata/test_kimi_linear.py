@@ -78,10 +78,13 @@ def test_placement_rules_find_each_kind_of_layer():
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"attention.head_count_kv": None}, "head_count_kv is missing; expected a whole number for each of 4 layers"),
-        ({"attention.head_count_kv": 0}, "head_count_kv=0; expected a whole number for each of 4 layers"),
-        ({"attention.head_count_kv": [0, 1, 0]}, "for each of 4 layers, 0 for those without attention"),
-        ({"attention.head_count_kv": [0, 1, 0, -1]}, "for each of 4 layers, 0 for those without attention"),
+        (
+            {"attention.head_count_kv": None},
+            "head_count_kv is missing; expected a whole number for each of 4 layers",
+        ),
+        ({"attention.head_count_kv": 0}, "head_count_kv=0: no layer has attention"),
+        ({"attention.head_count_kv": [0, 1, 0]}, "for each of 4 layers, 0 for those"),
+        ({"attention.head_count_kv": [0, 1, 0, -1]}, "for each of 4 layers, 0 for those"),
         ({"attention.head_count_kv": [0, 0, 0, 0]}, "no layer has attention"),
         ({"attention.head_count": 4096}, "head_count=4096; expected a whole number, at least 1 and at most 1024"),
         ({"kda.head_dim": None}, "kda.head_dim is missing"),
@@ -90,7 +93,7 @@ def test_placement_rules_find_each_kind_of_layer():
         ({"ssm.conv_kernel": 1}, "ssm.conv_kernel=1; expected a whole number, at least 2"),
         (
             {"kda.head_dim": 512, "attention.head_count": 1024},
-            "kda.head_dim=512 with 1024 heads in 2 layers: the recurrent state of a sequence takes .* bytes; expected",
+            "kda.head_dim=512 with 1024 heads in 2 layers: the state of a sequence takes .* bytes; expected",
         ),
         ({"kda.gate_lower_bound": -5.0}, "gate_lower_bound=-5.0: bounded decays are not supported"),
     ],

@@ -13,23 +13,12 @@ from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.plan.device import kv_row_bytes
-from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.changed_spec import changed, latent_of
-from devkit.models.gguf_files import write_model
+from devkit.models.read_back import file_of
 from devkit.models.specs.deepseek import V3_SPEC, V32_SPEC
 from devkit.models.specs.glm import GLM_DSA_SPEC
 
 SPECS = pytest.mark.parametrize("spec", [V32_SPEC, GLM_DSA_SPEC], ids=["deepseek32", "glm-dsa"])
-
-
-def file_of(
-    tmp_path: Path,
-    spec: ModelSpec,
-    metadata: dict[str, Any] | None = None,
-    shapes: dict[str, tuple[int, ...] | None] | None = None,
-) -> GgufModel:
-    keys = {f"{spec.architecture.name}.{key}": value for key, value in (metadata or {}).items()}
-    return open_gguf(write_model(tmp_path / "m.gguf", spec, metadata=keys, shapes=shapes))
 
 
 @SPECS
@@ -94,7 +83,7 @@ def test_a_multi_token_prediction_block_is_not_a_layer(tmp_path: Path, spec: Mod
         f"{block}.indexer.k_norm.bias": (32,),
         f"{block}.attn_norm.weight": (64,),
     }
-    gguf = file_of(tmp_path, spec, counted, extra)
+    gguf = file_of(tmp_path, spec, counted, shapes=extra)
     found = read_spec(gguf)
     check_tensors(gguf, found)
     assert changed(found, yarn=None).mixers == changed(spec, yarn=None).mixers
@@ -105,7 +94,7 @@ def test_a_file_with_only_a_prediction_block_is_rejected(tmp_path: Path) -> None
     counted = {"block_count": 4, "nextn_predict_layers": 1}
     only = {name: None for name in expected_tensors(V32_SPEC) if name.startswith("blk.")}
     extra = {"blk.3.nextn.eh_proj.weight": (64, 128), "blk.3.attn_norm.weight": (64,)}
-    gguf = file_of(tmp_path, V32_SPEC, counted, {**only, **extra})
+    gguf = file_of(tmp_path, V32_SPEC, counted, shapes={**only, **extra})
     with pytest.raises(ModelError, match=r"the first block is 3; a file of the block that predicts .* alone \(mtp-…\)"):
         read_spec(gguf)
 
@@ -124,7 +113,10 @@ _INDEXER = "deepseek32.attention.indexer"
             f"{_INDEXER}.head_count=1025; expected a whole number, .* at most 1024",
         ),
         ({"attention.indexer.head_count": True}, f"{_INDEXER}.head_count=True"),
-        ({"attention.indexer.key_length": 8}, "index keys of 8 with 16 rotated dimensions; expected at most"),
+        (
+            {"attention.indexer.key_length": 8},
+            "key_length=8; expected a whole number, at least 16, the entries",
+        ),
         ({"attention.indexer.types": [True] * 3}, f"{_INDEXER}.types: layers of this architecture do not share"),
         ({"expert_gating_func": 1}, r"deepseek32.expert_gating_func=1; expected 2 \(sigmoid\)$"),
     ],

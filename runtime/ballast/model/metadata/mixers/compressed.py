@@ -6,18 +6,17 @@ from dataclasses import replace
 
 from ballast.model.layers.compressed import CompressedSpec, EntryIndexSpec
 from ballast.model.layers.positions import RopeSpec
-from ballast.model.metadata.keys import Keys, is_whole
+from ballast.model.metadata.keys import Keys
 from ballast.model.metadata.layers import Widths
+from ballast.model.metadata.limits import MAX_HEADS, check_state
+from ballast.model.metadata.mixers.indexer import RATIOS_KEY, WIDTH_KEY, read_index_sizes
 from ballast.model.metadata.positions import MAX_THETA
 
-_RATIOS_KEY = "attention.compress_ratios"
 _INDEXED_RATIO, _PLAIN_RATIO = 4, 128
 """Tokens per entry where an indexer selects entries, and where all are read."""
 _WIDTH_MULTIPLE = 16
-_MAX_HEADS = 1024
 _MAX_WIDTH = 4096
 _MAX_WINDOW = 1 << 16
-_MAX_STATE_BYTES = 2 << 30
 # Far above any model's. They bound what a step and a state take.
 
 
@@ -26,15 +25,15 @@ def read_compressed(keys: Keys, num_layers: int, widths: Widths, rope: RopeSpec)
     ModelError for a key that is missing, senseless or absurd."""
     ratios = _ratios(keys, num_layers)
     head_dim, rope_dim = _head_dims(keys)
-    groups = _bounded(keys, "attention.output_group_count", _MAX_HEADS)
-    if widths.num_heads > _MAX_HEADS or widths.num_heads % groups:
-        raise keys.wrong("attention.output_group_count", f"a divisor of {widths.num_heads} heads, at most {_MAX_HEADS}")
+    groups = keys.whole("attention.output_group_count", most=MAX_HEADS)
+    if widths.num_heads > MAX_HEADS or widths.num_heads % groups:
+        raise keys.wrong("attention.output_group_count", f"a divisor of {widths.num_heads} heads, at most {MAX_HEADS}")
     plain = CompressedSpec(
         num_heads=widths.num_heads,
         head_dim=head_dim,
         q_lora_rank=keys.whole("attention.q_lora_rank"),
         rope=replace(rope, dim=rope_dim, yarn=None),
-        window=_bounded(keys, "attention.sliding_window", _MAX_WINDOW),
+        window=keys.whole("attention.sliding_window", most=_MAX_WINDOW),
         ratio=0,
         output_groups=groups,
         output_rank=keys.whole("attention.output_lora_rank"),
@@ -50,27 +49,33 @@ def read_compressed(keys: Keys, num_layers: int, widths: Widths, rope: RopeSpec)
         _PLAIN_RATIO: replace(entries, ratio=_PLAIN_RATIO),
     }
     mixers = tuple(by_ratio[ratio] for ratio in ratios)
-    _check_state(keys, mixers)
+    check_state(keys, mixers, f"{keys.full('attention.sliding_window')}={plain.window} with keys of {head_dim} numbers")
     return mixers
 
 
-def _ratios(keys: Keys, num_layers: int) -> list[int]:
-    """The list may continue with layers that predict tokens."""
-    ratios = keys.get(_RATIOS_KEY)
+def _ratios(keys: Keys, num_layers: int) -> tuple[int, ...]:
+    """Tokens of an entry in each layer; 0 for those without entries."""
+    ratios = keys.each(RATIOS_KEY, num_layers, minimum=0)
     allowed = (0, _INDEXED_RATIO, _PLAIN_RATIO)
-    is_list = isinstance(ratios, list) and len(ratios) >= num_layers
-    if not is_list or not all(is_whole(ratio, 0) and ratio in allowed for ratio in ratios[:num_layers]):
-        raise keys.wrong(_RATIOS_KEY, f"one of {', '.join(map(str, allowed))} for each of {num_layers} layers")
-    if not any(ratios[:num_layers]):
-        raise keys.wrong(_RATIOS_KEY, f"{_INDEXED_RATIO} or {_PLAIN_RATIO} for one layer at least")
-    return list(ratios[:num_layers])
+    if not set(ratios) <= set(allowed):
+        raise keys.wrong(RATIOS_KEY, f"one of {', '.join(map(str, allowed))} for each of {num_layers} layers")
+    if not any(ratios):
+        raise keys.wrong(RATIOS_KEY, f"{_INDEXED_RATIO} or {_PLAIN_RATIO} for one layer at least")
+    for layer, ratio in enumerate(ratios):
+        name = f"blk.{layer}.attn_compressor_kv.weight"
+        if ratio == 0 and keys.has_tensor(name):
+            raise keys.refuse(
+                f"{keys.full(RATIOS_KEY)} is 0 in layer {layer}, which has {name}; "
+                f"expected {_INDEXED_RATIO} or {_PLAIN_RATIO}, convert the model again"
+            )
+    return ratios
 
 
 def _head_dims(keys: Keys) -> tuple[int, int]:
     """Of a head, and of its rotated numbers."""
     if keys.whole("attention.head_count_kv", default=1) != 1:
         raise keys.wrong("attention.head_count_kv", "1, because keys have one head")
-    head_dim = _bounded(keys, "attention.key_length", _MAX_WIDTH)
+    head_dim = keys.whole("attention.key_length", most=_MAX_WIDTH)
     if head_dim % _WIDTH_MULTIPLE:
         raise keys.wrong("attention.key_length", f"a multiple of {_WIDTH_MULTIPLE}")
     if keys.whole("attention.value_length", default=head_dim) != head_dim:
@@ -82,28 +87,8 @@ def _head_dims(keys: Keys) -> tuple[int, int]:
 
 
 def _read_index(keys: Keys, rope_dim: int) -> EntryIndexSpec:
-    key_dim = _bounded(keys, "attention.indexer.key_length", _MAX_WIDTH)
-    if key_dim % _WIDTH_MULTIPLE or key_dim < rope_dim:
-        expected = f"a multiple of {_WIDTH_MULTIPLE}, at least {rope_dim}, the rotated dimensions"
-        raise keys.wrong("attention.indexer.key_length", expected)
-    return EntryIndexSpec(
-        num_heads=_bounded(keys, "attention.indexer.head_count", _MAX_HEADS),
-        key_dim=key_dim,
-        top_k=min(keys.whole("attention.indexer.top_k"), max(1, keys.whole("context_length") // _INDEXED_RATIO)),
-    )
-
-
-def _check_state(keys: Keys, mixers: tuple[CompressedSpec, ...]) -> None:
-    state_bytes = sum(state.num_bytes for mixer in mixers for state in mixer.states)
-    if state_bytes > _MAX_STATE_BYTES:
-        raise keys.wrong(
-            "attention.sliding_window",
-            f"windows whose keys take at most {_MAX_STATE_BYTES} bytes per sequence, not {state_bytes}",
-        )
-
-
-def _bounded(keys: Keys, key: str, most: int) -> int:
-    value = keys.whole(key)
-    if value > most:
-        raise keys.wrong(key, f"a whole number, at least 1 and at most {most}")
-    return value
+    sizes = read_index_sizes(keys, rope_dim, most_width=_MAX_WIDTH)
+    if sizes.key_dim % _WIDTH_MULTIPLE:
+        raise keys.wrong(WIDTH_KEY, f"a multiple of {_WIDTH_MULTIPLE}")
+    most_entries = max(1, keys.whole("context_length") // _INDEXED_RATIO)
+    return EntryIndexSpec(sizes.num_heads, sizes.key_dim, min(sizes.top_k, most_entries))

@@ -1,56 +1,65 @@
-"""The indexer of grouped attention that selects blocks of positions."""
+"""Indexers, which select the positions, blocks of positions or entries that a token reads."""
 
 from __future__ import annotations
 
-from ballast.errors import shown
-from ballast.model.layers.grouped import BlockIndexSpec, GroupedSpec
-from ballast.model.metadata.keys import Keys, is_whole
+import math
+from typing import NamedTuple
 
-_RATIOS_KEY, _TOP_KEY, _KEY_KEY = (
-    "attention.compress_ratios",
-    "attention.indexer.top_k",
-    "attention.indexer.key_length",
-)
+from ballast.model.layers.grouped import BlockIndexSpec, GroupedSpec
+from ballast.model.metadata.keys import LARGEST, Keys
+from ballast.model.metadata.limits import MAX_HEADS
+
+RATIOS_KEY = "attention.compress_ratios"
+"""The tokens that share an index key or an entry, per layer; 0 for layers without."""
+TOP_KEY, WIDTH_KEY = "attention.indexer.top_k", "attention.indexer.key_length"
 _HEADS_KEY = "attention.indexer.head_count"
 _POOLS = (2, 4, 8, 16)
-_MAX_HEADS = 1024
-"""Far above any model's. Bounds what a step allocates."""
+_NORM_EPS_KEY, _NORM_EPS = "attention.layer_norm_epsilon", 1e-6
 
 
-def read_block_index(keys: Keys, mixer: GroupedSpec, layer: int) -> BlockIndexSpec | None:
-    """The indexer of a layer with attention; None if it attends to all positions. Raises ModelError for a key that is
-    missing, senseless or absurd."""
-    if not keys.architecture.pools_index_keys:
-        return None
-    pool = _ratio(keys, layer)
-    if pool == 0:
-        if keys.has_tensor(f"blk.{layer}.indexer.q_proj.weight"):
-            raise keys.refuse(f"{keys.full(_RATIOS_KEY)} is 0 in layer {layer}, which has an indexer; expected a ratio")
-        return None
+class IndexSizes(NamedTuple):
+    """The sizes of an indexer, as files have them."""
+
+    num_heads: int
+    key_dim: int
+    top_k: int
+
+
+def read_index_sizes(keys: Keys, rope_dim: int, most_width: int = LARGEST) -> IndexSizes:
+    """`rope_dim`: the entries of a key that are rotated. Raises ModelError for a key that is missing, senseless or
+    absurd."""
+    key_dim = keys.whole(WIDTH_KEY, most=most_width)
+    if key_dim < rope_dim:
+        raise keys.wrong(WIDTH_KEY, f"a whole number, at least {rope_dim}, the entries that are rotated")
+    return IndexSizes(keys.whole(_HEADS_KEY, most=MAX_HEADS), key_dim, keys.whole(TOP_KEY))
+
+
+def pooled_top_k(keys: Keys, key: str, pool: int) -> int:
+    """Positions that are selected, whole pools of `pool` tokens that share an index key. `key`: of the pool. Raises
+    ModelError for a pool that the cache or another size does not fit."""
     if pool not in _POOLS:
         choices = ", ".join(map(str, _POOLS))
-        raise keys.wrong(_RATIOS_KEY, f"0 or one of {choices}, which divide a block of the cache, for each layer")
-    key_dim, top_k, num_heads = keys.whole(_KEY_KEY), keys.whole(_TOP_KEY), keys.whole(_HEADS_KEY)
-    for key, value in ((_KEY_KEY, key_dim), (_TOP_KEY, top_k)):
-        if value % pool:
-            raise keys.wrong(key, f"a multiple of {pool}, the tokens that share a key")
-    if key_dim < mixer.rope.dim:
-        raise keys.wrong(_KEY_KEY, f"a whole number, at least {mixer.rope.dim}, the entries that are rotated")
-    if num_heads > _MAX_HEADS:
-        raise keys.wrong(_HEADS_KEY, f"a whole number, at least 1 and at most {_MAX_HEADS}")
-    # A context below top_k may end within a block.
-    return BlockIndexSpec(num_heads, key_dim, -(-min(top_k, keys.whole("context_length")) // pool) * pool, pool)
+        raise keys.wrong(key, f"pools of {choices} tokens, which divide a block of the cache")
+    for other in (WIDTH_KEY, TOP_KEY):
+        if keys.whole(other) % pool:
+            raise keys.wrong(other, f"a multiple of {pool}, the tokens that share a key")
+    # A context below top_k may end within a pool.
+    return math.ceil(min(keys.whole(TOP_KEY), keys.whole("context_length")) / pool) * pool
 
 
-def _ratio(keys: Keys, layer: int) -> int:
-    """The positions of a block in a layer; 0: it has no indexer."""
-    ratios = keys.get(_RATIOS_KEY)
-    if ratios is None:
-        return 0
-    if is_whole(ratios, 0):
-        return ratios
-    if not isinstance(ratios, list) or len(ratios) <= layer or not all(is_whole(each, 0) for each in ratios):
-        raise keys.refuse(
-            f"{keys.full(_RATIOS_KEY)}={shown(ratios)}; expected a whole number for each layer, 0 for those without"
-        )
-    return int(ratios[layer])
+def check_norm_eps(keys: Keys) -> None:
+    """Refuse another epsilon of the norm of index keys than DeepSeek's code and llama.cpp have."""
+    if keys.get(_NORM_EPS_KEY) is not None and not math.isclose(keys.number(_NORM_EPS_KEY), _NORM_EPS, rel_tol=1e-5):
+        raise keys.wrong(_NORM_EPS_KEY, f"{_NORM_EPS:g}; another epsilon of the norm of index keys is not supported")
+
+
+def read_block_index(keys: Keys, mixer: GroupedSpec, layer: int, pool: int) -> BlockIndexSpec | None:
+    """The indexer of a layer with attention whose blocks have `pool` positions; None for 0: it attends to all
+    positions. Raises ModelError for a key that is missing, senseless or absurd."""
+    if pool == 0:
+        if keys.has_tensor(f"blk.{layer}.indexer.q_proj.weight"):
+            raise keys.refuse(f"{keys.full(RATIOS_KEY)} is 0 in layer {layer}, which has an indexer; expected a ratio")
+        return None
+    top_k = pooled_top_k(keys, RATIOS_KEY, pool)
+    sizes = read_index_sizes(keys, mixer.rope.dim)
+    return BlockIndexSpec(sizes.num_heads, sizes.key_dim, top_k, pool)

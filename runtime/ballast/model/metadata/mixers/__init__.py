@@ -1,0 +1,1 @@
+"""Reads the mixers of all layers from a file's keys and tensors."""

@@ -155,18 +155,21 @@ class Tensors:
             self._ahead.begin(name)
 
     def vector(self, name: str) -> F32:
+        """The numbers of a tensor one by one, such as a norm's. Raises ModelError for a NaN or an infinity."""
         info = self._gguf.tensors[name]
         if info.ggml_type == gguf.GGMLQuantizationType.I32:
             return self._gguf.data(name).reshape(-1).view(np.int32).astype(np.float32)
         values = gguf.quants.dequantize(self._gguf.data(name), info.ggml_type)
+        self._check_finite(name, values)
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
 
     def check_finite(self, name: str) -> None:
         """Raises ModelError if a tensor of plain floats has a NaN or an infinity. Other types are not checked."""
-        info = self._gguf.tensors[name]
-        if info.ggml_type not in _PLAIN_FLOATS:
-            return
-        is_wrong = ~np.isfinite(self.vector(name))
+        if self._gguf.tensors[name].ggml_type in _PLAIN_FLOATS:
+            self.vector(name)
+
+    def _check_finite(self, name: str, values: NDArray[Any]) -> None:
+        info, is_wrong = self._gguf.tensors[name], ~np.isfinite(values)
         if is_wrong.any():
             raise ModelError(
                 info.file,

@@ -48,8 +48,8 @@ def load_weights(
     report: Callable[[float], None],
 ) -> ModelWeights:
     """Pack every tensor of a checked file; for "reference", and the embedding always, they are seen in place.
-    `report` gets the share of bytes done, 0…1, after each layer. Raises ModelError for a tensor that must be finite and
-    is not.
+    `report` gets the share of bytes done, 0…1, after each layer. Raises ModelError for numbers that must be finite
+    and are not.
 
     The output head ends at `num_sampled_ids` rows: a row without a token is never computed, so never sampled.
     """
@@ -78,7 +78,6 @@ def read_rope_factors(gguf_model: GgufModel, spec: ModelSpec, tensors: Tensors) 
     ModelError if they are not positive."""
     if not any(rope.has_factors for rope in spec.ropes):
         return None
-    tensors.check_finite(ROPE_FACTORS)
     factors = tensors.vector(ROPE_FACTORS)
     if factors.min() <= 0:
         raise ModelError(gguf_model.path, f"found {factors.min()}; expected factors above 0", tensor=ROPE_FACTORS)

@@ -101,7 +101,7 @@ class CompressedSpec:
             matrix("query_up", "attn_q_b", (heads * width, rank), f"{module}.q_b_proj"),
             matrix("key", "attn_kv", (width, hidden), f"{module}.kv_proj"),
             norm("key_norm", "attn_kv_a_norm", width, f"{module}.kv_norm"),
-            vector("sinks", "attn_sinks", heads, module, classes=("{family}Attention",), must_be_finite=True),
+            vector("sinks", "attn_sinks", heads, module, classes=("{family}Attention",)),
             matrix("output_down", "attn_output_a", (rows, columns), f"{module}.o_a_proj", **grouped),
             matrix("output_up", "attn_output_b", (hidden, rows), f"{module}.o_b_proj"),
             *(self._entries(hidden) if self.ratio else ()),

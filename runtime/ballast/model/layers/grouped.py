@@ -50,8 +50,8 @@ class BlockIndexSpec:
         return (
             matrix("index_query", "indexer.q_proj", (queries, hidden), f"{module}.q_proj"),
             matrix("index_key", "indexer.k_proj", (self.key_dim, hidden), f"{module}.k_proj"),
-            norm("index_query_norm", "indexer.q_norm", self.key_dim, f"{module}.q_layernorm", must_be_finite=True),
-            norm("index_key_norm", "indexer.k_norm", self.key_dim, f"{module}.k_layernorm", must_be_finite=True),
+            norm("index_query_norm", "indexer.q_norm", self.key_dim, f"{module}.q_layernorm"),
+            norm("index_key_norm", "indexer.k_norm", self.key_dim, f"{module}.k_layernorm"),
         )
 
 

@@ -48,14 +48,14 @@ class KimiDeltaSpec:
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         module, own = "self_attn", self.modules["self_attn"]
-        rate = Tensor("rate", "ssm_a", (self.num_heads,), "attention", module, own, must_be_finite=True, has_ones=True)
+        rate = Tensor("rate", "ssm_a", (self.num_heads,), "attention", module, own, has_ones=True)
         return (
             *(tensor for each in ("query", "key", "value") for tensor in self._branch(each, hidden)),
             matrix("beta", "ssm_beta", (self.num_heads, hidden), f"{module}.b_proj"),
             matrix("decay_down", "ssm_f_a", (self.head_dim, hidden), f"{module}.f_a_proj"),
             matrix("decay_up", "ssm_f_b", (self.width, self.head_dim), f"{module}.f_b_proj"),
             rate,
-            bias("rate_shift", "ssm_dt", self.width, module, classes=own, must_be_finite=True),
+            bias("rate_shift", "ssm_dt", self.width, module, classes=own),
             matrix("gate_down", "ssm_g_a", (self.head_dim, hidden), f"{module}.g_a_proj"),
             matrix("gate_up", "ssm_g_b", (self.width, self.head_dim), f"{module}.g_b_proj"),
             norm("head_norm", "ssm_norm", self.head_dim, f"{module}.o_norm", classes=("{family}RMSNormGated",)),

@@ -38,7 +38,7 @@ class IndexSpec:
     def tensors(self, hidden: int, q_lora_rank: int) -> tuple[Tensor, ...]:
         if not self.has_indexer:
             return ()
-        key_norm: dict[str, Any] = {"group": "norms", "classes": ("LayerNorm",), "must_be_finite": True}
+        key_norm: dict[str, Any] = {"group": "norms", "classes": ("LayerNorm",)}
         queries, module = self.num_heads * self.key_dim, "self_attn.indexer"
         return (
             matrix("index_query_up", "indexer.attn_q_b", (queries, q_lora_rank), f"{module}.wq_b"),

@@ -77,7 +77,8 @@ class Tensor:
     is_exact: bool = False
     """Whether its products select experts or positions. It stays float32 on a GPU and in generated files."""
     must_be_finite: bool = False
-    """Whether loading checks its values, because a wrong one would change a selection that no logit shows."""
+    """Whether loading also checks the values of a matrix, because a wrong one would change a selection that no logit
+    shows. Numbers that are used one by one are always checked."""
     is_flat: bool = False
     """Whether its numbers are used one by one, row after row, and not as a matrix."""
     has_ones: bool = False

@@ -449,7 +449,13 @@ def _add_tiny_model(commands: _Commands) -> None:
         *("qwen38flashnext", "glm45", "glm45air", "glm47flash", "glm5", "glm53flash", "minimaxm2", "hy3", "dots1"),
         *("gptoss", "step35", "mimov2", "v4", "laguna", "lagunam1", "mistral4", "mistrallarge3"),
     )
-    parser.add_argument("--arch", choices=archs, default="ballast", help="default: %(default)s")
+    parser.add_argument(
+        "--arch",
+        type=_preset,
+        choices=archs,
+        default="ballast",
+        help="one of these names, or the general.architecture of its files; default: %(default)s",
+    )
     parser.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")
     parser.add_argument(
         "--quant",
@@ -460,6 +466,12 @@ def _add_tiny_model(commands: _Commands) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random weights; default: %(default)s")
     parser.set_defaults(run=_tiny_model)
+
+
+def _preset(name: str) -> str:
+    from ballast.tiny.presets import preset_of
+
+    return preset_of(name)
 
 
 def _tiny_model(arguments: argparse.Namespace) -> int:

@@ -443,3 +443,11 @@ PRESETS = {
     "mistral4": MISTRAL4,
     "mistrallarge3": MISTRAL_LARGE3,
 }
+
+
+def preset_of(name: str) -> str:
+    """The preset of this name, or the first one whose files have this `general.architecture`; any other name as it
+    is."""
+    if name in PRESETS:
+        return name
+    return next((preset for preset, shape in PRESETS.items() if shape.architecture == name), name)

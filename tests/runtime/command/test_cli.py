@@ -271,6 +271,15 @@ def test_a_tiny_models_type_may_use_the_gguf_spelling(tmp_path):
     assert open_gguf(tmp_path / "tiny" / "model.gguf").tensors["output.weight"].ggml_type.name == "IQ2_XXS"
 
 
+def test_a_tiny_model_may_be_named_by_its_architecture(tmp_path):
+    made = ballast("tiny-model", str(tmp_path / "tiny"), "--arch", "deepseek4")
+    assert made.returncode == 0, made.stderr
+    assert open_gguf(tmp_path / "tiny" / "model.gguf").metadata["general.architecture"] == "deepseek4"
+    refused = ballast("tiny-model", str(tmp_path / "other"), "--arch", "deepseek5")
+    assert refused.returncode == 2
+    assert "invalid choice: 'deepseek5'" in refused.stderr
+
+
 def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_exits_with_3(tmp_path):
     model = write_tiny_model(tmp_path / "small", arch="v2")
     other = write_tiny_model(tmp_path / "other", arch="v2")

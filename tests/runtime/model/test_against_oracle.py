@@ -32,6 +32,7 @@ from ballast.model.batch import Batch
 from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
+from ballast.tiny import TinyModel
 from ballast.tiny.presets import PRESETS, QWEN3_NEXT, V3
 from ballast.tiny.shape import TinyDeltaNet, TinyIndex, TinyNgram
 from ballast.weights.gguf import GgufModel, open_gguf
@@ -122,6 +123,10 @@ class Subject:
         return self.ties[ids]
 
 
+def subject_of(model: TinyModel) -> Subject:
+    return Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir))
+
+
 class RecordingRunner(Runner):
     """Computes the logits of every token and stores them by position."""
 
@@ -198,7 +203,7 @@ def subjects(written: MakeTiny) -> Callable[..., Subject]:
         key = (arch, mla, quant)
         if key not in made:
             model = written(arch=arch, mla=mla, quant=quant)
-            made[key] = Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir))
+            made[key] = subject_of(model)
         return made[key]
 
     return get
@@ -287,7 +292,7 @@ def test_logits_agree_with_other_windows_groups_and_kinds_of_entries(
         stream=StreamSpec(num_rows=3, rounds=2, eps=1e-3, weighs_end=True),
     )
     model = write_tiny_model(tmp_path_factory.mktemp("other"), arch="v4", quant="f32", overrides=shape)
-    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), chunk_size, isa, make_prompt(200))
+    compare(subject_of(model), chunk_size, isa, make_prompt(200))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -295,7 +300,7 @@ def test_logits_agree_where_products_are_grouped_by_key_head(tmp_path_factory: p
     assert QWEN3_NEXT.delta_net is not None
     shape = replace(QWEN3_NEXT, delta_net=replace(QWEN3_NEXT.delta_net, product_layout="grouped"))
     model = write_tiny_model(tmp_path_factory.mktemp("grouped"), arch="qwen3next", quant="q8_0", overrides=shape)
-    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 64, isa)
+    compare(subject_of(model), 64, isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -320,7 +325,7 @@ def test_logits_agree_with_other_pools_streams_and_decays(
         stream=StreamSpec(num_rows=3, rounds=1, eps=1e-3),
     )
     model = write_tiny_model(tmp_path_factory.mktemp("wide"), arch="glm53flash", quant="f32", overrides=shape)
-    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), chunk_size, isa)
+    compare(subject_of(model), chunk_size, isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -358,7 +363,7 @@ OTHER_FLASH_NEXT = {
 def test_logits_agree_with_other_tables_and_layouts(tmp_path_factory: pytest.TempPathFactory, case: str, isa: str):
     shape = replace(PRESETS["qwen38flashnext"], **OTHER_FLASH_NEXT[case])
     model = write_tiny_model(tmp_path_factory.mktemp("other"), arch="qwen38flashnext", quant="f32", overrides=shape)
-    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 7, isa)
+    compare(subject_of(model), 7, isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -393,7 +398,7 @@ def test_logits_agree_where_gates_are_beyond_exp(tmp_path: Path):
     for tensor in GGUFReader(model.gguf, "r+").tensors:
         if tensor.name.endswith("attn_gate.weight"):
             tensor.data[...] *= 1000
-    compare(Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir)), 64, "reference")
+    compare(subject_of(model), 64, "reference")
 
 
 # The file of all types has the others.
@@ -416,4 +421,4 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Subject:
         write_tiny_model(directory, arch="v3", quant="f32", overrides=shape), directory / "mixed.gguf"
     )
     assert types == set(FORMATS) - {GgmlType.F32}
-    return Subject(open_gguf(model.gguf), hf_model(model.gguf, model.config_dir))
+    return subject_of(model)

@@ -48,7 +48,7 @@ IN_SIZES = ("k2", "glm47flash", "hy3", "dots1", "lagunam1", "mistrallarge3")
 OTHERS = ("glm5", "qwen35", *if_long(*IN_SIZES))
 LEFT_OUT = ("v2lite", "v2", "k25", "glm45air")  # these differ from others only in sizes and norms
 ARCHITECTURES = tuple(arch for arch in PRESETS if arch not in ("glm5", "qwen35", *IN_SIZES, *LEFT_OUT))
-KINDS = ("v3", "qwen3", "qwen3next", "glm53flash", "v4")
+KINDS = ("v3", "qwen3", "qwen3next", "glm53flash", "qwen38flashnext", "v4")
 """One architecture of each kind of attention."""
 ISAS = isa_params(*FAST_ISAS, "reference")
 ON_ONE_ISA = spread([arch for arch in ARCHITECTURES if arch not in KINDS], ISAS)

@@ -37,8 +37,8 @@ SETTINGS = EngineSettings(
     block_tokens=16,
     activation_bytes=2,
 )
-# Grouped heads; windows and sinks; latents; index keys; pools of them; recurrent layers between others; entries.
-ARCHS = ["qwen3", "gptoss", "v3", "v32", "glm53flash", "qwen3next", "v4"]
+# Grouped heads; windows and sinks; latents; index keys; pools of them; recurrent layers; blocks of keys; entries.
+ARCHS = ["qwen3", "gptoss", "v3", "v32", "glm53flash", "qwen3next", "qwen38flashnext", "v4"]
 
 
 def logits_of(

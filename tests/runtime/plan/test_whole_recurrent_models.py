@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing
 from ballast.model.residence import weight_memory
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING
+from ballast.model.tensors import EMBEDDING, expected_tensors
 from ballast.model.weights import load_weights
 from ballast.plan import MemoryPlan, Numbers, make_plan
 from ballast.plan.gpu_experts import GpuExpertOptions
@@ -108,7 +109,7 @@ def test_the_plan_is_the_sum_of_loaded_layers(
 @pytest.mark.parametrize(
     "spec",
     [
-        *(QWEN3_NEXT_80B_SPEC, QWEN35_122B_SPEC, KIMI_LINEAR_48B_SPEC, FLASH_NEXT_125B_SPEC),
+        *(QWEN3_NEXT_80B_SPEC, QWEN35_122B_SPEC, KIMI_LINEAR_48B_SPEC, GLM53_FLASH_SPEC, FLASH_NEXT_125B_SPEC),
         *if_long(QWEN35_35B_SPEC, QWEN35_397B_SPEC),
     ],
     ids=lambda spec: spec.name,
@@ -129,10 +130,10 @@ def test_a_gpu_keeps_what_the_plan_says(tmp_path: Path, spec: ModelSpec) -> None
     loaded = load_hybrid_weights(gguf, found, VOCAB_SIZE, packing, [loader] * found.num_layers, lambda _: None)
     memory = Memory(1 << 40, 1 << 40, None)
     plan = make_hybrid_plan(gguf, found, NUMBERS, memory, [DeviceMemory("cuda:0", 1 << 36, "it")], GpuExpertOptions(0))
-    routers = len(found.routed_layers) * NUM_EXPERTS * found.hidden * 4
-    vectors = sum(info.num_bytes for info in gguf.tensors.values() if len(info.shape) == 1 or "conv1d" in info.name)
+    kept = [each for each in expected_tensors(found).values() if not each.is_packed or each.is_exact]
+    floats = sum(4 * prod(tensor.shape) for tensor in kept)
     [planned] = [row.num_bytes for row in plan.devices[0].uses if row.name == "dense weights"]
-    assert planned == on_device + routers + vectors
+    assert planned == on_device + floats
     assert plan.uses[0].num_bytes == matrix_bytes(replace(loaded, ngram_table=None))
 
 

@@ -89,6 +89,7 @@ _TINY = frozenset(
     {
         "1498f4e9ae99dd3dd31e344b1002412133850b2296aab4931b37484d637714e2",
         "33284b08006941e7866a244161f80c38d7fe6b10af5fb88133bed737811feea7",
+        "d656c089e1af48e5657f18d63c9cc01e2c7ee74901182a6f12bd3d1b6220d02d",
     }
 )
 """SHA-256 of the templates that the built-in model and the random ones carry in their files."""

@@ -113,7 +113,7 @@ GLM5 = replace(
 
 GLM53_FLASH = TinyShape(
     name="Tiny GLM-5.3-Flash",
-    family="glm",
+    family="glm53",
     gating="sigmoid",
     architecture="glm5-next",
     num_layers=5,

@@ -101,6 +101,7 @@ Family = Literal[
     "qwen35",
     "qwen38",
     "glm",
+    "glm53",
     "minimax",
     "hy3",
     "gpt-oss",
@@ -255,6 +256,9 @@ def make_tokenizer(family: Family) -> TinyTokenizer:
             return replace(talking, chat_template=source_of(RELEASES["deepseek-v3.2"][1]))
         talking.backend.add_tokens([AddedToken("<｜latest_reminder｜>", special=False, normalized=True)])
         return replace(talking, chat_template=source_of(RELEASES["deepseek-v4"][1]))
+    if family == "glm53":
+        template = Path(__file__).with_name("glm-5.3-flash.jinja").read_text(encoding="utf-8")
+        return replace(make_tokenizer("glm"), chat_template=template)
     own = _OTHERS[family]
     form, release = RELEASES[own.release]
     backend = _train(SPLITS[own.pre], [], texts, _NUM_LEARNT)

@@ -16,6 +16,7 @@
 #include "bindings/views.h"
 #include "moe/experts.h"
 #include "moe/experts_packing.h"
+#include "ops/pointwise.h"
 #include "quant/matrix.h"
 #include "quant/panels.h"
 #include "threads/thread_pool.h"

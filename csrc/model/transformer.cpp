@@ -10,6 +10,7 @@
 #include "model/shared/fits.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/pointwise.h"
 #include "ops/vector.h"
 
 namespace ballast {
@@ -151,7 +152,7 @@ Experts::Call Transformer::every_token(const LayerWeights& weights, int64_t num_
   const int64_t hidden = shape_.hidden;
   for_tokens(pool_, weights.mlp_gate.empty() ? 0 : num_tokens, [&](int64_t token) {
     const float product = dot(weights.mlp_gate.data(), s.normed.data() + token * hidden, hidden);
-    s.shares[static_cast<size_t>(token)] = 1.0f / (1.0f + std::exp(-product));
+    s.shares[static_cast<size_t>(token)] = sigmoid(product);
   });
   if (weights.mlp_gate.empty()) std::fill_n(s.shares.begin(), num_tokens, 1.0f);
   return {&*weights.mlp, s.zeros.data(), s.shares.data(), 1, s.block_out.data()};

@@ -11,7 +11,7 @@
 #include "base/scratch.h"
 #include "moe/packed_experts.h"
 #include "numa/split.h"
-#include "ops/norm.h"
+#include "ops/pointwise.h"
 #include "ops/tile.h"
 
 namespace ballast {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "moe/grouping.h"
-#include "ops/norm.h"
+#include "ops/pointwise.h"
 #include "quant/matrix.h"
 #include "threads/thread_pool.h"
 

@@ -11,6 +11,7 @@
 #include "base/scratch.h"
 #include "moe/hidden.h"
 #include "ops/activations.h"
+#include "ops/pointwise.h"
 #include "ops/tile.h"
 #include "threads/mixed_tasks.h"
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "ops/pointwise.h"
 
 namespace ballast {
 namespace {
@@ -21,8 +22,8 @@ void softmax(const float* logits, int64_t num, float* scores) {
   for (int64_t i = 0; i < num; ++i) scores[i] /= sum;
 }
 
-void sigmoid(const float* logits, int64_t num, float* scores) {
-  for (int64_t i = 0; i < num; ++i) scores[i] = 1.0f / (1.0f + std::exp(-logits[i]));
+void sigmoids(const float* logits, int64_t num, float* scores) {
+  std::transform(logits, logits + num, scores, sigmoid);
 }
 
 void sqrt_softplus(const float* logits, int64_t num, float* scores) {
@@ -36,7 +37,7 @@ void score(Gating gating, const float* logits, int64_t num, float* scores) {
     case Gating::kSoftmax:
       return softmax(logits, num, scores);
     case Gating::kSigmoid:
-      return sigmoid(logits, num, scores);
+      return sigmoids(logits, num, scores);
     case Gating::kSqrtSoftplus:
       return sqrt_softplus(logits, num, scores);
   }

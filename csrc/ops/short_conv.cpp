@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/index_range.h"
-#include "ops/norm.h"
+#include "ops/pointwise.h"
 
 namespace ballast {
 namespace {

@@ -18,6 +18,7 @@
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/paged_attention.h"
+#include "ops/pointwise.h"
 #include "ops/position_choice.h"
 #include "ops/rope.h"
 #include "ops/vector.h"

@@ -4,9 +4,9 @@
 #include "model/attention/attention.h"
 #include "model/attention/block_indexer.h"
 #include "model/shared/fits.h"
-#include "model/shared/recurrent.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/pointwise.h"
 #include "ops/rope.h"
 
 namespace ballast {

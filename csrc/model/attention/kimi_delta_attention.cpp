@@ -8,6 +8,7 @@
 #include "ops/delta_rule.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/pointwise.h"
 #include "ops/short_conv.h"
 
 namespace ballast {

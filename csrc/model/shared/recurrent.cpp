@@ -8,10 +8,6 @@
 
 namespace ballast {
 
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-
-float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
-
 std::vector<float> by_tap(const std::vector<float>& weights, int64_t taps) {
   const int64_t channels = static_cast<int64_t>(weights.size()) / taps;
   std::vector<float> out(weights.size());

@@ -1,4 +1,4 @@
-// Code shared by the layers with the gated delta rule, and functions of gates for other layers too.
+// Code shared by the layers with the gated delta rule.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,6 @@
 #include <vector>
 
 namespace ballast {
-
-float sigmoid(float x);
-// ln(1 + e^x). As torch: the identity above 20.
-float softplus(float x);
 
 // [channels, taps] → [taps, channels], so that a tap's weights are adjacent.
 std::vector<float> by_tap(const std::vector<float>& weights, int64_t taps);

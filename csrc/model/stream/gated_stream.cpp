@@ -4,10 +4,10 @@
 
 #include "base/index_range.h"
 #include "model/shared/fits.h"
-#include "model/shared/recurrent.h"
 #include "model/shared/step.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/pointwise.h"
 
 namespace ballast {
 namespace {

@@ -9,6 +9,7 @@
 #include "model/shared/recurrent.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/pointwise.h"
 #include "ops/vector.h"
 
 namespace ballast {

@@ -5,9 +5,9 @@
 
 #include "base/index_range.h"
 #include "base/scratch.h"
-#include "model/shared/recurrent.h"
 #include "model/shared/step.h"
 #include "ops/norm.h"
+#include "ops/pointwise.h"
 #include "ops/vector.h"
 
 namespace ballast {

@@ -347,14 +347,14 @@ void bind_model(py::module_ m) {
              return KimiDeltaShape{num_heads, head_dim, conv_taps, lower_bound};
            }),
            py::kw_only(), arg("num_heads"), arg("head_dim"), arg("conv_taps"), arg("lower_bound") = 0.0f);
-  py::class_<EntryIndexShape>(m, "EntryIndexShape")
+  py::class_<IndexShape>(m, "EntryIndexShape")
       .def(py::init([](int64_t num_heads, int64_t key_width, int64_t top_k) {
-             return EntryIndexShape{num_heads, key_width, top_k};
+             return IndexShape{num_heads, key_width, top_k};
            }),
            py::kw_only(), arg("num_heads"), arg("key_width"), arg("top_k"));
   py::class_<CompressedShape>(m, "CompressedShape")
       .def(py::init([](int64_t num_heads, int64_t head_dim, int64_t rope_dim, int64_t window, int64_t ratio,
-                       int64_t output_groups, const std::optional<EntryIndexShape>& index) {
+                       int64_t output_groups, const std::optional<IndexShape>& index) {
              return CompressedShape{num_heads, head_dim, rope_dim, window, ratio, output_groups, index};
            }),
            py::kw_only(), arg("num_heads"), arg("head_dim"), arg("rope_dim"), arg("window"), arg("ratio"),

@@ -13,7 +13,7 @@ namespace ballast {
 struct IndexShape {
   int64_t num_heads;
   int64_t key_width;  // of a query as well; the cache holds one key a slot
-  int64_t top_k;      // positions of a token, at most
+  int64_t top_k;      // positions of a token, or entries of several positions, at most
 };
 
 // Writes the positions of the k highest of num_scores scores, ascending; of equal scores the lower

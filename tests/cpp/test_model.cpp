@@ -39,7 +39,7 @@ const NgramShape kNgram{{3, 1000003, 77777777777}, {0, 7, 12, 23}, {7, 5, 11, 6}
 constexpr int64_t kTableRows = 30, kTableWidth = 4;
 
 // Entries of 2 tokens in the first layer, which are chosen, and of 4 in the second one.
-const CompressedShape kIndexedEntries{4, 12, kRopeDim, 3, 2, 2, EntryIndexShape{5, 8, 2}};
+const CompressedShape kIndexedEntries{4, 12, kRopeDim, 3, 2, 2, IndexShape{5, 8, 2}};
 const CompressedShape kEntries{4, 12, kRopeDim, 3, 4, 2, std::nullopt};
 
 // Pooled and compressed ones have hyper-connections as well, and compressed ones tables of experts; gated

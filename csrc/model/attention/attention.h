@@ -13,6 +13,7 @@
 #include "cpu/kernels.h"
 #include "model/shared/layer_tensors.h"
 #include "model/shared/step.h"
+#include "ops/position_choice.h"
 
 namespace ballast {
 
@@ -93,12 +94,6 @@ struct KimiDeltaShape {
   int64_t width() const { return num_heads * head_dim; }  // of all heads
 };
 
-struct EntryIndexShape {
-  int64_t num_heads;
-  int64_t key_width;
-  int64_t top_k;  // entries that a token attends to, at most
-};
-
 // Attention to the last positions and to compressed entries, each of `ratio` tokens (DeepSeek-V4). Keys have
 // one head, and are values as well.
 struct CompressedShape {
@@ -109,7 +104,7 @@ struct CompressedShape {
   int64_t ratio;          // 0: there are no entries
   int64_t output_groups;  // of heads, each with an output matrix of low rank
   // With it a token attends to chosen entries, which overlap; else to all that are complete.
-  std::optional<EntryIndexShape> index;
+  std::optional<IndexShape> index;
 };
 
 using MixerShape = std::variant<LatentShape, GroupedShape, DeltaNetShape, KimiDeltaShape, CompressedShape>;

@@ -60,12 +60,11 @@ class EntryIndexer {
       for (int64_t head = 0; head < num_heads; ++head) weights[head] *= scale;
     });
     keys_.write(call, normed, cache.states[2], cache.planes[1]);
-    choose_complete_pools(call, {num_heads, shape_.key_width, shape_.top_k}, keys_.shape().ratio,
-                          cache.planes[1]);
+    choose_complete_pools(call, shape_, keys_.shape().ratio, cache.planes[1]);
   }
 
  private:
-  const EntryIndexShape shape_;
+  const IndexShape shape_;
   const int64_t rope_dim_;
   const Matrix query_up_;      // [index heads * key_width, q_lora_rank]
   const Matrix head_weights_;  // [index heads, D]

@@ -273,13 +273,11 @@ class GroupAttention {
                       rows);
       return;
     }
-    const int32_t* blocks = batch_.kv_indices + batch_.kv_indptr[group.request];
     const int64_t token = group.first_token + group.rows.begin / shape_.group_heads();
     const int32_t* chosen = chosen_ == nullptr ? nullptr : chosen_->rows + token * chosen_->stride;
     for (int64_t index = positions.begin; index < positions.end; ++index) {
       const int64_t position = chosen == nullptr ? index : chosen[index];
-      const int64_t slot =
-          blocks[position / batch_.block_tokens] * batch_.block_tokens + position % batch_.block_tokens;
+      const int64_t slot = batch_.slot(group.request, position);
       rows[index - positions.begin] =
           cache.plane.at(slot * cache.slot_stride + group.kv_head * cache.head_stride);
     }

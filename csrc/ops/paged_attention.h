@@ -3,6 +3,7 @@
 // within its keys.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 
@@ -14,8 +15,7 @@
 namespace ballast {
 
 // The step's tokens and the cache slots of their sequences. Token t of request r (query_indptr[r] <= t <
-// query_indptr[r + 1]) sees positions 0…positions[t]; position p is in cache slot
-// kv_indices[kv_indptr[r] + p / block_tokens] * block_tokens + p % block_tokens.
+// query_indptr[r + 1]) sees positions 0…positions[t].
 struct PagedBatch {
   int64_t num_requests;
   int64_t num_tokens;
@@ -26,6 +26,16 @@ struct PagedBatch {
   const int32_t* positions;     // [num_tokens]
   const int32_t* kv_indptr;     // [num_requests + 1]
   const int32_t* kv_indices;    // [num_indices]
+
+  // The cache slot of a request's position.
+  int64_t slot(int64_t request, int64_t position) const {
+    const int64_t block = kv_indices[kv_indptr[request] + position / block_tokens];
+    return block * block_tokens + position % block_tokens;
+  }
+  int64_t request_of(int64_t token) const {
+    const int32_t* ends = query_indptr + 1;
+    return std::upper_bound(ends, ends + num_requests, token) - ends;
+  }
 
   // Throws std::invalid_argument naming the array and entry when any token would read outside the cache.
   void check() const;

@@ -131,7 +131,6 @@ class CompressedAttention final : public Attention {
 
   void project(const AttentionCall& call, const float* normed) const;
   void attend_to_rows(const AttentionCall& call, const LayerCache& cache) const;
-  int64_t entry_at(const AttentionCall& call, int64_t request, int64_t index) const;
   void leave_ring(const AttentionCall& call, int64_t row, float* states) const;
 
   const CompressedShape shape_;
@@ -174,15 +173,6 @@ void CompressedAttention::project(const AttentionCall& call, const float* normed
     rotate_ends(queries, shape.num_heads, width, shape.rope_dim, cos, sin);
     rotate_ends(key, 1, width, shape.rope_dim, cos, sin);
   });
-}
-
-// Where an entry of a request lies, in numbers from the plane's begin.
-int64_t CompressedAttention::entry_at(const AttentionCall& call, int64_t request, int64_t index) const {
-  const CompressorShape& shape = entries_->shape();
-  const PagedBatch& batch = call.step.batch;
-  const int64_t position = (index + 1) * shape.ratio - shape.row_tokens();
-  const int64_t block = batch.kv_indices[batch.kv_indptr[request] + position / batch.block_tokens];
-  return (block * batch.block_tokens + position % batch.block_tokens) * shape.row_floats();
 }
 
 // Entries of a half-precision cache as floats, as the rows of windows are. A call converts one entry of each
@@ -237,7 +227,8 @@ void CompressedAttention::attend_to_rows(const AttentionCall& call, const LayerC
         const int64_t nth = index - num_window;
         const int64_t own =
             indexer_ ? s.chosen_pools[static_cast<size_t>(token * shape_.index->top_k + nth)] : nth;
-        const void* entry = cache.planes[0].at(entry_at(call, request, own));
+        const int64_t last = (own + 1) * shape_.ratio - 1;
+        const void* entry = cache.planes[0].at(entries_->entry_at(step.batch.slot(request, last)));
         *rows = is_half ? widened.add(entry) : entry;
         continue;
       }

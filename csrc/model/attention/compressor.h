@@ -39,11 +39,12 @@ class Compressor {
   // Writes the entries that the step completes into the plane, and the states; normed [T, D].
   void write(const AttentionCall& call, const float* normed, float* states, const CachePlane& plane) const;
 
- private:
   // Where the entry lies that the token of this slot completes, in numbers from the plane's begin.
   int64_t entry_at(int64_t slot) const {
     return slot / shape_.row_tokens() * shape_.row_tokens() * shape_.row_floats();
   }
+
+ private:
   void pass(const AttentionCall& call, int64_t row, int64_t begin, int64_t end, float* states) const;
 
   const CompressorShape shape_;

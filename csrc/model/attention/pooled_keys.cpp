@@ -109,10 +109,9 @@ void PooledKeys::write(const AttentionCall& call, const float* normed, const flo
   }
   grow(s.pooled_key, step.num_tokens(), shape_.key_width);
   const Step own{step.states, step.batch.positions, keys, s.pool_gates.data(), states};
-  const int32_t* ends = step.batch.query_indptr + 1;
   for_tokens(call.pool, step.num_tokens(), [&](int64_t token) {
     if (step.batch.positions[token] % shape_.pool != shape_.pool - 1) return;
-    const int64_t row = std::upper_bound(ends, ends + step.batch.num_requests, token) - ends;
+    const int64_t row = step.batch.request_of(token);
     const int64_t first_slot = step.slots[token] / shape_.pool * shape_.pool;
     const int64_t last = token - step.batch.query_indptr[row];
     float* key = s.pooled_key.data() + token * shape_.key_width;

@@ -109,10 +109,9 @@ void NgramEmbedding::add(const AttentionCall& call, float* states, float* rows) 
   grow(s.projected, num_tokens, width());
   grow(s.mixed, num_tokens, width());
   grow(s.convolved, num_tokens, width());
-  const int32_t* ends = step.batch.query_indptr + 1;
   // A task per token: rows may have to be read from the disk.
   call.pool.parallel_for(num_tokens, [&](int64_t token) {
-    const int64_t row = std::upper_bound(ends, ends + step.batch.num_requests, token) - ends;
+    const int64_t row = step.batch.request_of(token);
     look_up(step, row, token, s.query.data() + token * embedded);
   });
   linear(call.pool, s.query.data(), num_tokens, key_, s.projected.data());

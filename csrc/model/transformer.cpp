@@ -95,25 +95,23 @@ void Transformer::forward(const Step& step, float* logits, const std::function<v
       pending.clear();
       layer.ngram->add(call, cache_.layers[i].states.back(), gated_->rows());
     }
-    next_block(layer, true, pending);
+    next_block(layer.attention_input, pending);
     layer.attention->attend(call, memory_.normed.data(), cache_.layers[i], memory_.block_out.data());
-    next_block(layer, false, {memory_.block_out.data()});
+    next_block(layer.ffn_input, {memory_.block_out.data()});
     pending = feed_forward(layer, step);
     layer_done();
   }
   output(pending, step, logits);
 }
 
-// Adds what the last block has computed, and writes the input of a layer's attention or feed-forward.
-void Transformer::next_block(const LayerWeights& layer, bool is_attention, const Outputs& added) {
+// Adds what the last block has computed, and writes the input of the next one.
+void Transformer::next_block(const BlockInput& input, const Outputs& added) {
   float* normed = memory_.normed.data();
   if (gated_) {
     gated_->add(added);
-    gated_->read(*(is_attention ? layer.attention_gates : layer.ffn_gates), normed);
-  } else if (is_attention) {
-    stream_.next_block(added, connection(layer.attention_connection), layer.attention_norm, normed);
+    gated_->read(*input.gates, normed);
   } else {
-    stream_.next_block(added, connection(layer.ffn_connection), layer.ffn_norm, normed);
+    stream_.next_block(added, connection(input.connection), input.norm, normed);
   }
 }
 

@@ -57,7 +57,7 @@ class Transformer {
   void check_states(const StateRows& states) const;
   void check_earlier(const Step& step) const;
   void embed(const Step& step);
-  void next_block(const LayerWeights& layer, bool is_attention, const std::vector<const float*>& added);
+  void next_block(const BlockInput& input, const Outputs& added);
   void check_cache() const;
   void check_ropes() const;
   Outputs feed_forward(const LayerWeights& weights, const Step& step);

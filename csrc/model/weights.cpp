@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <utility>
 #include <variant>
 
 #include "model/shared/fits.h"
@@ -33,9 +34,11 @@ std::optional<StreamGates> make_gates(const std::string& block, const ModelShape
   return make_stream_gates(block, stream.num_rows, stream.rank, shape.hidden, injects, tensors);
 }
 
-// Empty in a stream of gated rows, whose gates have one.
-std::vector<float> make_norm(const std::string& role, const ModelShape& shape, LayerTensors& tensors) {
-  return shape.stream.rank > 0 ? std::vector<float>() : tensors.vector(role, shape.hidden);
+BlockInput make_input(const std::string& block, const ModelShape& shape, LayerTensors& tensors) {
+  // The gates of a stream of gated rows have a norm of their own.
+  std::vector<float> norm;
+  if (shape.stream.rank == 0) norm = tensors.vector(block + "_norm", shape.hidden);
+  return {std::move(norm), make_connection(block, shape, tensors), make_gates(block, shape, true, tensors)};
 }
 
 // The experts of each token's id, which come as floats; none if the router chooses.
@@ -55,18 +58,14 @@ LayerWeights make_layer(const std::string& name, const LayerInput& input, const 
                         int64_t vocabulary) {
   LayerTensors tensors(name, input.tensors);
   LayerWeights layer{
-      make_norm("attention_norm", shape, tensors),
+      make_input("attention", shape, tensors),
       std::visit([&](const auto& mixer) { return make_attention(mixer, shape.hidden, tensors); },
                  input.mixer),
       input.rope,
-      make_norm("ffn_norm", shape, tensors),
+      make_input("ffn", shape, tensors),
       std::nullopt,
       tensors.optional_vector("mlp_gate", shape.hidden),
       std::nullopt,
-      make_connection("attention", shape, tensors),
-      make_connection("ffn", shape, tensors),
-      make_gates("attention", shape, true, tensors),
-      make_gates("ffn", shape, true, tensors),
       std::nullopt};
   if (input.ngram) {
     require(shape.stream.rank > 0, name + " embeds groups of tokens; expected a stream of gated rows");

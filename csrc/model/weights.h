@@ -48,19 +48,22 @@ struct RoutedWeights {
   std::vector<int32_t> table = {};  // [vocabulary, chosen] of a token's id; empty: the router chooses
 };
 
+// How a block, attention or feed-forward, reads the residual stream and adds to it.
+struct BlockInput {
+  std::vector<float> norm;                    // [D]; empty in a stream of gated rows
+  std::optional<HyperConnection> connection;  // in a stream of rows that are mixed
+  std::optional<StreamGates> gates;           // in a stream of gated rows
+};
+
 struct LayerWeights {
-  std::vector<float> attention_norm;  // [D]; empty in a stream of gated rows
+  BlockInput attention_input;
   std::shared_ptr<const Attention> attention;
   size_t rope;
-  std::vector<float> ffn_norm;  // [D]; empty in a stream of gated rows
+  BlockInput ffn_input;
   // One expert: a dense feed-forward, or the shared expert of a layer with routed ones.
   std::optional<Experts> mlp;
   std::vector<float> mlp_gate;  // [D], whose product's sigmoid multiplies the expert's output; empty for none
   std::optional<RoutedWeights> routed;
-  std::optional<HyperConnection> attention_connection;
-  std::optional<HyperConnection> ffn_connection;
-  std::optional<StreamGates> attention_gates = {};
-  std::optional<StreamGates> ffn_gates = {};
   std::optional<NgramEmbedding> ngram = {};
 
   // Floats of each recurrent state of a sequence.

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/cache_plane.h"
+#include "ops/attention/cache_plane.h"
 
 namespace ballast {
 

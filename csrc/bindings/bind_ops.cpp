@@ -12,11 +12,11 @@
 #include "bindings/views.h"
 #include "cpu/dispatch.h"
 #include "moe/router.h"
+#include "ops/attention/paged_attention.h"
+#include "ops/attention/position_choice.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
-#include "ops/paged_attention.h"
 #include "ops/pointwise.h"
-#include "ops/position_choice.h"
 #include "ops/rope.h"
 #include "threads/thread_pool.h"
 

@@ -11,8 +11,8 @@
 #include "bindings/arrays.h"
 #include "bindings/state_rows.h"
 #include "cpu/dispatch.h"
-#include "ops/delta_rule.h"
-#include "ops/short_conv.h"
+#include "ops/recurrent/delta_rule.h"
+#include "ops/recurrent/short_conv.h"
 #include "threads/thread_pool.h"
 
 namespace py = pybind11;

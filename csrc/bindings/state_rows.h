@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "bindings/arrays.h"
-#include "ops/state_rows.h"
+#include "ops/recurrent/state_rows.h"
 
 namespace ballast {
 

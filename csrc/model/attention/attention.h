@@ -13,7 +13,7 @@
 #include "cpu/kernels.h"
 #include "model/shared/layer_tensors.h"
 #include "model/shared/step.h"
-#include "ops/position_choice.h"
+#include "ops/attention/position_choice.h"
 
 namespace ballast {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/attention/position_choice.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
-#include "ops/position_choice.h"
 #include "ops/rope.h"
 
 namespace ballast {

@@ -5,11 +5,11 @@
 #include "model/attention/attention.h"
 #include "model/shared/fits.h"
 #include "model/shared/recurrent.h"
-#include "ops/delta_rule.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/pointwise.h"
-#include "ops/short_conv.h"
+#include "ops/recurrent/delta_rule.h"
+#include "ops/recurrent/short_conv.h"
 
 namespace ballast {
 namespace {

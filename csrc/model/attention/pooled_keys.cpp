@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "model/shared/fits.h"
+#include "ops/attention/position_choice.h"
 #include "ops/linear.h"
-#include "ops/position_choice.h"
 
 namespace ballast {
 

@@ -9,7 +9,7 @@
 
 #include "model/attention/attention.h"
 #include "model/shared/layer_tensors.h"
-#include "ops/position_choice.h"
+#include "ops/attention/position_choice.h"
 
 namespace ballast {
 

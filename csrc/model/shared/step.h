@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/index_range.h"
-#include "ops/paged_attention.h"
-#include "ops/state_rows.h"
+#include "ops/attention/paged_attention.h"
+#include "ops/recurrent/state_rows.h"
 #include "threads/thread_pool.h"
 
 namespace ballast {

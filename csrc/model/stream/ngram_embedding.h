@@ -7,7 +7,7 @@
 
 #include "model/attention/attention.h"
 #include "model/shared/layer_tensors.h"
-#include "ops/short_conv.h"
+#include "ops/recurrent/short_conv.h"
 
 namespace ballast {
 

@@ -9,7 +9,7 @@
 
 #include "base/index_range.h"
 #include "cpu/kernels.h"
-#include "ops/cache_plane.h"
+#include "ops/attention/cache_plane.h"
 #include "threads/thread_pool.h"
 
 namespace ballast {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "cpu/kernels.h"
-#include "ops/paged_attention.h"
+#include "ops/attention/paged_attention.h"
 #include "threads/thread_pool.h"
 
 namespace ballast {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cpu/kernels.h"
-#include "ops/state_rows.h"
+#include "ops/recurrent/state_rows.h"
 #include "threads/thread_pool.h"
 
 namespace ballast {

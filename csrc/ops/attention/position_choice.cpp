@@ -1,4 +1,4 @@
-#include "ops/position_choice.h"
+#include "ops/attention/position_choice.h"
 
 #include <algorithm>
 #include <cstring>

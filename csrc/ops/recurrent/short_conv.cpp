@@ -1,4 +1,4 @@
-#include "ops/short_conv.h"
+#include "ops/recurrent/short_conv.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "ops/paged_attention.h"
+#include "ops/attention/paged_attention.h"
 
 #include <algorithm>
 #include <atomic>

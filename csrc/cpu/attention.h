@@ -72,6 +72,8 @@ struct AttentionKernels {
   void (*index)(const IndexStretch& stretch, float* scores);
   // Rounds n floats to halves, ties to even; beyond the largest half, to that.
   void (*narrow)(const float* from, int64_t n, void* to);
+  // Writes n halves as floats, then zeros up to a multiple of kAttentionRows at most.
+  void (*widen)(const void* from, int64_t n, float* to);
 };
 
 // Runs on every CPU.

@@ -224,6 +224,24 @@ TEST(a_cache_rounds_to_the_nearest_half_within_its_range) {
   }
 }
 
+TEST(a_cache_widens_all_halves_exactly_and_writes_whole_vectors_at_most) {
+  std::vector<F16> halves;
+  for (uint32_t bits = 0; bits < 0x10000u; ++bits)
+    halves.push_back({{static_cast<uint8_t>(bits & 255u), static_cast<uint8_t>(bits >> 8)}});
+  const size_t padded = halves.size(), n = padded - 3;
+  for (const std::string& isa : usable_isas()) {
+    Floats floats(padded + kAttentionRows, -1.0f);
+    attention_kernels(find_isa(isa)).widen(halves.data(), static_cast<int64_t>(n), floats.data());
+    for (size_t i = 0; i < n; ++i) {
+      const float wanted = halves[i].to_float();
+      EXPECT(wanted != wanted ? floats[i] != floats[i]
+                              : floats[i] == wanted && std::signbit(floats[i]) == std::signbit(wanted));
+    }
+    for (size_t i = n; i < padded; ++i) EXPECT(floats[i] == 0.0f || floats[i] == -1.0f);
+    for (size_t i = padded; i < floats.size(); ++i) EXPECT(floats[i] == -1.0f);
+  }
+}
+
 TEST(the_highest_scores_are_chosen_with_ties_by_position) {
   const auto chosen = [](const Floats& scores, int64_t k) {
     std::vector<int32_t> positions(static_cast<size_t>(std::min(k, static_cast<int64_t>(scores.size()))), -1);

@@ -138,6 +138,7 @@ void merge(int64_t num_rows, int64_t value_width, const AttentionState& next, co
 }
 void index(const IndexStretch& stretch, float* scores) { avx512_kernels()->attention.index(stretch, scores); }
 void narrow(const float* from, int64_t n, void* to) { avx512_kernels()->attention.narrow(from, n, to); }
+void widen(const void* from, int64_t n, float* to) { avx512_kernels()->attention.widen(from, n, to); }
 void delta_rule(const DeltaTile& tile) { avx512_kernels()->delta_rule(tile); }
 
 const SamplingKernels& sampling() { return avx512_kernels()->sampling(); }
@@ -155,7 +156,7 @@ void bounded_decays(const float* x, const float* shift, float rate, float bound,
 constexpr Kernels kTileKernels{"amx",          {tile_kernels<1>(), tile_kernels<2>()},
                                silu_times,     clamped_swiglu,
                                sigmoid_mul,    softplus_decays,
-                               bounded_decays, {attend, merge, index, narrow},
+                               bounded_decays, {attend, merge, index, narrow, widen},
                                delta_rule,     sampling};
 
 }  // namespace

@@ -10,11 +10,12 @@
 namespace ballast {
 
 const Kernels* avx2_kernels() {
-  static constexpr Kernels kKernels{"avx2",         {activation_kernels<1>(), activation_kernels<2>()},
-                                    silu_times,     clamped_swiglu,
-                                    sigmoid_times,  softplus_decays,
-                                    bounded_decays, {attend_stretch, merge_states, index_stretch, narrow},
-                                    delta_rule,     sampling_kernels};
+  static constexpr Kernels kKernels{
+      "avx2",         {activation_kernels<1>(), activation_kernels<2>()},
+      silu_times,     clamped_swiglu,
+      sigmoid_times,  softplus_decays,
+      bounded_decays, {attend_stretch, merge_states, index_stretch, narrow, widen_row},
+      delta_rule,     sampling_kernels};
   return &kKernels;
 }
 

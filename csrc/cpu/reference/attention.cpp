@@ -6,7 +6,7 @@
 namespace ballast {
 
 const AttentionKernels& reference_attention() {
-  static constexpr AttentionKernels kKernels{attend_stretch, merge_states, index_stretch, narrow};
+  static constexpr AttentionKernels kKernels{attend_stretch, merge_states, index_stretch, narrow, widen_row};
   return kKernels;
 }
 

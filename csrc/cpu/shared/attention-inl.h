@@ -40,6 +40,8 @@ BALLAST_INLINE void widen(const uint8_t* from, int64_t n, float* to) {
   store_floats(to + i, halves_to_floats(rest));
 }
 
+void widen_row(const void* from, int64_t n, float* to) { widen(static_cast<const uint8_t*>(from), n, to); }
+
 void narrow(const float* from, int64_t n, void* to) {
   const Floats most = broadcast_float(65504.0f), least = broadcast_float(-65504.0f);
   uint8_t* halves = static_cast<uint8_t*>(to);

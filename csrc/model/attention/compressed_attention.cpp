@@ -3,8 +3,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/index_range.h"
 #include "base/scratch.h"
-#include "cpu/halves.h"
 #include "model/attention/attention.h"
 #include "model/attention/compressor.h"
 #include "model/attention/pooled_keys.h"
@@ -180,24 +180,21 @@ void CompressedAttention::project(const AttentionCall& call, const float* normed
 class WidenedEntries {
  public:
   void begin(int64_t num_rows, int64_t width) {
-    width_ = width;
-    if (static_cast<int64_t>(floats_.size()) < num_rows * width) {
-      floats_.resize(static_cast<size_t>(num_rows * width));
-    }
+    stride_ = Chunks(width, kAttentionRows).count() * kAttentionRows;
+    grow(floats_, num_rows, stride_);
     next_ = floats_.data();
   }
-  const float* add(const void* halves) {
+  const float* add(const AttentionKernels& kernels, const void* halves, int64_t width) {
     float* entry = next_;
-    next_ += width_;
-    const F16* from = static_cast<const F16*>(halves);
-    for (int64_t i = 0; i < width_; ++i) entry[i] = from[i].to_float();
+    next_ += stride_;
+    kernels.widen(halves, width, entry);
     return entry;
   }
 
  private:
   std::vector<float> floats_;
   float* next_ = nullptr;
-  int64_t width_ = 0;
+  int64_t stride_ = 0;
 };
 
 // A token's rows are those of its window, then its entries, both ascending.
@@ -215,6 +212,7 @@ void CompressedAttention::attend_to_rows(const AttentionCall& call, const LayerC
     s.num_listed[static_cast<size_t>(token)] = static_cast<int32_t>(num_seen(position) + num_entries);
   }
   const bool is_half = entries_ && cache.planes[0].is_half;
+  const AttentionKernels& kernels = attention_kernels(call.kernels);
   const auto locate = [&](int64_t request, int64_t token, IndexRange range, const void** rows) {
     thread_local WidenedEntries widened;
     const int64_t position = step.batch.positions[token], num_window = num_seen(position);
@@ -229,7 +227,7 @@ void CompressedAttention::attend_to_rows(const AttentionCall& call, const LayerC
             indexer_ ? s.chosen_pools[static_cast<size_t>(token * shape_.index->top_k + nth)] : nth;
         const int64_t last = (own + 1) * shape_.ratio - 1;
         const void* entry = cache.planes[0].at(entries_->entry_at(step.batch.slot(request, last)));
-        *rows = is_half ? widened.add(entry) : entry;
+        *rows = is_half ? widened.add(kernels, entry, width) : entry;
         continue;
       }
       const int64_t key = position + 1 - num_window + index;

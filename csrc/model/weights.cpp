@@ -1,6 +1,5 @@
 #include "model/weights.h"
 
-#include <utility>
 #include <variant>
 
 #include "model/shared/fits.h"
@@ -34,11 +33,14 @@ std::optional<StreamGates> make_gates(const std::string& block, const ModelShape
   return make_stream_gates(block, stream.num_rows, stream.rank, shape.hidden, injects, tensors);
 }
 
+// Empty in a stream of gated rows, whose gates have a norm of their own.
+std::vector<float> make_norm(const std::string& role, const ModelShape& shape, LayerTensors& tensors) {
+  return shape.stream.rank > 0 ? std::vector<float>() : tensors.vector(role, shape.hidden);
+}
+
 BlockInput make_input(const std::string& block, const ModelShape& shape, LayerTensors& tensors) {
-  // The gates of a stream of gated rows have a norm of their own.
-  std::vector<float> norm;
-  if (shape.stream.rank == 0) norm = tensors.vector(block + "_norm", shape.hidden);
-  return {std::move(norm), make_connection(block, shape, tensors), make_gates(block, shape, true, tensors)};
+  return {make_norm(block + "_norm", shape, tensors), make_connection(block, shape, tensors),
+          make_gates(block, shape, true, tensors)};
 }
 
 // The experts of each token's id, which come as floats; none if the router chooses.

@@ -32,6 +32,7 @@ from typing import Any
 import gguf
 import gguf.quants
 import numpy as np
+from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast.engine.core import EngineCore
@@ -198,7 +199,8 @@ def greedy_texts(file: Path, prompts: list[Ids], num_tokens: int, num_threads: i
 
 
 def write_floats(file: Path, copy: Path, added: Mapping[str, float] | None = None) -> Path:
-    """A copy with every matrix in float32, the dimensions that current conversions write, and the added keys."""
+    """A copy with the weights in float32, the dimensions that current conversions write, and the added keys. Tables of
+    whole numbers keep their type."""
     expected = expected_tensors(read_spec(open_gguf(file)))
     reader = gguf.GGUFReader(file)
     writer = gguf.GGUFWriter(copy, str(reader.fields["general.architecture"].contents()))
@@ -212,6 +214,9 @@ def write_floats(file: Path, copy: Path, added: Mapping[str, float] | None = Non
         else:
             writer.add_float32(key, value)
     for tensor in reader.tensors:
+        if tensor.tensor_type == GgmlType.I32:
+            writer.add_tensor(tensor.name, tensor.data)
+            continue
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         if tensor.name in expected and expected[tensor.name].has_ones:
             values = values[:, None]

@@ -24,7 +24,7 @@ from devkit.models.specs.gpt_oss import GPT_OSS_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_SPEC
 from devkit.models.specs.laguna import LAGUNA_SPEC
 from devkit.models.specs.mimo import MIMO_SPEC
-from devkit.models.specs.qwen3 import QWEN3_NEXT_SPEC, QWEN3_SPEC
+from devkit.models.specs.qwen3 import FLASH_NEXT_SPEC, QWEN3_NEXT_SPEC, QWEN3_SPEC, with_small_table
 from devkit.models.specs.step import STEP_SPEC
 from devkit.models.vocabulary import byte_metadata
 from tools.fuzz import hostile
@@ -90,6 +90,7 @@ def seed_specs() -> tuple[ModelSpec, ...]:
         replace(spec, hidden=32, vocab_size=288) for spec in (QWEN3_NEXT_SPEC, KIMI_LINEAR_SPEC, GLM_NEXT_SPEC)
     ]
     recurrent.append(changed(V4_SPEC, hidden=32, vocab_size=288))
+    recurrent.append(with_small_table(replace(FLASH_NEXT_SPEC, vocab_size=288)))
     return v3, lite, changed(v3, yarn=None, is_fused=True, tied_output=True), *grouped, *sparse, *windowed, *recurrent
 
 
@@ -214,6 +215,10 @@ _MORE_KEYS = (
     "glm5-next.attention.indexer.kpool",
     "glm5-next.hyper_connection.count",
     "glm5-next.hyper_connection.sinkhorn_iterations",
+    "deepseek4.attention.compress_ratios",
+    "deepseek4.attention.output_group_count",
+    "deepseek4.hash_layer_count",
+    "deepseek4.swiglu_clamp_exp",
     "qwen4exp.attention.compress_ratios",
     "qwen4exp.hyper_connection.low_rank",
     "qwen4exp.ple.head_offsets",

@@ -63,6 +63,12 @@ _QWEN38: tuple[dict[str, Any], ...] = (
 )
 _MIMO: tuple[dict[str, Any], ...] = (*_ENABLED, *({"keep_all_reasoning": each} for each in (True, False)))
 _THINKING: tuple[dict[str, Any], ...] = ({}, {"thinking": True}, {"thinking": False})
+_V4: tuple[dict[str, Any], ...] = (
+    {},
+    *({"thinking": True, **each} for each in ({}, *({"reasoning_effort": level} for level in ("high", "max")))),
+    *({"thinking": each, "drop_thinking": False} for each in (True, False)),
+    {"reasoning_effort": "max"},
+)
 # The templates of V3 and R1 support only one message with exactly two calls per conversation, and list no tools.
 _TWO_CALLS = Shapes(declared=False, calls=(2, 2), rounds=1, calls_at_end_only=True, null_beside_calls=True)
 _LAST_FOUND = "{%- set ns.last_non_tool_call_assistant_msg = idx -%}"
@@ -140,6 +146,9 @@ _V32_EDITS = (
     ("{%- for key, val in args.items() -%}", "{{- '' if args else '\\n' -}}{%- for key, val in args.items() -%}"),
 )
 
+# A blank line precedes the tools with or without a system message, as in the release's Python code.
+_V4_EDITS = (("{%- set ns.system_prompt = tools_header", "{%- set ns.system_prompt = '\\n\\n' + tools_header"),)
+
 _NO_REASONING = ("qwen3-coder", "qwen3-next-instruct", "qwen3-coder-next", "qwen3.8")
 
 PUBLISHED: dict[str, Published] = {
@@ -174,6 +183,16 @@ PUBLISHED: dict[str, Published] = {
         "deepseek-v3.2",
         Shapes(switches=_THINKING),
         edits=_V32_EDITS,
+    ),
+    "deepseek-v4": Published(
+        "deepseek-ai-DeepSeek-V4.jinja", "deepseek4", "deepseek-v4", Shapes(switches=_V4), edits=_V4_EDITS
+    ),
+    "deepseek-v4-0731": Published(
+        "deepseek-ai-DeepSeek-V4-Flash-0731.jinja",
+        "deepseek4",
+        "deepseek-v4-0731",
+        Shapes(switches=_V4),
+        edits=_V4_EDITS,
     ),
     "kimi-k2": Published("Kimi-K2-Instruct.jinja", "kimi", "kimi-k2", Shapes(names=True)),
     "kimi-k2-thinking": Published(

@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 
 from ballast.families.registry import RELEASES, source_of
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import NGRAM_TABLE, expected_tensors
+from ballast.model.tensors import NGRAM_TABLE
 from ballast.tiny.quant_mix import fitting_type
 from ballast.weights.gguf import block_of
 from devkit.models.changed_spec import changed
-from devkit.models.gguf_files import add_metadata, common_types, metadata_of, types_of_tables
+from devkit.models.gguf_files import add_metadata, common_types, metadata_of, stored_shapes, types_of_tables
 from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.random_blocks import QUANTIZED, random_blocks
 from devkit.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC, V32_671B_SPEC
@@ -195,12 +195,6 @@ def write_random_model(
             out.seek(math.prod(gguf.quant_shape_to_byte_shape(dims, kind)), SEEK_CUR)
     out.truncate(out.tell() + -out.tell() % writer.data_alignment)
     writer.close()
-
-
-def stored_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Name → shape in a file of a current conversion, where some tensors have one more dimension, of 1."""
-    tensors = expected_tensors(spec).items()
-    return {name: (each.shape[0], 1, *each.shape[1:]) if each.has_ones else each.shape for name, each in tensors}
 
 
 def made_up_vocabulary(size: int, architecture: str) -> dict[str, Any]:

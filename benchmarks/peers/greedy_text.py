@@ -40,12 +40,13 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
-from ballast.model.tensors import check_tensors, expected_tensors
+from ballast.model.tensors import check_tensors
 from ballast.tiny import TinyYarn, write_tiny_model
 from ballast.tiny.presets import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.bench_record import bench_record
 from devkit.generate import generate
+from devkit.models.gguf_files import stored_shapes
 from devkit.peer_build import output_of, source_of_build
 
 NEAR_TIE = 5e-3
@@ -201,7 +202,7 @@ def greedy_texts(file: Path, prompts: list[Ids], num_tokens: int, num_threads: i
 def write_floats(file: Path, copy: Path, added: Mapping[str, float] | None = None) -> Path:
     """A copy with the weights in float32, the dimensions that current conversions write, and the added keys. Tables of
     whole numbers keep their type."""
-    expected = expected_tensors(read_spec(open_gguf(file)))
+    shapes = stored_shapes(read_spec(open_gguf(file)))
     reader = gguf.GGUFReader(file)
     writer = gguf.GGUFWriter(copy, str(reader.fields["general.architecture"].contents()))
     for field in reader.fields.values():
@@ -218,8 +219,7 @@ def write_floats(file: Path, copy: Path, added: Mapping[str, float] | None = Non
             writer.add_tensor(tensor.name, tensor.data)
             continue
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        if tensor.name in expected and expected[tensor.name].has_ones:
-            values = values[:, None]
+        values = values.reshape(shapes.get(tensor.name, values.shape))
         writer.add_tensor(tensor.name, np.ascontiguousarray(values, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

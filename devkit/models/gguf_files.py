@@ -265,6 +265,17 @@ def shapes_of(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     return {name: tensor.shape for name, tensor in expected_tensors(spec).items()}
 
 
+def stored_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name → shape in a file of a current conversion, where some tensors have one more dimension, of 1."""
+    is_glm = spec.architecture.name == "glm5-next"
+    return {
+        name: each.shape
+        if not each.has_ones or (is_glm and name.endswith("ssm_a"))
+        else (each.shape[0], 1, *each.shape[1:])
+        for name, each in expected_tensors(spec).items()
+    }
+
+
 def write_model(
     path: Path,
     spec: ModelSpec,

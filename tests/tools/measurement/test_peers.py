@@ -133,17 +133,22 @@ def test_tokens_that_another_engine_would_not_choose_are_found_with_their_distan
     assert differences(logits, (0, 2, 0)) == [(0, 0.75), (1, 0.25)]
 
 
-def test_a_copy_has_the_values_and_a_conversions_dimensions(tmp_path: Path) -> None:
-    file = tiny_model(arch="kimilinear", quant="q8_0").gguf
+@pytest.mark.parametrize(("arch", "rates"), [("kimilinear", (4, 1)), ("glm53flash", (4,)), ("v4", ())])
+def test_a_copy_has_the_values_and_a_conversions_dimensions(tmp_path: Path, arch: str, rates: tuple[int, ...]) -> None:
+    file = tiny_model(arch=arch, quant="q8_0").gguf
     before, after = (gguf.GGUFReader(each) for each in (file, write_floats(file, tmp_path / "floats.gguf")))
     types = {tensor.name: tensor.tensor_type for tensor in before.tensors}
     assert GgmlType.Q8_0 in types.values()
     for tensor, old in zip(after.tensors, before.tensors, strict=True):
-        assert tensor.tensor_type == GgmlType.F32
-        values = gguf.quants.dequantize(old.data, old.tensor_type)
+        is_table = old.tensor_type == GgmlType.I32
+        assert is_table == tensor.name.endswith("ffn_gate_tid2eid.weight")
+        assert tensor.tensor_type == (GgmlType.I32 if is_table else GgmlType.F32)
+        values = old.data if is_table else gguf.quants.dequantize(old.data, old.tensor_type)
         assert np.array_equal(tensor.data.ravel(), values.ravel()), tensor.name
-    taps = next(tensor for tensor in after.tensors if tensor.name == "blk.0.ssm_conv1d_q.weight")
-    assert taps.data.shape[1] == 1
+    shapes = {tensor.name: tensor.data.shape for tensor in after.tensors}
+    if rates:
+        assert shapes["blk.0.ssm_a"] == rates
+        assert shapes["blk.0.ssm_conv1d_q.weight"][1] == 1
     assert read_spec(open_gguf(tmp_path / "floats.gguf")) == read_spec(open_gguf(file))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -406,7 +406,14 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_float32(key, value)
     elif isinstance(value, str):
         writer.add_string(key, value)
-    elif value and all(isinstance(each, int) for each in value) and max(value) >= 2**31:
+    elif _is_wide(key, value):
         writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT64)
     else:
         writer.add_array(key, value)
+
+
+def _is_wide(key: str, values: Sequence[Any]) -> bool:
+    """Whether a file has this list in 64 bits."""
+    if not values or not all(isinstance(each, int) and each >= 0 for each in values):
+        return False
+    return max(values) >= 2**31 or key.endswith(("ple.head_offsets", "ple.head_vocab_sizes", "ple.layer_multipliers"))

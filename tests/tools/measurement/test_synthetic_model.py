@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GgmlType
+from gguf import GGUFReader, GGUFValueType
 
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
@@ -17,11 +18,11 @@ from ballast.text.gguf_vocab import tokenizer_from_gguf
 from ballast.text.loading import load_text
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
-from devkit.models.gguf_files import common_types
+from devkit.models.gguf_files import common_types, write_model
 from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.specs.deepseek import R1_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
-from devkit.models.specs.qwen3 import QWEN35_35B_SPEC, with_small_table
+from devkit.models.specs.qwen3 import FLASH_NEXT_SPEC, QWEN35_35B_SPEC, with_small_table
 from tools.synthetic_model import SHAPES, V2_LITE, Shape, first_attention, made_up_vocabulary, write_random_model
 
 
@@ -61,6 +62,15 @@ def test_a_random_model_has_the_requested_shape_and_types_and_can_be_served(tmp_
     core.add(1, Request("one", (1, 2, 3), SamplingParams(max_tokens=2, temperature=0.0)), seed=0)
     events = [event for _ in range(2) for event in core.step().events]
     assert [event.finish_reason for event in events][-1] is not None
+
+
+def test_files_of_flash_next_list_rows_and_multipliers_in_64_bits(tmp_path: Path) -> None:
+    """llama.cpp requires it, also for lists of small numbers."""
+    file = write_model(tmp_path / "model.gguf", FLASH_NEXT_SPEC)
+    fields = GGUFReader(file).fields
+    for name in ("head_offsets", "head_vocab_sizes", "layer_multipliers"):
+        assert fields[f"qwen4exp.ple.{name}"].types[-1] == GGUFValueType.UINT64
+    assert fields["qwen4exp.ple.layers"].types[-1] == GGUFValueType.INT32
 
 
 def test_types_are_those_that_llama_quantize_chooses_for_q4_k_m() -> None:

@@ -104,11 +104,15 @@ def test_a_call_with_keys_in_any_order_is_allowed_and_read(form: str, call: dict
 
 
 TEMPLATES = {
-    **dict.fromkeys(("qwen3-coder", "qwen3-coder-next", "qwen3.5", "qwen3.6"), "Qwen3-Coder"),
+    **dict.fromkeys(("qwen3-coder", "qwen3-coder-next", "qwen3.5", "qwen3.6", "qwen3.8"), "Qwen3-Coder"),
     **dict.fromkeys(("qwen3", "qwen3-next-instruct"), "Qwen3"),
     "mimo-v2.5": "MiMo-V2",
+    "glm-4.7": "GLM",  # GLM-5.3-Flash writes calls in the same form
+    "deepseek-v4": "DeepSeek V4",
 }
 """Templates that write calls as text, and the form of their calls."""
+CALLS = {"deepseek-v4": ("\n\n<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")}
+"""Where the calls of a message begin and end, if not with a token each."""
 
 
 def rendered(name: str, calls: Sequence[dict[str, Any]]) -> str:
@@ -120,12 +124,11 @@ def rendered(name: str, calls: Sequence[dict[str, Any]]) -> str:
         for n, each in enumerate(calls)
     ]
     chat = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "", "tool_calls": requested}]
-    before = template.render(chat[:1], add_generation_prompt=False)
-    text = template.render(chat, add_generation_prompt=False).removeprefix(f"{before}<|im_start|>assistant")
-    end = text.rindex("</tool_call>") + len("</tool_call>")
+    text = template.render(chat, add_generation_prompt=False)
+    begin, end = CALLS.get(name, ("<tool_call>", "</tool_call>"))
     pattern = "|".join(re.escape(spelling) for spelling in family.reply.calling.values())
     marks = {spelling: str(mark) for mark, spelling in family.reply.calling.items()}
-    return re.sub(pattern, lambda found: marks[found[0]], text[text.index("<tool_call>") : end])
+    return re.sub(pattern, lambda found: marks[found[0]], text[text.index(begin) : text.rindex(end) + len(end)])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -138,7 +141,8 @@ def test_calls_that_a_template_writes_are_read_as_the_same_at_every_split(
     form, tools = TEMPLATES[name], tool(PARAMETERS)
     calls = [{key: value for key, value in each.items() if key not in ("note", "unit")} for each in calls]
     assume(all(can_be_written(form, each) for each in calls))
-    assume(not any(tag in json.dumps(calls) for tag in ("<tool_call>", "</tool_call>")))
+    spelled = RELEASES[name][0].reply.calling.values()
+    assume(not any(spelling in json.dumps(calls, ensure_ascii=False) for spelling in spelled))
     one, text = FORMS[form], rendered(name, calls)
     message = one.read(tools, [text])
     assert [(each.name, json.loads(each.arguments)) for each in message.calls] == [("f", each) for each in calls]

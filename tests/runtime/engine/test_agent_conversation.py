@@ -4,6 +4,7 @@ template renders earlier turns differently from how they were generated."""
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,13 +18,17 @@ from ballast.engine.startup.loading import load_runner
 from ballast.generation.request_builder import RequestBuilder
 from ballast.model.metadata import read_spec
 from ballast.text.loading import load_text
+from ballast.tiny import TinyYarn
+from ballast.tiny.presets import V4
 from ballast.weights.gguf import open_gguf
 from ballast.wire.openai.request import ChatCompletionRequest
 from devkit.generate import generate
-from devkit.long import times
+from devkit.long import if_long, times
 from devkit.models.written import MakeTiny
 
-NUM_TURNS = 20
+NUM_TURNS = 16
+LONGER = {"v4": replace(V4, yarn=TinyYarn(factor=16.0, original_context=512, is_plain=True))}
+"""Shapes with room for the conversation, where a preset has none."""
 CACHE_LENS = 8192
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
 WORDS = ("ship", "hold", "water", "stones", "upright", "wind", "sails", "a", "the", "of", "and", "takes", "on", "in")
@@ -32,8 +37,9 @@ WORDS = ("ship", "hold", "water", "stones", "upright", "wind", "sails", "a", "th
 class Agent:
     """An engine, and the text of a conversation with it."""
 
-    def __init__(self, written: MakeTiny, *, keeps_snapshots: bool = True) -> None:
-        gguf = open_gguf(written(arch="qwen3next", mla="split", quant="q4_k").gguf)
+    def __init__(self, written: MakeTiny, arch: str, *, keeps_snapshots: bool = True) -> None:
+        self.arch = arch
+        gguf = open_gguf(written(arch=arch, mla="split", quant="q4_k", overrides=LONGER.get(arch)).gguf)
         spec = read_spec(gguf, None)
         self.settings = EngineSettings(
             cache_lens=CACHE_LENS, max_batch_size=2, chunk_size=256, prefill_chunk_size=256, max_new_tokens=64,
@@ -99,9 +105,9 @@ def converse(agent: Agent, core: EngineCore) -> list[Turn]:
     return turns
 
 
-@pytest.fixture(scope="module")
-def agent(written: MakeTiny) -> Agent:
-    return Agent(written)
+@pytest.fixture(scope="module", params=["qwen3next", "v4", *if_long("glm53flash", "qwen38flashnext")])
+def agent(written: MakeTiny, request: pytest.FixtureRequest) -> Agent:
+    return Agent(written, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +138,9 @@ def test_the_text_is_that_of_a_server_without_a_cache(agent: Agent, turns: list[
         assert (reply.token_ids, reply.cached_tokens) == (ids, 0)
 
 
-def test_without_its_positions_more_is_computed(turns: list[Turn], written: MakeTiny) -> None:
-    without = Agent(written, keeps_snapshots=False)
+@pytest.mark.parametrize("agent", ["qwen3next"], indirect=True)
+def test_without_its_positions_more_is_computed(agent: Agent, turns: list[Turn], written: MakeTiny) -> None:
+    without = Agent(written, agent.arch, keeps_snapshots=False)
     found = converse(without, without.core())
     assert not any(request.snapshots_at for request, _, _ in found)
     assert sum(cached for _, _, cached in found) < sum(cached for _, _, cached in turns)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ballast.model.hybrid.backends.selection import backend_of
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.load_options import HybridOptions
-from ballast.model.hybrid.load_stages import attention, experts, model, weights
+from ballast.model.hybrid.load_stages import attention, divided_attention, experts, model, weights
 from ballast.model.hybrid.load_stages.stage import Stage, run_stages
 from ballast.model.hybrid.load_stages.state import LoadState
 from ballast.model.hybrid.model import HybridModel
@@ -26,6 +26,7 @@ STAGES = (
     Stage("streaming of experts", experts.stream_experts, 0.93),
     Stage("model", model.assemble, 0.93),
     Stage("warm-up", model.warm_up, 0.98),
+    Stage("division of attention", divided_attention.divide_attention, 0.98),
     Stage("PCIe share", experts.measure_share, 0.98),
     Stage("decode graphs", model.capture_graphs, 1.0),
 )

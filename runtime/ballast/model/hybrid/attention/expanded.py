@@ -50,10 +50,15 @@ class ExpandedWeights:
     keys: torch.Tensor  # [2 * rank, H * nope_dim]
     values: torch.Tensor  # [2 * rank, H * v_dim]
 
+    def of_heads(self, first: int, end: int, num_heads: int) -> ExpandedWeights:
+        """The matrices of heads first … end - 1 of `num_heads`, contiguous."""
+        by_head = (matrix.view(len(matrix), num_heads, -1) for matrix in (self.keys, self.values))
+        return ExpandedWeights(*(matrix[:, first:end].flatten(1).contiguous() for matrix in by_head))
+
 
 class ExpandedKernels(Protocol):
-    """The operations that `ExpandedAttention` needs. Shapes: T queries, N keys, H heads, K = nope_dim + rope_dim, V =
-    v_dim."""
+    """The operations that `ExpandedAttention` needs. Shapes: T queries, N keys, H heads, which may be a part of the
+    model's, K = nope_dim + rope_dim, V = v_dim."""
 
     def keys(self, nope: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
         """nope [N, H * nope_dim], rope [N, rope_dim] → [N, H, K], where all heads have the same rope. Infinite numbers
@@ -94,40 +99,79 @@ class ExpandedAttention:
     def __call__(self, query: torch.Tensor, weights: ExpandedWeights, cache: torch.Tensor, step: Step) -> torch.Tensor:
         """query [T, H, nope_dim + rope_dim] in `multiplied_type`, rotated and scaled; cache as for `Attention` →
         float32 [T, H, v_dim]. `step` is one request's."""
-        [end] = step.requests.host_lens.tolist()
-        begin = end - len(query)
-        assert 0 < len(query) <= self._piece_keys, f"{len(query)} queries in a call; the maximum is {self._piece_keys}"
-        attended, weight = self._piece(query, weights, cache, step, begin, end, is_causal=True)
-        total = attended.float()
-        for first in range(0, begin, self._piece_keys):
-            last = min(first + self._piece_keys, begin)
-            del attended
-            attended, part_weight = self._piece(query, weights, cache, step, first, last, is_causal=False)
-            self._kernels.merge(total, weight, attended, part_weight)
-        return total
+        averages = self.averages(query, weights)
+        for piece in self.pieces(len(query), cache, step):
+            averages.add(piece)
+        return averages.total
 
-    def _piece(
-        self,
-        query: torch.Tensor,
-        weights: ExpandedWeights,
-        cache: torch.Tensor,
-        step: Step,
-        begin: int,
-        end: int,
-        *,
-        is_causal: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attend to positions begin … end - 1 of the request."""
-        block_tokens, rank = self.sizes.block_tokens, self.sizes.rank
+    def averages(self, query: torch.Tensor, weights: ExpandedWeights) -> HeadAverages:
+        """The averages of some heads or of all, before any piece is added."""
+        return HeadAverages(self.sizes, self._kernels, query, weights)
+
+    def pieces(self, num_queries: int, cache: torch.Tensor, step: Step) -> Iterator[ContextPiece]:
+        """The positions that the last `num_queries` tokens of the request attend to; their own first."""
+        [end] = step.requests.host_lens.tolist()
+        begin = end - num_queries
+        most = self._piece_keys
+        assert 0 < num_queries <= most, f"{num_queries} queries in a call; the maximum is {most}"
+        yield ContextPiece(self._rows(cache, step, begin, end), is_causal=True)
+        for first in range(0, begin, most):
+            last = min(first + most, begin)
+            yield ContextPiece(self._rows(cache, step, first, last), is_causal=False)
+
+    def _rows(self, cache: torch.Tensor, step: Step, begin: int, end: int) -> torch.Tensor:
+        """The rows of the cache of positions begin … end - 1 of the request."""
+        block_tokens = self.sizes.block_tokens
         blocks = step.requests.blocks[0, begin // block_tokens : -(-end // block_tokens)]
         offset = begin % block_tokens
-        rows = cache.view(-1, block_tokens, cache.shape[1])[blocks].flatten(0, 1)[offset : offset + end - begin]
+        return cache.view(-1, block_tokens, cache.shape[1])[blocks].flatten(0, 1)[offset : offset + end - begin]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPiece:
+    """Consecutive positions of a request, which queries attend to."""
+
+    rows: torch.Tensor
+    """Of the cache."""
+    is_causal: bool
+    """Whether they are the queries' own positions, so that query t attends to the first t + 1 only."""
+
+
+class HeadAverages:
+    """The averages of values to which some heads attend, over one piece of the context after the other."""
+
+    def __init__(
+        self, sizes: ExpandedSizes, kernels: ExpandedKernels, query: torch.Tensor, weights: ExpandedWeights
+    ) -> None:
+        """`query` and `weights` are those of the heads."""
+        self._sizes = sizes
+        self._kernels = kernels
+        self._query = query
+        self._weights = weights
+        self._sums: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def total(self) -> torch.Tensor:
+        """The averages float32 [T, heads, v_dim] over the pieces so far, at least one."""
+        assert self._sums is not None
+        return self._sums[0]
+
+    def add(self, piece: ContextPiece) -> None:
+        """Attend to a piece."""
+        part, part_weight = self._attended(piece)
+        if self._sums is None:
+            self._sums = part.float(), part_weight
+        else:
+            self._kernels.merge(*self._sums, part, part_weight)
+
+    def _attended(self, piece: ContextPiece) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, rank = piece.rows, self._sizes.rank
         if rows.dtype == torch.uint8:
-            rows = floats(rows, ShortRows.of_latents(rank, self.sizes.rope_dim), weights.keys.dtype)
+            rows = floats(rows, ShortRows.of_latents(rank, self._sizes.rope_dim), self._weights.keys.dtype)
         latents = rows[:, :rank].repeat(1, 2)
-        keys = self._kernels.keys(latents @ weights.keys, rows[:, rank:])
-        values = self._kernels.values(latents @ weights.values)
-        return self._kernels.attend(query, keys, values, is_causal=is_causal)
+        keys = self._kernels.keys(latents @ self._weights.keys, rows[:, rank:])
+        values = self._kernels.values(latents @ self._weights.values)
+        return self._kernels.attend(self._query, keys, values, is_causal=piece.is_causal)
 
 
 class PlainExpandedKernels:
@@ -140,12 +184,12 @@ class PlainExpandedKernels:
 
     def keys(self, nope: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
         """See `ExpandedKernels`."""
-        heads = self._bounded(nope).view(len(nope), self._sizes.num_heads, -1)
-        return torch.cat([heads, rope[:, None].expand(-1, self._sizes.num_heads, -1)], -1)
+        heads = self._bounded(nope).view(len(nope), -1, self._sizes.nope_dim)
+        return torch.cat([heads, rope[:, None].expand(-1, heads.shape[1], -1)], -1)
 
     def values(self, values: torch.Tensor) -> torch.Tensor:
         """See `ExpandedKernels`."""
-        return self._bounded(values).view(len(values), self._sizes.num_heads, -1)
+        return self._bounded(values).view(len(values), -1, self._sizes.v_dim)
 
     def attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, is_causal: bool

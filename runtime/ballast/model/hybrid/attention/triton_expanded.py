@@ -40,14 +40,15 @@ class TritonExpandedKernels:
     def keys(self, nope: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
         """See `ExpandedKernels`."""
         sizes = self._sizes
-        keys = nope.new_empty((len(nope), sizes.num_heads, sizes.nope_dim + sizes.rope_dim))
-        expanded_kernels.place_keys[len(nope), -(-sizes.num_heads // _HEADS)](
+        num_heads = nope.shape[1] // sizes.nope_dim
+        keys = nope.new_empty((len(nope), num_heads, sizes.nope_dim + sizes.rope_dim))
+        expanded_kernels.place_keys[len(nope), -(-num_heads // _HEADS)](
             nope,
             rope,
             keys,
             self._num_saturated,
             rope.stride(0),
-            sizes.num_heads,
+            num_heads,
             NOPE=sizes.nope_dim,
             ROPE=sizes.rope_dim,
             PADDED_NOPE=padded(sizes.nope_dim),
@@ -62,21 +63,21 @@ class TritonExpandedKernels:
         grid = (-(-values.numel() // _BOUND_BLOCK),)
         largest = torch.finfo(values.dtype).max
         expanded_kernels.bound[grid](values, self._num_saturated, values.numel(), BLOCK=_BOUND_BLOCK, LARGEST=largest)
-        return values.view(len(values), self._sizes.num_heads, self._sizes.v_dim)
+        return values.view(len(values), -1, self._sizes.v_dim)
 
     def attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, is_causal: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `ExpandedKernels`."""
-        sizes, num_queries = self._sizes, len(query)
-        out = query.new_empty((num_queries, sizes.num_heads, sizes.v_dim))
-        weight = query.new_empty((num_queries, sizes.num_heads), dtype=torch.float32)
+        sizes, (num_queries, num_heads) = self._sizes, query.shape[:2]
+        out = query.new_empty((num_queries, num_heads, sizes.v_dim))
+        weight = query.new_empty((num_queries, num_heads), dtype=torch.float32)
         is_large = platform_of(query.device).has_large_memory
         num_rows, num_keys = (128, 64) if is_large else (64, 32)
         widths = [max(_MIN_DOT, padded(width)) for width in (sizes.nope_dim, sizes.rope_dim, sizes.v_dim)]
         if sum(widths) > _WIDE:
             num_keys //= 2
-        expanded_kernels.attend_expanded[-(-num_queries // num_rows), sizes.num_heads](
+        expanded_kernels.attend_expanded[-(-num_queries // num_rows), num_heads](
             query,
             keys,
             values,
@@ -84,7 +85,7 @@ class TritonExpandedKernels:
             weight,
             num_queries,
             len(keys),
-            sizes.num_heads,
+            num_heads,
             NOPE=sizes.nope_dim,
             ROPE=sizes.rope_dim,
             V=sizes.v_dim,

@@ -12,6 +12,7 @@ import torch
 
 from ballast.model.hybrid.attention.attention import Attention, multiplied_type
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
+from ballast.model.hybrid.attention.divided_heads import DividedHeads
 from ballast.model.hybrid.attention.expanded import ExpandedAttention
 from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.linear import Linear, Linears
@@ -83,7 +84,11 @@ class LatentAttention:
     """The latent `LayerKind` of layers with one mixer."""
 
     def __init__(
-        self, mixer: LatentSpec, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
+        self,
+        mixer: LatentSpec,
+        pointwise: Pointwise,
+        attend: Attention,
+        expanded: ExpandedAttention | DividedHeads | None,
     ) -> None:
         """`attend`: `SparseAttention` if positions are selected. `expanded` None: every slice is computed in the latent
         space, so there must be no long slices."""

@@ -10,6 +10,7 @@ import torch
 
 from ballast.errors import ModelError
 from ballast.model.hybrid.attention.attention import Attention
+from ballast.model.hybrid.attention.divided_heads import DividedHeads
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from ballast.model.hybrid.backends.backend import Backend
@@ -86,7 +87,7 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
         mixer: _recurrent_kind(mixer, recurrence) for mixer, recurrence in device.recurrences.items()
     }
 
-    def layers(attends: Sequence[Attention], expanded: ExpandedAttention | None) -> AttentionLayers:
+    def layers(attends: Sequence[Attention], expanded: ExpandedAttention | DividedHeads | None) -> AttentionLayers:
         kinds: dict[Mixer, LayerKind[Any, Any]] = {
             mixer: _kind(mixer, own, attend, expanded)
             for mixer, own, attend in zip(state.mixers, pointwise, attends, strict=True)
@@ -96,11 +97,15 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
 
     device.attention = layers(device.attends[0], None)
 
-    def prefill_attention(expanded: ExpandedAttention | None) -> AttentionLayers:
+    def prefill_attention(expanded: ExpandedAttention | DividedHeads | None) -> AttentionLayers:
         return layers(device.attends[1], expanded)
 
     def use_expanded(expanded: ExpandedAttention) -> None:
-        device.loaded.prefill_attention = prefill_attention(expanded)
+        device.expanded = expanded
+        if device.heads is None:
+            device.loaded.prefill_attention = prefill_attention(expanded)
+        else:  # other devices use it, too
+            device.heads.attention = expanded
 
     device.make_prefill_attention = prefill_attention
     device.late = LateKernels()
@@ -200,7 +205,7 @@ def _recurrent_kind(mixer: RecurrentMixer, recurrence: Recurrence) -> LayerKind[
 
 
 def _kind(
-    mixer: DeviceAttention, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | None
+    mixer: DeviceAttention, pointwise: Pointwise, attend: Attention, expanded: ExpandedAttention | DividedHeads | None
 ) -> LayerKind[Any, Any]:
     """`expanded`: for long slices of latent attention."""
     if isinstance(mixer, LatentSpec):

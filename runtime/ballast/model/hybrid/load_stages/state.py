@@ -8,6 +8,7 @@ from typing import Any
 
 from ballast._core import kernels
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
+from ballast.model.hybrid.attention.divided_heads import DividedHeads, HeadsDevice
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.backends.backend import Backend, LateAttention
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
@@ -81,8 +82,11 @@ class DeviceState:
     """Of streams of several rows."""
     late: LateKernels
     attention: AttentionLayers
-    make_prefill_attention: Callable[[ExpandedAttention | None], AttentionLayers]
+    make_prefill_attention: Callable[[ExpandedAttention | DividedHeads | None], AttentionLayers]
     expanded: ExpandedAttention | None
+    """Replaced when faster kernels are compiled."""
+    heads: HeadsDevice | None = None
+    """The device's part of divided attention, if any."""
 
     # --- experts ---
     experts: DeviceExperts

@@ -1,0 +1,48 @@
+"""Divides attention of long prompts among the devices of a model, after the warm-up: kernels that are compiled in
+parallel belong to one device."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+from ballast.host.startup.measurements import kept_seconds
+from ballast.model.hybrid.attention.divided_heads import DividedHeads, HeadsDevice
+from ballast.model.hybrid.attention.division_gain import division_pays
+from ballast.model.hybrid.copies.device_sender import DeviceSender
+from ballast.model.hybrid.copies.peer_speed import peer_gigabyte_s
+from ballast.model.hybrid.faults.device_errors import computing_on
+from ballast.model.hybrid.load_stages.stage import Report
+from ballast.model.hybrid.load_stages.state import LoadState
+
+
+def divide_attention(state: LoadState, report: Report) -> None:
+    """Divide the heads of long prompts, if attention expands keys on all devices and all reach each other."""
+    sizes, platforms = state.expanded_sizes, [device.platform for device in state.devices]
+    pairs = itertools.permutations(platforms, 2)
+    if sizes is None or len(platforms) == 1 or not all(one.reaches(other.device) for one, other in pairs):
+        return
+    names, members = [platform.device for platform in platforms], []
+    for device in state.devices:
+        if device.expanded is None:
+            return
+        sender = DeviceSender(device.platform, device.backend.small_copy, names, 0)
+        active = partial(computing_on, device.platform, device.options.vram)
+        members.append(HeadsDevice(device.platform.device, active, sender, device.expanded))
+    pays = partial(division_pays, sizes, len(members), _peer_gigabyte_s(state, members))
+    for device, own in zip(state.devices, members, strict=True):
+        device.heads = own
+        divided = DividedHeads(own, [member for member in members if member is not own], pays)
+        device.loaded.prefill_attention = device.make_prefill_attention(divided)
+
+
+def _peer_gigabyte_s(state: LoadState, members: list[HeadsDevice]) -> float:
+    """See `peer_gigabyte_s`; 0 if the devices' memory is the host's."""
+    platforms = [device.platform for device in state.devices]
+    if not all(platform.pins for platform in platforms):
+        return 0.0
+    senders = [(platform, member.sender) for platform, member in zip(platforms, members, strict=True)]
+    with state.times.phase("measured"):
+        return state.measurements.take(
+            "peer_copies", [len(platforms)], partial(peer_gigabyte_s, senders), float, kept_seconds
+        )

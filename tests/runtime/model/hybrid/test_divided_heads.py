@@ -1,0 +1,238 @@
+"""Heads that are divided among devices give the averages of one device.
+
+The devices are the CPU's memory, and an operation on tensors of two devices fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ballast.engine.startup.build import EngineSettings
+from ballast.model.batch import padding
+from ballast.model.hybrid.attention import expanded_kernels, triton_expanded
+from ballast.model.hybrid.attention.divided_heads import DividedHeads, HeadsDevice
+from ballast.model.hybrid.attention.division_gain import division_pays
+from ballast.model.hybrid.attention.expanded import (
+    ExpandedAttention,
+    ExpandedKernels,
+    ExpandedSizes,
+    PlainExpandedKernels,
+)
+from ballast.model.hybrid.attention.sizes import LatentSizes
+from ballast.model.hybrid.attention.triton_expanded import TritonExpandedKernels
+from ballast.model.hybrid.copies.device_sender import DeviceSender
+from ballast.model.hybrid.linear import FloatLinear
+from ballast.model.hybrid.load_stages import divided_attention
+from ballast.model.hybrid.platforms.platform_of import platform_of
+from ballast.model.hybrid.steps.slices import SliceSizes
+from ballast.model.metadata import read_spec
+from ballast.weights.gguf import open_gguf
+from devkit.kernels.attention_cases import attention_case
+from devkit.kernels.interpreted import interpreted
+from devkit.models.cpu_backend import copied
+from devkit.models.cpu_platform import CpuPlatform
+from devkit.models.float_hybrid import load_hybrid
+from devkit.models.simulated_devices import SimulatedDevices, owner_of
+from devkit.models.written import MakeTiny
+
+SMALL = ExpandedSizes(num_heads=5, rank=32, nope_dim=20, rope_dim=8, v_dim=12, scale=0.2, block_tokens=16)
+R1 = ExpandedSizes(num_heads=128, rank=512, nope_dim=128, rope_dim=64, v_dim=128, scale=0.07, block_tokens=32)
+NVLINK_S, PCIE_S = 1 / 300, 1 / 25
+"""Seconds per gigabyte."""
+MakeKernels = Callable[[ExpandedSizes, torch.Tensor], ExpandedKernels]
+
+
+class Case:
+    """The last 30 of 100 tokens of a request on the first device, whose context is attended to in pieces of 33."""
+
+    def __init__(
+        self,
+        sizes: ExpandedSizes,
+        make: MakeKernels,
+        dtype: torch.dtype,
+        *,
+        num_devices: int = 1,
+        is_short: bool = False,
+    ) -> None:
+        names = [torch.device("cpu", number) for number in range(num_devices)]
+        self.counts = [torch.zeros((), dtype=torch.int64, device=name) for name in names]
+        self.members = [
+            HeadsDevice(
+                name,
+                platform_of(name).active,
+                DeviceSender(platform_of(name), copied, names, 0),
+                ExpandedAttention(sizes, make(sizes, counted), 33),
+            )
+            for name, counted in zip(names, self.counts, strict=True)
+        ]
+        rng = torch.Generator().manual_seed(1)
+        shapes = (sizes.rank, sizes.nope_dim), (sizes.v_dim, sizes.rank)
+        k_up, v_up = (torch.randn(sizes.num_heads, *shape, generator=rng) / math.sqrt(shape[1]) for shape in shapes)
+        latent = LatentSizes(sizes.num_heads, sizes.rank, sizes.rope_dim, sizes.scale, sizes.block_tokens, is_short)
+        case = attention_case(latent, [30], [100], torch.device("cpu"), dtype)
+        query = torch.randn(30, sizes.num_heads, sizes.nope_dim + sizes.rope_dim, generator=rng) * sizes.scale
+        own = self.members[0].attention
+        matrices = own.weights(FloatLinear(k_up), FloatLinear(v_up), dtype, torch.device("cpu"))
+        self.weights = replace(matrices, keys=matrices.keys.to(names[0]), values=matrices.values.to(names[0]))
+        self.query, self.cache = query.to(dtype).to(names[0]), case.cache.to(names[0])
+        self.step = case.step
+
+    def alone(self) -> torch.Tensor:
+        return self.members[0].attention(self.query, self.weights, self.cache, self.step)
+
+    def divided(self, *, pays: bool = True) -> torch.Tensor:
+        attend = DividedHeads(self.members[0], self.members[1:], lambda *_: pays)
+        return attend(self.query, self.weights, self.cache, self.step)
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "elsewhere", "is_short"),
+    [(2, [3], False), (2, [3], True), (3, [2, 2], False), (8, [1, 1, 1, 1], False)],
+)
+def test_devices_give_the_averages_of_one(
+    num_devices: int, elsewhere: list[int], is_short: bool, simulated: SimulatedDevices
+) -> None:
+    """The others get queries and return averages of their heads, and get each row of the context once. `elsewhere`: the
+    number of their heads; a device without any gets nothing."""
+    case = Case(SMALL, PlainExpandedKernels, torch.float32, num_devices=num_devices, is_short=is_short)
+    simulated.crossings.clear()
+    found = case.divided()
+    torch.testing.assert_close(found, case.alone(), rtol=1e-5, atol=1e-5)
+    assert owner_of(found) == 0
+    sent = [shape for source, _, shape in simulated.crossings if source == 0]
+    returned = [shape for _, target, shape in simulated.crossings if target == 0]
+    assert returned == [(30, count, 12) for count in elsewhere]
+    assert [shape for shape in sent if len(shape) == 3] == [(30, count, 28) for count in elsewhere]
+    rows = [(length, case.cache.shape[1]) for length in (30, 33, 33, 4) for _ in elsewhere]
+    assert sent[-len(rows) :] == rows
+
+
+def test_triton_s_kernels_compute_each_head_alike_on_any_device(
+    simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_expanded, "expanded_kernels", interpreted(expanded_kernels, monkeypatch))
+    case = Case(SMALL, TritonExpandedKernels, torch.float16, num_devices=2)
+    torch.testing.assert_close(case.divided(), case.alone(), rtol=1e-3, atol=1e-3)
+
+
+def test_short_slices_stay_on_their_device(simulated: SimulatedDevices) -> None:
+    case = Case(SMALL, PlainExpandedKernels, torch.float32, num_devices=2)
+    simulated.crossings.clear()
+    assert torch.equal(case.divided(pays=False), case.alone())
+    assert simulated.crossings == []
+
+
+def test_a_device_uses_its_latest_kernels_and_its_own_count(simulated: SimulatedDevices) -> None:
+    """flashinfer's may be ready after the server is."""
+
+    class Doubled(PlainExpandedKernels):
+        def values(self, values: torch.Tensor) -> torch.Tensor:
+            return super().values(values) * 2
+
+    case = Case(SMALL, PlainExpandedKernels, torch.float32, num_devices=2)
+    case.members[1].attention = ExpandedAttention(SMALL, Doubled(SMALL, case.counts[1]), 33)
+    case.weights.values[0, -1] = math.inf
+    found, alone = case.divided(), case.alone()
+    torch.testing.assert_close(found[:, :2], alone[:, :2], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[:, 2:4], 2 * alone[:, 2:4], rtol=1e-5, atol=1e-5)
+    assert int(case.counts[1]) > 0
+
+
+def test_a_kernel_gets_no_odd_number_of_heads() -> None:
+    """Triton compiles the kernels again for numbers that are no multiple of 16."""
+    assert divided_heads_of(replace(R1, num_heads=128), 3) == [(0, 32), (32, 80), (80, 128)]
+    assert divided_heads_of(replace(R1, num_heads=64), 8) == [(0, 16), (16, 32), (32, 48), (48, 64)]
+    assert divided_heads_of(replace(R1, num_heads=20), 2) == [(0, 10), (10, 20)]
+
+
+def divided_heads_of(sizes: ExpandedSizes, num_devices: int) -> list[tuple[int, int]]:
+    case = Case(replace(sizes, rank=16, nope_dim=1, v_dim=1), PlainExpandedKernels, torch.float32)
+    return DividedHeads(case.members[0], case.members * (num_devices - 1), lambda *_: True)._bounds
+
+
+def test_division_pays_for_long_contexts_and_fast_links() -> None:
+    assert division_pays(R1, 2, NVLINK_S, 8192, 0)
+    assert division_pays(R1, 2, PCIE_S, 8192, 90_000)
+    assert not division_pays(R1, 2, PCIE_S, 8192, 0)
+    assert not division_pays(R1, 2, NVLINK_S, 1024, 0)
+    assert division_pays(R1, 2, 0.0, 1, 0)
+    first = next(n for n in range(0, 100_000, 1000) if division_pays(R1, 2, PCIE_S, 8192, n))
+    assert all(division_pays(R1, 2, PCIE_S, 8192, n) == (n >= first) for n in range(0, 100_000, 1000))
+
+
+LONG = SliceSizes(tokens=5, long_tokens=13, long_from=20)
+SETTINGS = EngineSettings(
+    cache_lens=144,
+    max_batch_size=4,
+    max_new_tokens=40,
+    chunk_size=24,
+    prefill_chunk_size=48,
+    max_queue=16,
+    block_tokens=16,
+)
+SUM_ORDER = 1e-4
+"""Largest difference of logits between two orders of additions in float32."""
+
+
+class Model:
+    """A model of latent attention whose layers from `split` on are on other devices."""
+
+    def __init__(self, file: Path, *split: int) -> None:
+        self._hybrid = load_hybrid(
+            file,
+            torch.device("cpu"),
+            SETTINGS,
+            split=split,
+            kv_dtype=torch.float32,
+            slices=LONG,
+            stream_from_tokens=30,
+        )
+
+    def logits(self) -> np.ndarray:
+        """Those of a prompt of 40 tokens, which has four slices of 10."""
+        batch = padding(40, SETTINGS.block_tokens)
+        ids, slots = np.arange(40, dtype=np.int32), batch.positions + np.int32(SETTINGS.block_tokens)
+        blocks = np.arange(1, batch.kv_indices.size + 1, dtype=np.int32)
+        batch = replace(batch, token_ids=ids, slots=slots, kv_indices=blocks)
+        return self._hybrid.forward(batch, lambda: None).copy()
+
+
+@pytest.mark.parametrize("reaches", [True, False])
+def test_a_model_divides_the_heads_of_long_prompts(
+    written: MakeTiny, reaches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(arch="v3", mla="split", quant="f32").gguf
+    spec = read_spec(open_gguf(file), None)
+    [mixer] = spec.attentions
+    monkeypatch.setattr(CpuPlatform, "reaches", lambda *_: reaches)
+    expected = Model(file).logits()
+    with SimulatedDevices() as simulated:
+        model = Model(file, 1, 3)
+        simulated.crossings.clear()
+        np.testing.assert_allclose(model.logits(), expected, rtol=SUM_ORDER, atol=SUM_ORDER)
+    returned = [shape for _, _, shape in simulated.crossings if len(shape) == 3 and shape[2] == mixer.v_dim]
+    num_slices, num_others = 4, 2
+    assert len(returned) == (spec.num_layers * num_slices * num_others if reaches else 0)
+
+
+def test_a_model_divides_only_what_pays(written: MakeTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[float, ...]] = []
+
+    def refused(sizes: ExpandedSizes, *given: float) -> bool:
+        seen.append(given)
+        return False
+
+    monkeypatch.setattr(divided_attention, "division_pays", refused)
+    with SimulatedDevices() as simulated:
+        model = Model(written(arch="v3", mla="split", quant="f32").gguf, 2)
+        simulated.crossings.clear()
+        model.logits()
+    assert not [shape for _, _, shape in simulated.crossings if len(shape) == 3]
+    num_devices, gigabyte_s = 2, 0.0
+    assert seen[:4] == [(num_devices, gigabyte_s, 10, num_before) for num_before in (0, 10, 20, 30)]

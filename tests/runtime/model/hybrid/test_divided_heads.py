@@ -1,11 +1,12 @@
 """Heads that are divided among devices give the averages of one device.
 
-The devices are the CPU's memory, and an operation on tensors of two devices fails."""
+Without GPUs, the devices are the CPU's memory, and an operation on tensors of two devices fails."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +23,15 @@ from ballast.model.hybrid.attention.expanded import (
     ExpandedAttention,
     ExpandedKernels,
     ExpandedSizes,
+    ExpandedWeights,
     PlainExpandedKernels,
 )
+from ballast.model.hybrid.attention.flashinfer_expanded import FlashinferExpandedKernels
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.attention.triton_expanded import TritonExpandedKernels
+from ballast.model.hybrid.copies import peer_speed
 from ballast.model.hybrid.copies.device_sender import DeviceSender
+from ballast.model.hybrid.copies.peer_speed import peer_gigabyte_s
 from ballast.model.hybrid.linear import FloatLinear
 from ballast.model.hybrid.load_stages import divided_attention
 from ballast.model.hybrid.platforms.platform_of import platform_of
@@ -40,47 +45,58 @@ from devkit.models.cpu_platform import CpuPlatform
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.simulated_devices import SimulatedDevices, owner_of
 from devkit.models.written import MakeTiny
+from devkit.oracles.divergence import divergences, log_probabilities
 
 SMALL = ExpandedSizes(num_heads=5, rank=32, nope_dim=20, rope_dim=8, v_dim=12, scale=0.2, block_tokens=16)
 R1 = ExpandedSizes(num_heads=128, rank=512, nope_dim=128, rope_dim=64, v_dim=128, scale=0.07, block_tokens=32)
 NVLINK_S, PCIE_S = 1 / 300, 1 / 25
 """Seconds per gigabyte."""
+CPU = torch.device("cpu")
+GPUS = torch.device("cuda:0"), torch.device("cuda:1")
 MakeKernels = Callable[[ExpandedSizes, torch.Tensor], ExpandedKernels]
 
 
+def simulated_devices(count: int) -> list[torch.device]:
+    return [torch.device("cpu", number) for number in range(count)]
+
+
+def senders(devices: Sequence[torch.device]) -> list[DeviceSender]:
+    return [DeviceSender(platform_of(device), copied, devices, 0) for device in devices]
+
+
 class Case:
-    """The last 30 of 100 tokens of a request on the first device, whose context is attended to in pieces of 33."""
+    """The last tokens of a request on the first device. Its context is attended to in pieces."""
 
     def __init__(
         self,
         sizes: ExpandedSizes,
         make: MakeKernels,
         dtype: torch.dtype,
+        devices: Sequence[torch.device],
         *,
-        num_devices: int = 1,
+        num_tokens: int = 30,
+        length: int = 100,
+        piece: int = 33,
         is_short: bool = False,
     ) -> None:
-        names = [torch.device("cpu", number) for number in range(num_devices)]
-        self.counts = [torch.zeros((), dtype=torch.int64, device=name) for name in names]
+        self.counts = [torch.zeros((), dtype=torch.int64, device=device) for device in devices]
         self.members = [
             HeadsDevice(
-                name,
-                platform_of(name).active,
-                DeviceSender(platform_of(name), copied, names, 0),
-                ExpandedAttention(sizes, make(sizes, counted), 33),
+                device, platform_of(device).active, sender, ExpandedAttention(sizes, make(sizes, counted), piece)
             )
-            for name, counted in zip(names, self.counts, strict=True)
+            for device, sender, counted in zip(devices, senders(devices), self.counts, strict=True)
         ]
+        first = devices[0]
         rng = torch.Generator().manual_seed(1)
         shapes = (sizes.rank, sizes.nope_dim), (sizes.v_dim, sizes.rank)
         k_up, v_up = (torch.randn(sizes.num_heads, *shape, generator=rng) / math.sqrt(shape[1]) for shape in shapes)
         latent = LatentSizes(sizes.num_heads, sizes.rank, sizes.rope_dim, sizes.scale, sizes.block_tokens, is_short)
-        case = attention_case(latent, [30], [100], torch.device("cpu"), dtype)
-        query = torch.randn(30, sizes.num_heads, sizes.nope_dim + sizes.rope_dim, generator=rng) * sizes.scale
+        case = attention_case(latent, [num_tokens], [length], CPU if first.type == "cpu" else first, dtype)
+        query = torch.randn(num_tokens, sizes.num_heads, sizes.nope_dim + sizes.rope_dim, generator=rng) * sizes.scale
         own = self.members[0].attention
-        matrices = own.weights(FloatLinear(k_up), FloatLinear(v_up), dtype, torch.device("cpu"))
-        self.weights = replace(matrices, keys=matrices.keys.to(names[0]), values=matrices.values.to(names[0]))
-        self.query, self.cache = query.to(dtype).to(names[0]), case.cache.to(names[0])
+        matrices = own.weights(FloatLinear(k_up), FloatLinear(v_up), dtype, CPU)
+        self.weights = ExpandedWeights(matrices.keys.to(first), matrices.values.to(first))
+        self.query, self.cache = query.to(dtype).to(first), case.cache.to(first)
         self.step = case.step
 
     def alone(self) -> torch.Tensor:
@@ -100,7 +116,7 @@ def test_devices_give_the_averages_of_one(
 ) -> None:
     """The others get queries and return averages of their heads, and get each row of the context once. `elsewhere`: the
     number of their heads; a device without any gets nothing."""
-    case = Case(SMALL, PlainExpandedKernels, torch.float32, num_devices=num_devices, is_short=is_short)
+    case = Case(SMALL, PlainExpandedKernels, torch.float32, simulated_devices(num_devices), is_short=is_short)
     simulated.crossings.clear()
     found = case.divided()
     torch.testing.assert_close(found, case.alone(), rtol=1e-5, atol=1e-5)
@@ -117,12 +133,12 @@ def test_triton_s_kernels_compute_each_head_alike_on_any_device(
     simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triton_expanded, "expanded_kernels", interpreted(expanded_kernels, monkeypatch))
-    case = Case(SMALL, TritonExpandedKernels, torch.float16, num_devices=2)
+    case = Case(SMALL, TritonExpandedKernels, torch.float16, simulated_devices(2))
     torch.testing.assert_close(case.divided(), case.alone(), rtol=1e-3, atol=1e-3)
 
 
 def test_short_slices_stay_on_their_device(simulated: SimulatedDevices) -> None:
-    case = Case(SMALL, PlainExpandedKernels, torch.float32, num_devices=2)
+    case = Case(SMALL, PlainExpandedKernels, torch.float32, simulated_devices(2))
     simulated.crossings.clear()
     assert torch.equal(case.divided(pays=False), case.alone())
     assert simulated.crossings == []
@@ -135,7 +151,7 @@ def test_a_device_uses_its_latest_kernels_and_its_own_count(simulated: Simulated
         def values(self, values: torch.Tensor) -> torch.Tensor:
             return super().values(values) * 2
 
-    case = Case(SMALL, PlainExpandedKernels, torch.float32, num_devices=2)
+    case = Case(SMALL, PlainExpandedKernels, torch.float32, simulated_devices(2))
     case.members[1].attention = ExpandedAttention(SMALL, Doubled(SMALL, case.counts[1]), 33)
     case.weights.values[0, -1] = math.inf
     found, alone = case.divided(), case.alone()
@@ -152,7 +168,7 @@ def test_a_kernel_gets_no_odd_number_of_heads() -> None:
 
 
 def divided_heads_of(sizes: ExpandedSizes, num_devices: int) -> list[tuple[int, int]]:
-    case = Case(replace(sizes, rank=16, nope_dim=1, v_dim=1), PlainExpandedKernels, torch.float32)
+    case = Case(replace(sizes, rank=16, nope_dim=1, v_dim=1), PlainExpandedKernels, torch.float32, [CPU])
     return DividedHeads(case.members[0], case.members * (num_devices - 1), lambda *_: True)._bounds
 
 
@@ -178,18 +194,22 @@ SETTINGS = EngineSettings(
 )
 SUM_ORDER = 1e-4
 """Largest difference of logits between two orders of additions in float32."""
+MAX_DIVERGENCE = 5e-5
+"""As in test_model.py."""
 
 
 class Model:
     """A model of latent attention whose layers from `split` on are on other devices."""
 
-    def __init__(self, file: Path, *split: int) -> None:
+    def __init__(self, file: Path, *split: int, devices: Sequence[torch.device] = (CPU,)) -> None:
+        kv_dtype = torch.float32 if devices[0] == CPU else torch.float16
         self._hybrid = load_hybrid(
             file,
-            torch.device("cpu"),
+            devices[0],
             SETTINGS,
             split=split,
-            kv_dtype=torch.float32,
+            others=devices[1:],
+            kv_dtype=kv_dtype,
             slices=LONG,
             stream_from_tokens=30,
         )
@@ -201,6 +221,51 @@ class Model:
         blocks = np.arange(1, batch.kv_indices.size + 1, dtype=np.int32)
         batch = replace(batch, token_ids=ids, slots=slots, kv_indices=blocks)
         return self._hybrid.forward(batch, lambda: None).copy()
+
+
+def test_every_pair_of_devices_is_measured(simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_speed, "_BYTES", 1 << 10)
+    devices = simulated_devices(3)
+    assert peer_gigabyte_s(list(zip(map(platform_of, devices), senders(devices), strict=True))) > 0
+    pairs = itertools.permutations(range(3), 2)
+    assert simulated.crossings == [(*pair, (1 << 10,)) for pair in pairs for _ in range(1 + peer_speed._TIMED)]
+
+
+@pytest.mark.gpu2
+@pytest.mark.parametrize(
+    "make", [TritonExpandedKernels, pytest.param(FlashinferExpandedKernels, marks=pytest.mark.flashinfer)]
+)
+@torch.inference_mode()
+def test_two_gpus_give_the_averages_of_one_with_less_memory(make: MakeKernels) -> None:
+    """Every time the same bits, while both compute other work. The plan counts the memory of one."""
+    case = Case(R1, make, torch.float16, GPUS, num_tokens=2048, length=6000, piece=2048)
+    found, expected = case.divided(), case.alone()
+    torch.testing.assert_close(found, expected, rtol=4e-3, atol=4e-3)
+    [alone, _], divided = peak_bytes(case.alone), peak_bytes(case.divided)
+    assert max(divided) <= alone
+    busy = [(torch.cuda.Stream(device), torch.randn(2048, 2048, device=device)) for device in GPUS]
+    for number in range(30):
+        for stream, x in busy[: number % 3]:
+            with torch.cuda.stream(stream):
+                for _ in range(20):
+                    x @ x
+        assert torch.equal(case.divided(), found), f"time {number}"
+
+
+def peak_bytes(attend: Callable[[], torch.Tensor]) -> list[int]:
+    """By GPU, the most bytes that it allocates in addition."""
+    for device in GPUS:
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    before = [torch.cuda.memory_allocated(device) for device in GPUS]
+    attend()
+    return [torch.cuda.max_memory_allocated(device) - own for device, own in zip(GPUS, before, strict=True)]
+
+
+@pytest.mark.gpu2
+def test_copies_between_two_gpus_take_a_plausible_time() -> None:
+    measured = peer_gigabyte_s(list(zip(map(platform_of, GPUS), senders(GPUS), strict=True)))
+    assert 1e-3 < measured < 1, "1 to 1,000 GB/s"
 
 
 @pytest.mark.parametrize("reaches", [True, False])
@@ -236,3 +301,14 @@ def test_a_model_divides_only_what_pays(written: MakeTiny, monkeypatch: pytest.M
     assert not [shape for _, _, shape in simulated.crossings if len(shape) == 3]
     num_devices, gigabyte_s = 2, 0.0
     assert seen[:4] == [(num_devices, gigabyte_s, 10, num_before) for num_before in (0, 10, 20, 30)]
+
+
+@pytest.mark.gpu2
+def test_a_model_on_two_gpus_gives_the_logits_of_one(written: MakeTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if heads of short slices are divided."""
+    monkeypatch.setattr(divided_attention, "division_pays", lambda *_: True)
+    file = written(arch="v3", mla="split", quant="q4_k").gguf
+    one, two = Model(file, devices=GPUS[:1]), Model(file, 2, devices=GPUS)
+    expected = log_probabilities(one.logits())
+    for _ in range(10):
+        assert divergences(expected, log_probabilities(two.logits())).max() <= MAX_DIVERGENCE

@@ -210,7 +210,7 @@ def _choice_bytes(spec: ModelSpec, mixer: DeviceAttention, index: IndexSpec | Bl
 
 def _long_bytes(spec: ModelSpec, mixer: LatentSpec, num_tokens: int) -> int:
     """Attention of one request outside the latent space: all queries, and the widest of three phases: before the
-    averages, with them, and after them."""
+    averages, with them, and after them. If its heads are divided among devices, each of them needs less."""
     heads, head, values = mixer.num_heads, mixer.query_dim, mixer.num_heads * mixer.v_dim
     products = min(num_tokens, PRODUCT_TOKENS)
     query = num_tokens * heads * head * _HALF_BYTES

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
 from devkit.kernels.attention_cases import attention_case
 from devkit.kernels.interpreted import interpreted
-from devkit.models.cpu_backend import copied
+from devkit.models.cpu_backend import CpuBackend, copied
 from devkit.models.cpu_platform import CpuPlatform
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.simulated_devices import SimulatedDevices, owner_of
@@ -203,7 +204,7 @@ class Model:
 
     def __init__(self, file: Path, *split: int, devices: Sequence[torch.device] = (CPU,)) -> None:
         kv_dtype = torch.float32 if devices[0] == CPU else torch.float16
-        self._hybrid = load_hybrid(
+        self.hybrid = load_hybrid(
             file,
             devices[0],
             SETTINGS,
@@ -215,12 +216,12 @@ class Model:
         )
 
     def logits(self) -> np.ndarray:
-        """Those of a prompt of 40 tokens, which has four slices of 10."""
+        """Logits of a prompt of 40 tokens, which has four slices of 10."""
         batch = padding(40, SETTINGS.block_tokens)
         ids, slots = np.arange(40, dtype=np.int32), batch.positions + np.int32(SETTINGS.block_tokens)
         blocks = np.arange(1, batch.kv_indices.size + 1, dtype=np.int32)
         batch = replace(batch, token_ids=ids, slots=slots, kv_indices=blocks)
-        return self._hybrid.forward(batch, lambda: None).copy()
+        return self.hybrid.forward(batch, lambda: None).copy()
 
 
 def test_every_pair_of_devices_is_measured(simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,6 +302,37 @@ def test_a_model_divides_only_what_pays(written: MakeTiny, monkeypatch: pytest.M
     assert not [shape for _, _, shape in simulated.crossings if len(shape) == 3]
     num_devices, gigabyte_s = 2, 0.0
     assert seen[:4] == [(num_devices, gigabyte_s, 10, num_before) for num_before in (0, 10, 20, 30)]
+
+
+def test_faster_kernels_of_a_device_also_compute_heads_for_others(
+    written: MakeTiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flashinfer's may be ready after the server is."""
+    late: list[tuple[Callable[[ExpandedAttention], None], torch.Tensor]] = []
+    heads: list[tuple[int | None, int]] = []
+
+    class Late:
+        def use_in(self, lanes: object, use_expanded: Any, num_saturated: torch.Tensor, *_: object) -> None:
+            late.append((use_expanded, num_saturated))
+
+    class Recorded(PlainExpandedKernels):
+        def attend(
+            self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, is_causal: bool
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            heads.append((owner_of(query), query.shape[1]))
+            return super().attend(query, keys, values, is_causal=is_causal)
+
+    monkeypatch.setattr(CpuBackend, "late_attention", lambda *_: Late())
+    with SimulatedDevices():
+        model = Model(written(arch="v3", mla="split", quant="f32").gguf, 2)
+        expected = model.logits()
+        kind = model.hybrid.devices[1].prefill_attention.kinds[0]
+        use_expanded, num_saturated = late[1]
+        use_expanded(ExpandedAttention(kind._expanded.sizes, Recorded(kind._expanded.sizes, num_saturated), 13))
+        np.testing.assert_array_equal(model.logits(), expected)
+    num_pieces = 1 + 2 + 3 + 4
+    num_layers = len(model.hybrid.layers.weights.layers)
+    assert heads == [(1, kind._expanded.sizes.num_heads // 2)] * (num_pieces * num_layers)
 
 
 @pytest.mark.gpu2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Sequence
 
@@ -11,8 +10,6 @@ import torch
 
 from ballast.model.hybrid.copies.device_sender import DeviceSender
 from ballast.model.hybrid.platforms.interface import Platform
-
-log = logging.getLogger(__name__)
 
 _BYTES = 128 << 20
 _TIMED = 3
@@ -22,9 +19,7 @@ _TIMED = 3
 def peer_gigabyte_s(devices: Sequence[tuple[Platform, DeviceSender]]) -> float:
     """Seconds in which the slowest device copies a gigabyte to another one. All reach each other, and are idle."""
     pairs = itertools.permutations(devices, 2)
-    durations = [_copy_s(source, sender, target) * 1e9 / _BYTES for (source, sender), (target, _) in pairs]
-    log.info("copies between GPUs measured", extra={"gb_per_s": [round(1 / each, 1) for each in durations]})
-    return max(durations)
+    return max(_copy_s(source, sender, target) for (source, sender), (target, _) in pairs) * 1e9 / _BYTES
 
 
 def _copy_s(source: Platform, sender: DeviceSender, target: Platform) -> float:

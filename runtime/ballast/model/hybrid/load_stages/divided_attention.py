@@ -4,6 +4,7 @@ parallel belong to one device."""
 from __future__ import annotations
 
 import itertools
+import logging
 from functools import partial
 
 from ballast.host.startup.measurements import kept_seconds
@@ -14,6 +15,8 @@ from ballast.model.hybrid.copies.peer_speed import peer_gigabyte_s
 from ballast.model.hybrid.faults.device_errors import computing_on
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
+
+log = logging.getLogger(__name__)
 
 
 def divide_attention(state: LoadState, report: Report) -> None:
@@ -29,7 +32,10 @@ def divide_attention(state: LoadState, report: Report) -> None:
         sender = DeviceSender(device.platform, device.backend.small_copy, names, 0)
         active = partial(computing_on, device.platform, device.options.vram)
         members.append(HeadsDevice(device.platform.device, active, sender, device.expanded))
-    pays = partial(division_pays, sizes, len(members), _peer_gigabyte_s(state, members))
+    gigabyte_s = _peer_gigabyte_s(state, members)
+    speed = round(1 / gigabyte_s, 1) if gigabyte_s else None
+    log.info("attention of long prompts is divided", extra={"devices": list(map(str, names)), "gb_per_s": speed})
+    pays = partial(division_pays, sizes, len(members), gigabyte_s)
     for device, own in zip(state.devices, members, strict=True):
         device.heads = own
         divided = DividedHeads(own, [member for member in members if member is not own], pays)

@@ -123,9 +123,9 @@ class Routing:
 def _preferring(choose: Choose, num_experts: int, device: torch.device) -> tuple[Choose, torch.Tensor]:
     bias = torch.zeros(num_experts, device=device)
 
-    def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def chosen(logits: torch.Tensor, token_ids: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         spread = logits.std(-1, keepdim=True).clamp(min=1e-6)
-        return choose(GUMBEL_SPREAD * (logits - logits.mean(-1, keepdim=True)) / spread + bias)
+        return choose(GUMBEL_SPREAD * (logits - logits.mean(-1, keepdim=True)) / spread + bias, token_ids)
 
     return chosen, bias
 

@@ -6,6 +6,7 @@ No value comes back to the host, and shapes follow from the shape of the logits,
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from ballast.model.hybrid.experts.division import Division
 from ballast.model.layers.feed_forward import RoutingSpec
@@ -15,19 +16,26 @@ class Router:
     """`Choose` for one layer. Equal logits give the CPU model's choice, unless scores lie closer together than the
     rounding of two exponentials."""
 
-    def __init__(self, rule: RoutingSpec, bias: torch.Tensor | None) -> None:
-        """bias float32 [E], on the device, added for the choice only."""
+    def __init__(self, rule: RoutingSpec, bias: torch.Tensor | None, table: torch.Tensor | None = None) -> None:
+        """bias float32 [E], on the device, added for the choice only. table int32 [vocabulary, k]: see `Choose`."""
         self._rule = rule
         self._bias = bias
+        self._table = table
 
-    def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(
+        self, logits: torch.Tensor, token_ids: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Choose`."""
         rule = self._rule
-        scores = logits.sigmoid() if rule.gating == "sigmoid" else logits.softmax(-1)
+        scores = scores_of(logits, rule)
         biased = scores if self._bias is None else scores + self._bias
         if rule.num_groups_used < rule.num_groups:
             biased = biased.masked_fill(~self._allowed(biased), -torch.inf)
-        ids = _descending(biased)[:, : rule.num_experts_used]
+        if self._table is None:
+            ids = _descending(biased)[:, : rule.num_experts_used]
+        else:
+            assert token_ids is not None
+            ids = self._table[token_ids].long()
         weights = scores.gather(1, ids)
         if rule.normalize_weights:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)  # the addend: where all scores vanish
@@ -41,6 +49,13 @@ class Router:
         used = _descending(best)[:, : rule.num_groups_used]
         allowed = torch.zeros_like(best, dtype=torch.bool).scatter(1, used, True)
         return allowed.repeat_interleave(by_group.shape[2], dim=1, output_size=biased.shape[1])
+
+
+def scores_of(logits: torch.Tensor, rule: RoutingSpec) -> torch.Tensor:
+    """The scores of experts, by their logits [T, E]."""
+    if rule.gating == "sqrtsoftplus":
+        return F.softplus(logits).sqrt()
+    return logits.sigmoid() if rule.gating == "sigmoid" else logits.softmax(-1)
 
 
 def _descending(values: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSiz
 from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.backends import selection
 from ballast.model.hybrid.backends.backend import EarlyKernels, LateAttention
+from ballast.model.hybrid.compressed.compression import Compression, Rotation
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.experts.division import Divide
@@ -28,6 +29,7 @@ from ballast.model.hybrid.sparse.chosen import ChosenAttention, PlainChosenAtten
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.layers.stream import StreamSpec
@@ -35,6 +37,7 @@ from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from devkit.kernels.plain_routing import Router, divide
+from devkit.kernels.torch_compression import TorchCompression
 from devkit.kernels.torch_pointwise import TorchPointwise
 from devkit.kernels.torch_recurrence import TorchRecurrence, convolve
 from devkit.kernels.torch_stream import TorchRowGates, TorchStreamMixer
@@ -84,6 +87,12 @@ class CpuBackend:
         """See `Backend`."""
         return TorchRecurrence(mixer, rms_eps)
 
+    def compression(
+        self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype
+    ) -> Compression:
+        """See `Backend`."""
+        return TorchCompression(mixer, block_tokens, rms_eps, rotation, kv_dtype)
+
     def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> StreamMixer:
         return TorchStreamMixer(spec, rms_eps)
 
@@ -105,9 +114,9 @@ class CpuBackend:
         """See `Backend`."""
         return TorchPointwise(rms_eps, rope, self.device)
 
-    def router(self, rule: RoutingSpec, bias: torch.Tensor | None) -> Choose:
+    def router(self, rule: RoutingSpec, bias: torch.Tensor | None, table: torch.Tensor | None) -> Choose:
         """See `Backend`."""
-        return Router(rule, bias)
+        return Router(rule, bias, table)
 
     def make_linear(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
         """See `Backend`. The matrix becomes float32."""

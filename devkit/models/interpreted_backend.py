@@ -12,6 +12,14 @@ from ballast.model.hybrid.attention.gpu import GpuAttention
 from ballast.model.hybrid.attention.paged import PagedAttention, choose_tilings
 from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.backends.selection import MAKERS
+from ballast.model.hybrid.compressed import (
+    entry_attention_kernels,
+    entry_kernels,
+    triton_compression,
+    window_kernels,
+)
+from ballast.model.hybrid.compressed.compression import Rotation
+from ballast.model.hybrid.compressed.triton_compression import DeviceLimits, TritonCompression
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import carried
 from ballast.model.hybrid.experts import (
@@ -64,6 +72,7 @@ from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.layers.stream import StreamSpec
@@ -92,6 +101,9 @@ KERNELS = (
     (expert_panels, "combine_kernels", combine_kernels),
     (pair_sums, "many_pairs_kernels", many_pairs_kernels),
     (fused_routing, "routing_kernels", routing_kernels),
+    (triton_compression, "entry_kernels", entry_kernels),
+    (triton_compression, "entry_attention_kernels", entry_attention_kernels),
+    (triton_compression, "window_kernels", window_kernels),
     (triton_stream, "stream_kernels", stream_kernels),
     (triton_gates, "gate_kernels", gate_kernels),
     (triton_convolution, "conv_kernels", conv_kernels),
@@ -135,6 +147,12 @@ def interpret_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> TritonRecurrence:
             return TritonRecurrence(mixer, rms_eps)
 
+        def compression(
+            self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype
+        ) -> TritonCompression:
+            limits = DeviceLimits(SHARED_BYTES, CpuPlatform.num_processors)
+            return TritonCompression(mixer, block_tokens, rms_eps, rotation, kv_dtype, limits)
+
         def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> TritonStreamMixer:
             return TritonStreamMixer(spec, rms_eps)
 
@@ -147,8 +165,10 @@ def interpret_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> TritonPointwise:
             return TritonPointwise(rms_eps, rope, self.device, largest_query(scale, kv_dtype))
 
-        def router(self, rule: RoutingSpec, bias: torch.Tensor | None) -> fused_routing.FusedRouter:
-            return fused_routing.FusedRouter(rule, bias)
+        def router(
+            self, rule: RoutingSpec, bias: torch.Tensor | None, table: torch.Tensor | None
+        ) -> fused_routing.FusedRouter:
+            return fused_routing.FusedRouter(rule, bias, table)
 
         def make_linear(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
             return PanelLinear(matrix, rows, cols, is_transposed=is_transposed, device=self.device)

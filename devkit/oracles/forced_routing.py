@@ -14,8 +14,7 @@ import torch
 
 from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.layers.feed_forward import RoutingSpec
-from devkit.kernels.plain_routing import Router
+from devkit.kernels.plain_routing import Router, scores_of
 
 MAX_MOVED = 2e-3
 """Largest score difference (probability or sigmoid) that counts as a near tie."""
@@ -36,8 +35,8 @@ class ForcedRouting:
         self.num_refused = 0
         """Selections that the follower made differently, because the leader's is not a near tie."""
         spec = leader._spec
-        self.num_layers = len(spec.routed_layers)
-        """Number of layers with routed experts."""
+        self.num_layers = sum(layer.experts is not None and not layer.experts.table_rows for layer in spec.layers)
+        """Number of layers whose experts are selected by scores."""
         # On the device of the layer: a captured step copies to no other device.
         device_of = {layer: each.torch_device for each in leader.devices for layer in each.layers}
         devices, routing = [device_of[layer] for layer in spec.routed_layers], spec.routing
@@ -49,8 +48,8 @@ class ForcedRouting:
         _rechoose(follower, self._forced)
 
     def _noted(self, layer: int, choose: Choose) -> Choose:
-        def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            ids, weights = choose(logits)
+        def chosen(logits: torch.Tensor, token_ids: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+            ids, weights = choose(logits, token_ids)
             self._logits[layer][: len(ids)].copy_(logits)  # a captured step replays this copy
             self._chosen[layer][: len(ids)].copy_(ids)
             return ids, weights
@@ -61,9 +60,9 @@ class ForcedRouting:
         assert isinstance(choose, Router)
         rule, bias = choose._rule, 0.0 if choose._bias is None else choose._bias
 
-        def chosen(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def chosen(logits: torch.Tensor, token_ids: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
             theirs = self._chosen[layer][: len(logits)].cpu().long()
-            apart = _scores(rule, self._logits[layer][: len(logits)].cpu()) - _scores(rule, logits)
+            apart = scores_of(self._logits[layer][: len(logits)].cpu(), rule) - scores_of(logits, rule)
             moved = apart.clamp(-MAX_MOVED, MAX_MOVED)
             moved += torch.full_like(moved, -_ROUNDED).scatter(1, theirs, _ROUNDED)
             ids, weights = Router(rule, bias + moved)(logits)
@@ -77,16 +76,13 @@ class ForcedRouting:
 
 def _rechoose(model: HybridModel, make: Callable[[int, Choose], Choose]) -> None:
     layers, index = [], 0
-    for layer in model.layers.weights.layers:
+    for layer, own in zip(model.layers.weights.layers, model._spec.layers, strict=True):
         if layer.routed is not None:
-            layer = replace(layer, routed=replace(layer.routed, choose=make(index, layer.routed.choose)))
+            if own.experts is not None and not own.experts.table_rows:
+                layer = replace(layer, routed=replace(layer.routed, choose=make(index, layer.routed.choose)))
             index += 1
         layers.append(layer)
     model.layers.weights = replace(model.layers.weights, layers=tuple(layers))
-
-
-def _scores(rule: RoutingSpec, logits: torch.Tensor) -> torch.Tensor:
-    return logits.sigmoid() if rule.gating == "sigmoid" else logits.softmax(-1)
 
 
 def _count_differing(ids: torch.Tensor, theirs: torch.Tensor) -> int:

@@ -79,6 +79,11 @@ class ModelSpec:
         return routing
 
     @property
+    def looks_up_experts(self) -> bool:
+        """Whether tables give the experts of some layers, by the id of a token."""
+        return any(layer.experts is not None and layer.experts.table_rows > 0 for layer in self.layers)
+
+    @property
     def widest_dense(self) -> int:
         """Width of the widest dense feed-forward; 0 without any."""
         return max((layer.feed_forward.width for layer in self.layers if layer.experts is None), default=0)

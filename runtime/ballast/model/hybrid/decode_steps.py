@@ -75,6 +75,8 @@ class DecodeSteps:
         self._experts.begin(size)
         for number, device in enumerate(self._devices):
             self._receive(number, size)
+            with device.active():
+                device.inputs.send_ids(batch.token_ids)
             if not device.replay(size):
                 with device.active():
                     self._queue_part(number, size, self._experts)

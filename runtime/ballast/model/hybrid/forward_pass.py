@@ -88,7 +88,7 @@ class ForwardPass:
                 ((yield from attention.pieces(index, layer.attention, normed, device.cache(index), step)),),
                 layer.inputs[1],
             )
-            parts = yield from self._feed_forward(layer, index, normed, experts, device.pointwise)
+            parts = yield from self._feed_forward(layer, index, normed, step, experts, device.pointwise)
         if number < len(self._devices) - 1:
             residual.add(stream, parts)
             return stream.rows
@@ -99,6 +99,7 @@ class ForwardPass:
         layer: LayerWeights,
         index: int,
         normed: torch.Tensor,
+        step: Step,
         experts: DividedExperts,
         pointwise: Pointwise,
     ) -> Pieces[tuple[torch.Tensor, ...]]:
@@ -108,7 +109,8 @@ class ForwardPass:
             assert layer.mlp is not None
             return (_mlp(layer.mlp, normed, pointwise),)
         routed_index = self._routed_index[index]
-        yield from experts.pieces(routed_index, normed, *layer.routed.choose(layer.routed.router(normed)))
+        chosen = layer.routed.choose(layer.routed.router(normed), step.token_ids)
+        yield from experts.pieces(routed_index, normed, *chosen)
         every_token = () if layer.mlp is None else (_mlp(layer.mlp, normed, pointwise),)
         return (experts.result(routed_index), *every_token)
 

@@ -15,6 +15,7 @@ from ballast._core import kernels
 from ballast.families.architecture import Unit
 from ballast.model.hybrid.device_tensors import DeviceTensors
 from ballast.model.hybrid.experts.routing import Choose, MakeRouter
+from ballast.model.hybrid.layers.compressed_attention import CompressedWeights
 from ballast.model.hybrid.layers.delta_net import DeltaNetWeights
 from ballast.model.hybrid.layers.grouped_attention import GroupedWeights
 from ballast.model.hybrid.layers.kimi_delta import KimiDeltaWeights
@@ -24,12 +25,13 @@ from ballast.model.hybrid.layers.ngram_embedding import NgramWeights
 from ballast.model.hybrid.layers.ngram_rows import NgramRows
 from ballast.model.hybrid.linear import Linear, Linears, MakeLinear
 from ballast.model.hybrid.residual.residual import BlockInput
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
-from ballast.model.layers.feed_forward import EXPERTS, MLP_GATE, RoutingSpec
+from ballast.model.layers.feed_forward import EXPERT_TABLE, EXPERTS, MLP_GATE, RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import DeviceAttention, Mixer
+from ballast.model.layers.layer import Mixer, RecurrentMixer
 from ballast.model.packed_tensors import LayerTensors, Packing, Tensors
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, NGRAM_TABLE, OUTPUT, layer_tensors, output_tensors
@@ -41,7 +43,7 @@ IsTaken = Callable[[int, kernels.Experts], bool]
 them."""
 
 
-MixerWeights = LatentWeights | GroupedWeights | DeltaNetWeights | KimiDeltaWeights
+MixerWeights = LatentWeights | GroupedWeights | CompressedWeights | DeltaNetWeights | KimiDeltaWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class _Loader:
         unit = spec.feed_forward.unit if experts is None else experts.shared_unit
         host = LayerTensors(self._tensors, layer_tensors(self._spec, index))
         tensors = DeviceTensors(host, on.make_linear, on.device)
-        if isinstance(mixer, DeviceAttention):
+        if not isinstance(mixer, RecurrentMixer):
             for name, largest in largest_kept(host, mixer).items():
                 # A NaN bound stays NaN.
                 self.largest[name] = float(np.maximum(self.largest.get(name, 0.0), largest))
@@ -185,7 +187,9 @@ class _Loader:
         router, bias = tensors.float_linear("router", "router_logit_bias"), tensors.optional_vector("router_bias")
         packed = tensors.host.experts(EXPERTS)
         is_taken = on.is_taken(self._routed_index[index], packed)
-        return RoutedWeights(router, on.make_router(rule, bias), None if is_taken else packed)
+        table = tensors.optional_vector(EXPERT_TABLE)
+        of_ids = None if table is None else table.to(torch.int32).view(-1, rule.num_experts_used)
+        return RoutedWeights(router, on.make_router(rule, bias, of_ids), None if is_taken else packed)
 
 
 def _mixer_weights(tensors: DeviceTensors, mixer: Mixer) -> MixerWeights:
@@ -195,5 +199,7 @@ def _mixer_weights(tensors: DeviceTensors, mixer: Mixer) -> MixerWeights:
         return DeltaNetWeights.load(tensors, mixer)
     if isinstance(mixer, GroupedSpec):
         return GroupedWeights.load(tensors, mixer)
+    if isinstance(mixer, CompressedSpec):
+        return CompressedWeights.load(tensors, mixer)
     assert isinstance(mixer, LatentSpec), "the plan rejects other kinds"
     return LatentWeights.load(tensors, mixer)

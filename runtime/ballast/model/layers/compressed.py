@@ -51,6 +51,11 @@ class CompressedSpec:
         return self.head_dim
 
     @property
+    def row_tokens(self) -> int:
+        """Tokens whose rows in the cache hold an entry, the last ones of it."""
+        return min(self.ratio, _ROW_TOKENS)
+
+    @property
     def entry_columns(self) -> int:
         """Numbers that a token adds to entries, with a gate for each; 0 without entries."""
         return _columns(self.head_dim, self.index) if self.ratio else 0
@@ -72,9 +77,8 @@ class CompressedSpec:
         """The planes of the layer's cache: a token's share of an entry."""
         if not self.ratio:
             return ()
-        row_tokens = min(self.ratio, _ROW_TOKENS)
-        entries = Plane("entries", self.head_dim // row_tokens)
-        return (entries,) if self.index is None else (entries, Plane(INDEX_KEYS, self.index.key_dim // row_tokens))
+        entries = Plane("entries", self.head_dim // self.row_tokens)
+        return (entries,) if self.index is None else (entries, Plane(INDEX_KEYS, self.index.key_dim // self.row_tokens))
 
     @property
     def states(self) -> tuple[State, ...]:

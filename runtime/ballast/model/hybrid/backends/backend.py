@@ -14,6 +14,7 @@ from ballast.model.hybrid.attention.attention import Attention
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedKernels, ExpandedSizes
 from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
+from ballast.model.hybrid.compressed.compression import Compression, Rotation
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.experts.division import Divide
@@ -29,6 +30,7 @@ from ballast.model.hybrid.sparse.chosen import ChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.layers.stream import StreamSpec
@@ -92,6 +94,12 @@ class Backend(Protocol):
         """The operations of recurrent layers with this mixer, of both lanes. Raises ValueError if the device cannot
         compute them."""
 
+    def compression(
+        self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype
+    ) -> Compression:
+        """The operations of attention to compressed entries with this mixer, of both lanes. Raises ValueError if heads
+        are too large."""
+
     def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> StreamMixer:
         """The operations of hyper-connections."""
 
@@ -110,8 +118,8 @@ class Backend(Protocol):
     def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> Pointwise:
         """The pointwise operations. `scale`: the factor of attention scores."""
 
-    def router(self, rule: RoutingSpec, bias: torch.Tensor | None) -> Choose:
-        """The selection of a layer's experts."""
+    def router(self, rule: RoutingSpec, bias: torch.Tensor | None, table: torch.Tensor | None) -> Choose:
+        """The selection of a layer's experts; see `MakeRouter`."""
 
     def make_linear(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
         """See `MakeLinear`."""

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import triton
 
 from ballast._core import kernels
 from ballast.host.gpu import driver_library
@@ -22,6 +23,8 @@ from ballast.model.hybrid.attention.gpu import GpuAttention, paged_attention
 from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer
 from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.attention.triton_expanded import checked_expansion
+from ballast.model.hybrid.compressed.compression import Rotation
+from ballast.model.hybrid.compressed.triton_compression import DeviceLimits, TritonCompression
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.small_copies import SmallCopy, carried
@@ -53,6 +56,7 @@ from ballast.model.hybrid.startup.kernels_ahead import KernelsAhead
 from ballast.model.hybrid.startup.parallel_compile import CompileAhead, parallel_compile
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.layers.stream import StreamSpec
@@ -97,6 +101,14 @@ class CudaBackend:
         """See `Backend`."""
         return TritonRecurrence(mixer, rms_eps)
 
+    def compression(
+        self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype
+    ) -> TritonCompression:
+        """See `Backend`."""
+        about = triton.runtime.driver.active.utils.get_device_properties(self.device.index or 0)
+        device = DeviceLimits(about["max_shared_mem"], about["multiprocessor_count"])
+        return TritonCompression(mixer, block_tokens, rms_eps, rotation, kv_dtype, device)
+
     def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> TritonStreamMixer:
         """See `Backend`."""
         return TritonStreamMixer(spec, rms_eps)
@@ -119,9 +131,9 @@ class CudaBackend:
         """See `Backend`."""
         return TritonPointwise(rms_eps, rope, self.device, largest_query(scale, kv_dtype))
 
-    def router(self, rule: RoutingSpec, bias: torch.Tensor | None) -> Choose:
+    def router(self, rule: RoutingSpec, bias: torch.Tensor | None, table: torch.Tensor | None) -> Choose:
         """See `Backend`."""
-        return FusedRouter(rule, bias)
+        return FusedRouter(rule, bias, table)
 
     def make_linear(self, matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
         """See `Backend`."""

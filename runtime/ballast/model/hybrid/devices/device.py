@@ -13,6 +13,7 @@ from ballast.host.vram import VramLimit
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool, LayerCache
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
+from ballast.model.hybrid.compressed.compression import CompressedCache
 from ballast.model.hybrid.experts.divided_experts import DeviceExperts
 from ballast.model.hybrid.faults.device_errors import computing_on
 from ballast.model.hybrid.faults.device_wait import Event
@@ -22,7 +23,7 @@ from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.layers.ngram_embedding import NgramEmbedding
 from ballast.model.hybrid.platforms.interface import Platform, Stream
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
-from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool, LayerStates, NgramStates
+from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool, EntryStates, LayerStates, NgramStates
 from ballast.model.hybrid.residual.residual import Residual
 from ballast.model.hybrid.steps.step import Step
 
@@ -80,12 +81,14 @@ class Device:
         """Count of numbers that were too large for the cache, as of the last `fetch_num_saturated`."""
         return int(self._num_saturated)
 
-    def cache(self, layer: int) -> LayerCache | LayerStates:
+    def cache(self, layer: int) -> LayerCache | LayerStates | CompressedCache:
         """The cache or the states of a layer, which must be one of `layers`."""
         index = self.layers.index(layer)
         states, kept = self.states.layers[index], self.kv.layers[index]
         if isinstance(states, LayerStates | NgramStates):
             return LayerStates(states.recurrent, states.inputs)
+        if isinstance(states, EntryStates):
+            return CompressedCache(kept.rows, kept.index_keys, states)
         return kept if states is None else kept._replace(incomplete_pools=states.incomplete)
 
     def ngram_inputs(self, layer: int) -> torch.Tensor:

@@ -19,17 +19,22 @@ _TILES = 32
 """Tiles per program."""
 
 
+_GATINGS = ("softmax", "sigmoid", "sqrtsoftplus")
+"""In the order in which kernels number them."""
+
+
 class FusedRouter:
     """`Choose` in one launch."""
 
-    def __init__(self, rule: RoutingSpec, bias: torch.Tensor | None) -> None:
-        """bias float32 [E], on the device, added only for the selection."""
+    def __init__(self, rule: RoutingSpec, bias: torch.Tensor | None, table: torch.Tensor | None = None) -> None:
+        """bias float32 [E], on the device, added only for the selection; table as in `MakeRouter`."""
         group_size = rule.num_experts // rule.num_groups
-        self._bias = bias
+        self._bias, self._table = bias, table
         self._scale = rule.weights_scale
         self._known = {
             "HAS_BIAS": bias is not None,
-            "IS_SIGMOID": rule.gating == "sigmoid",
+            "HAS_TABLE": table is not None,
+            "GATING": _GATINGS.index(rule.gating),
             "IS_TOP2": rule.group_score == "top2_sum",
             "NORMALIZES": rule.normalize_weights,
             "GROUPS": rule.num_groups,
@@ -41,14 +46,20 @@ class FusedRouter:
             "PADDED_CHOSEN": padded(rule.num_experts_used),
         }
 
-    def __call__(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(
+        self, logits: torch.Tensor, token_ids: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Choose`."""
         num_tokens, logits = logits.shape[0], logits.contiguous()
         ids = torch.empty((num_tokens, self._known["CHOSEN"]), dtype=torch.int32, device=logits.device)
         weights = logits.new_empty(ids.shape)
         if num_tokens:
-            bias = logits if self._bias is None else self._bias  # any pointer, if there is no bias
-            routing_kernels.route[(num_tokens,)](logits, bias, ids, weights, self._scale, **self._known, num_warps=1)
+            # Any pointers, if there is no bias or no table.
+            bias = logits if self._bias is None else self._bias
+            table = (ids, ids) if self._table is None else (self._table, token_ids)
+            routing_kernels.route[(num_tokens,)](
+                *(logits, bias, *table, ids, weights, self._scale), **self._known, num_warps=1
+            )
         return ids, weights
 
 

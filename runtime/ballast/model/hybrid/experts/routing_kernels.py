@@ -20,14 +20,26 @@ def _better(value, index, other_value, other_index):
 
 
 @triton.jit
+def _softplus(x):
+    """log(1 + exp(x)), also for a small exponential that 1 absorbs."""
+    small = tl.exp(-tl.abs(x))
+    sum_of = 1.0 + small
+    rest = tl.where(sum_of == 1.0, small, tl.log(sum_of) * small / tl.where(sum_of == 1.0, 1.0, sum_of - 1.0))
+    return tl.maximum(x, 0.0) + rest
+
+
+@triton.jit
 def route(
     logits,  # float32 [T, GROUPS * GROUP_SIZE]
     bias,  # float32 [GROUPS * GROUP_SIZE]
+    table,  # int32 [vocabulary, CHOSEN], if HAS_TABLE
+    token_ids,  # int32 [T], if HAS_TABLE
     ids,  # int32 [T, CHOSEN]
     weights,  # float32 [T, CHOSEN]
     scale,
     HAS_BIAS: tl.constexpr,
-    IS_SIGMOID: tl.constexpr,
+    HAS_TABLE: tl.constexpr,
+    GATING: tl.constexpr,  # softmax, sigmoid, or the square root of softplus
     IS_TOP2: tl.constexpr,
     NORMALIZES: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -46,8 +58,10 @@ def route(
     none = float("-inf")
 
     logit = tl.load(logits + token * (GROUPS * GROUP_SIZE) + expert, mask=is_expert, other=none)
-    if IS_SIGMOID:
+    if GATING == 1:
         score = 1.0 / (1.0 + tl.exp(-logit))
+    elif GATING == 2:
+        score = tl.sqrt(_softplus(logit))
     else:
         peak = tl.reduce(tl.reduce(logit, 1, larger), 0, larger)
         score = tl.exp(logit - peak)
@@ -71,8 +85,11 @@ def route(
     chosen = tl.full((PADDED_CHOSEN,), 0, tl.int32)
     weight = tl.full((PADDED_CHOSEN,), 0.0, tl.float32)
     for index in tl.static_range(CHOSEN):
-        values, places = tl.reduce((biased, expert), 1, _better)
-        _, place = tl.reduce((values, places), 0, _better)
+        if HAS_TABLE:
+            place = tl.load(table + tl.load(token_ids + token).to(tl.int64) * CHOSEN + index)
+        else:
+            values, places = tl.reduce((biased, expert), 1, _better)
+            _, place = tl.reduce((values, places), 0, _better)
         is_place = expert == place
         found = tl.reduce(tl.reduce(tl.where(is_place & is_expert, score, 0.0), 1, plus), 0, plus)
         chosen = tl.where(of_choice == index, place, chosen)

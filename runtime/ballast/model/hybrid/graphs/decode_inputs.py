@@ -1,7 +1,7 @@
 """The input of decode steps, at fixed addresses, so that a captured graph can read it.
 
-Each step makes two copies from pinned memory: its tables, and its embedded tokens; and one of rows for groups of
-tokens if a layer adds them. They never wait for large copies.
+Each step makes two copies from pinned memory: its tables, and its embedded tokens. Where layers need them, it also
+copies the rows for groups of tokens, and the ids of tokens. They never wait for large copies.
 """
 
 from __future__ import annotations
@@ -63,17 +63,18 @@ class DecodeInputs:
         has_windows: bool = False,
         has_states: bool = False,
         ngram_width: int = 0,
+        has_ids: bool = False,
     ) -> None:
         """A step has at most `max_batch_size` tokens, and a request at most `max_blocks` blocks. `num_rows`: rows of a
         token's residual stream. `has_windows`: whether some layers keep only their windows. `has_states`: whether some
         keep a state of each request. `ngram_width`: numbers per token that a layer of the device adds for groups of
-        tokens; 0: none does."""
+        tokens; 0: none does. `has_ids`: whether some look up experts by the id of a token."""
         platform = platform_of(device)
         self.max_batch_size = max_batch_size
         self._max_blocks = max_blocks
         self._num_tables = 2 if has_windows else 1
         """Tables of slots and blocks."""
-        self._has_states = has_states
+        self._has_states, self._has_ids = has_states, has_ids
         self._num_columns = 2 + self._num_tables + (2 if has_states else 0)
         """Columns of one number per token."""
         capacity = self._used(max_batch_size)
@@ -81,6 +82,9 @@ class DecodeInputs:
         self._table = torch.zeros(capacity, dtype=torch.int32, device=device)
         self._host_embedded = torch.zeros((max_batch_size, hidden), pin_memory=platform.pins)
         self._embedded = torch.zeros((max_batch_size, hidden), device=device)
+        num_ids = max_batch_size if has_ids else 0
+        self._host_ids = torch.zeros(num_ids, dtype=torch.int32, pin_memory=platform.pins)
+        self._ids = torch.zeros(num_ids, dtype=torch.int32, device=device)
         stream = (max_batch_size, num_rows, hidden)
         self._stream = self._embedded if num_rows == 1 else torch.zeros(stream, device=device)
         self._host_ngrams = torch.zeros((max_batch_size, ngram_width), pin_memory=platform.pins)
@@ -90,6 +94,7 @@ class DecodeInputs:
         self._order = torch.arange(max_batch_size, device=device)
         self._host_begins = np.arange(max_batch_size + 1, dtype=np.int32)
         self._begins = torch.from_numpy(self._host_begins).to(device)
+        self._owners = torch.arange(max_batch_size, dtype=torch.int32, device=device)
         self._of_size = [self._input(size + 1) for size in range(max_batch_size)]
 
     def of_size(self, batch_size: int) -> DecodeInput:
@@ -116,6 +121,14 @@ class DecodeInputs:
         """Queue the copy of `host_ngrams`; the caller queues the step next."""
         self._copy(self._host_ngrams[:batch_size], self._ngrams[:batch_size])
         self._sent.record()
+
+    def send_ids(self, token_ids: NDArray[np.int32]) -> None:
+        """Queue the copy of the tokens' ids, if steps need them; the caller queues the step next. When tables are sent,
+        the ids may not be sampled yet."""
+        if self._has_ids:
+            size = token_ids.size
+            self._host_ids[:size].numpy()[:] = token_ids
+            self._copy(self._host_ids[:size], self._ids[:size])
 
     def send_tables(self, batch: Batch) -> None:
         """Queue the copy of a batch's tables behind the running step, if any. A request has one row per token; each
@@ -163,11 +176,14 @@ class DecodeInputs:
         own, host_lens = self._columns(self._table, size), self._columns(self._host_table.numpy(), size).lens
         begins, order = self._begins[: size + 1], self._order[:size]
 
-        states = StateRows(begins, own.states_before, own.states_after, size, None) if self._has_states else None
+        states = None
+        if self._has_states:
+            states = StateRows(begins, self._owners[:size], own.states_before, own.states_after, size, None)
+        token_ids = self._ids[:size] if self._has_ids else None
 
         def step(slots: torch.Tensor, blocks: torch.Tensor, windows: Step | None = None) -> Step:
             requests = RequestTable(self._host_begins[: size + 1], host_lens, begins, own.lens, blocks)
-            return Step(own.positions, slots, order, requests, windows=windows, states=states)
+            return Step(own.positions, slots, order, requests, windows=windows, states=states, token_ids=token_ids)
 
         windows = step(own.window_slots, own.window_blocks) if self._num_tables > 1 else None
         whole = step(own.slots, own.blocks, windows)

@@ -30,7 +30,7 @@ class LayerKind(Protocol[Weights, Cache]):
 
     @property
     def attend(self) -> Attention | None:
-        """The attention implementation; None for a recurrent layer."""
+        """The attention implementation that plans steps; None for a recurrent layer, or for compressed entries."""
 
     def __call__(self, weights: Weights, normed: torch.Tensor, cache: Cache, step: Step) -> torch.Tensor:
         """normed float32 [T, D] → float32 [T, D]; writes the tokens' rows of the cache, or the states of their rows."""
@@ -42,12 +42,13 @@ class LayerKind(Protocol[Weights, Cache]):
 class AttentionLayers:
     """The mixers of one model's layers. Layers may have different kinds."""
 
-    def __init__(self, of_layer: Sequence[LayerKind[Any, Any]], slices: SliceSizes) -> None:
-        """`of_layer`: the kind of each layer."""
+    def __init__(self, of_layer: Sequence[LayerKind[Any, Any]], slices: SliceSizes, *, has_ids: bool = False) -> None:
+        """`of_layer`: the kind of each layer. `has_ids`: whether steps have the ids of their tokens."""
         self._of_layer = of_layer
         self.kinds = tuple(dict.fromkeys(of_layer))
         """The different kinds, in the order of their first layers."""
         self._has_states = any(kind.attend is None for kind in self.kinds)
+        self._has_ids = has_ids
         self.slices = slices
         """Slice limits for steps."""
 
@@ -59,7 +60,7 @@ class AttentionLayers:
 
     def prepared(self, batch: Batch, device: torch.device) -> Step:
         """The batch's tables on the device, sliced and planned."""
-        step = Step.from_batch(batch, device, self.slices, has_states=self._has_states)
+        step = Step.from_batch(batch, device, self.slices, has_states=self._has_states, has_ids=self._has_ids)
         self.prepare(step)
         return step
 

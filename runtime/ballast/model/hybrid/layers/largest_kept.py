@@ -7,15 +7,21 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.model.hybrid.attention.cache_bounds import largest_normed, largest_product, largest_rotated
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import LatentSpec
-from ballast.model.layers.layer import DeviceAttention
+from ballast.model.layers.layer import AttentionMixer
 from ballast.model.packed_tensors import LayerTensors
 
 
-def largest_kept(tensors: LayerTensors, mixer: DeviceAttention) -> dict[str, float]:
-    """The largest number by kind of entry: "key", "value" or "latent", and, with an indexer, "index key"."""
+def largest_kept(tensors: LayerTensors, mixer: AttentionMixer) -> dict[str, float]:
+    """The largest number by kind of entry: "key", "value" or "latent", and, with an indexer, "index key"; of attention
+    to compressed entries, "key", "entry" and "index key"."""
     rotation = mixer.rope.yarn.attention_factor if mixer.rope.yarn else 1.0
+    if isinstance(mixer, CompressedSpec):
+        roles = {"key": "key_norm", "entry": "entry_norm", "index key": "index_entry_norm"}
+        norms = {name: tensors.vector(role) for name, role in roles.items() if role in tensors}
+        return {name: rotation * largest_normed(norm) for name, norm in norms.items()}
     if isinstance(mixer, GroupedSpec):
         return _of_heads(tensors, mixer, rotation)
     return _of_latents(tensors, mixer, rotation)

@@ -15,7 +15,9 @@ from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedS
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
 from ballast.model.hybrid.backends.backend import Backend
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
+from ballast.model.hybrid.compressed.compression import Compression, Rotation
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers, LayerKind
+from ballast.model.hybrid.layers.compressed_attention import CompressedAttention
 from ballast.model.hybrid.layers.delta_net import DeltaNetLayer
 from ballast.model.hybrid.layers.grouped_attention import GroupedAttention
 from ballast.model.hybrid.layers.kimi_delta import KimiDeltaLayer
@@ -29,6 +31,7 @@ from ballast.model.hybrid.residual.residual import MixedResidual, PlainResidual,
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
 from ballast.model.hybrid.steps.slices import slice_sizes_of
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.grouped import SINKS
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
@@ -44,12 +47,13 @@ def choose_kernels(state: LoadState, report: Report) -> None:
     options = state.options
     is_short = options.kv_dtype == torch.float8_e4m3fn
     sizes = [_sizes(mixer, options.block_tokens, is_short=is_short) for mixer in state.mixers]
-    state.expanded_sizes = _expanded_sizes(state.mixers[0], sizes[0])
+    state.expanded_sizes = _expanded_sizes(state.mixers[0], sizes[0]) if sizes else None
 
     def choose(device: DeviceState) -> None:
         backend = device.backend
         backend.prepare()
         device.recurrences = _recurrences(state, backend)
+        device.compressions = _compressions(state, backend)
         pairs = list(zip(state.mixers, sizes, strict=True))
         device.attends = [[_attention(state, backend, *pair) for pair in pairs] for _ in range(2)]
         device.late_attention = [
@@ -80,20 +84,25 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     device.pointwise = pointwise[0]
     device.gates = device.backend.row_gates(state.spec.rms_eps)
     device.residual = _residual(state.spec, device)
-    slices = slice_sizes_of(state.mixers[0], has_states=state.spec.state_bytes > 0)
+    slices = slice_sizes_of((*state.mixers, *state.compressed)[0], has_states=state.spec.state_bytes > 0)
     slices = slices if options.slices is None else options.slices
     short = replace(slices, long_from=None)
-    recurrent: dict[Mixer, LayerKind[Any, Any]] = {
+    unplanned: dict[Mixer, LayerKind[Any, Any]] = {
         mixer: _recurrent_kind(mixer, recurrence) for mixer, recurrence in device.recurrences.items()
     }
+    for mixer, compression in device.compressions.items():
+        compression.num_saturated = device.pointwise.num_saturated
+        unplanned[mixer] = CompressedAttention(mixer, device.pointwise, compression)
+    has_ids = state.spec.looks_up_experts
 
     def layers(attends: Sequence[Attention], expanded: ExpandedAttention | DividedHeads | None) -> AttentionLayers:
         kinds: dict[Mixer, LayerKind[Any, Any]] = {
             mixer: _kind(mixer, own, attend, expanded)
-            for mixer, own, attend in zip(state.mixers, pointwise, attends, strict=True)
+            for mixer, own, attend in zip(state.mixers, pointwise, attends, strict=False)
         }
-        kinds |= recurrent
-        return AttentionLayers([kinds[mixer] for mixer in state.layer_mixers], short if expanded is None else slices)
+        kinds |= unplanned
+        own_slices = short if expanded is None else slices
+        return AttentionLayers([kinds[mixer] for mixer in state.layer_mixers], own_slices, has_ids=has_ids)
 
     device.attention = layers(device.attends[0], None)
 
@@ -129,11 +138,14 @@ def _residual(spec: ModelSpec, device: DeviceState) -> Residual:
     if isinstance(stream, GatedStreamSpec):
         return GatedResidual(stream, device.gates)
     mixer = device.backend.stream_mixer(stream, spec.rms_eps)
-    return MixedResidual(stream, mixer, device.pointwise)
+    return MixedResidual(stream, mixer, device.pointwise, spec.rms_eps)
 
 
 def _pointwise_by_mixer(state: LoadState, backend: Backend) -> list[Pointwise]:
-    """Mixers with the same rotation and scale share one, and all share the count of large numbers."""
+    """Mixers with the same rotation and scale share one, and all share the count of large numbers. Without such mixers,
+    there is one that rotates nothing."""
+    if not state.mixers:
+        return [backend.pointwise(state.spec.rms_eps, unrotated(0), 1.0, state.options.kv_dtype)]
     made: dict[tuple[RopeSpec, float], Pointwise] = {}
     for mixer in state.mixers:
         key = mixer.rope, softmax_scale(mixer)
@@ -170,6 +182,22 @@ def _recurrences(state: LoadState, backend: Backend) -> dict[RecurrentMixer, Rec
             mixer: backend.recurrence(mixer, state.spec.rms_eps)
             for mixer in dict.fromkeys(state.layer_mixers)
             if isinstance(mixer, RecurrentMixer)
+        }
+    except ValueError as error:
+        raise ModelError(state.gguf_model.path, str(error)) from error
+
+
+def _compressions(state: LoadState, backend: Backend) -> dict[CompressedSpec, Compression]:
+    """Mixers with the same rotation share its tables."""
+    rotations: dict[RopeSpec, Rotation] = {}
+    for rope in dict.fromkeys(mixer.rope for mixer in state.compressed):
+        table = build_rope_table(rope, state.num_positions)
+        rotations[rope] = Rotation(*(torch.from_numpy(each).to(backend.device) for each in (table.cos, table.sin)))
+    options, rms_eps = state.options, state.spec.rms_eps
+    try:
+        return {
+            mixer: backend.compression(mixer, options.block_tokens, rms_eps, rotations[mixer.rope], options.kv_dtype)
+            for mixer in state.compressed
         }
     except ValueError as error:
         raise ModelError(state.gguf_model.path, str(error)) from error

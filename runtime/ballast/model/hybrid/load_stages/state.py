@@ -12,6 +12,7 @@ from ballast.model.hybrid.attention.divided_heads import DividedHeads, HeadsDevi
 from ballast.model.hybrid.attention.expanded import ExpandedAttention, ExpandedSizes
 from ballast.model.hybrid.backends.backend import Backend, LateAttention
 from ballast.model.hybrid.compiling.late_kernels import LateKernels
+from ballast.model.hybrid.compressed.compression import Compression
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.devices.device import Device
@@ -35,6 +36,7 @@ from ballast.model.hybrid.streaming.host_memory import PinnedMemory
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
 from ballast.model.hybrid.weights import HybridWeights, RoutedWeights
 from ballast.model.layer_ranges import check_ranges
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.layer import DeviceAttention, RecurrentMixer
 from ballast.model.packed_tensors import Packing
 from ballast.model.spec import ModelSpec
@@ -69,6 +71,7 @@ class DeviceState:
     late_attention: Sequence[LateAttention | None]
     """By mixer of attention."""
     recurrences: Mapping[RecurrentMixer, Recurrence]
+    compressions: Mapping[CompressedSpec, Compression]
 
     # --- weights ---
     linears: list[Linear]
@@ -131,7 +134,9 @@ class LoadState:
         self.layer_mixers = of_layers
         """The mixer of each layer, attention or recurrent."""
         self.mixers = tuple(dict.fromkeys(each for each in of_layers if isinstance(each, DeviceAttention)))
-        """The different mixers that are attention."""
+        """The different mixers whose attention reads the paged cache token by token."""
+        self.compressed = tuple(dict.fromkeys(each for each in of_layers if isinstance(each, CompressedSpec)))
+        """The different mixers that read compressed entries."""
         self.num_positions = min(spec.context_length, options.num_blocks * options.block_tokens)
         """Maximum positions of a request."""
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from ballast.model.hybrid.recurrent.sizes import sizes_of
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.latent import IndexSpec
 from ballast.model.layers.layer import DeviceAttention, LayerSpec, RecurrentMixer
 
@@ -35,6 +36,12 @@ class PoolStates(NamedTuple):
     have no gates."""
 
 
+class EntryStates(tuple[torch.Tensor, ...]):
+    """The states of a layer with compressed entries, by slot, float32: [slots, window, head_dim], the last keys; if it
+    has entries, [slots, parts, 3, head_dim], the sums of incomplete ones; if it selects them, the same of index keys.
+    Slot 0 is not used."""
+
+
 class DeviceStatePool:
     """The states of the layers of one device."""
 
@@ -44,8 +51,18 @@ class DeviceStatePool:
         def zeros(*shape: int) -> torch.Tensor:
             return torch.zeros((num_slots + 1, *shape), device=device)
 
-        def states(layer: LayerSpec) -> LayerStates | NgramStates | PoolStates | None:
+        def entry_states(mixer: CompressedSpec) -> EntryStates:
+            shapes: list[tuple[int, ...]] = [(mixer.window, mixer.head_dim)]
+            if mixer.ratio:
+                shapes.append((mixer.entry_columns // mixer.head_dim, 3, mixer.head_dim))
+            if mixer.index is not None:
+                shapes.append((mixer.index_columns // mixer.index.key_dim, 3, mixer.index.key_dim))
+            return EntryStates(zeros(*shape) for shape in shapes)
+
+        def states(layer: LayerSpec) -> LayerStates | NgramStates | PoolStates | EntryStates | None:
             mixer, stream, ngram = layer.mixer, layer.stream, layer.ngram
+            if isinstance(mixer, CompressedSpec):
+                return entry_states(mixer)
             if isinstance(mixer, RecurrentMixer):
                 sizes = sizes_of(mixer)
                 recurrent = zeros(sizes.num_heads, sizes.key_dim, sizes.v_dim)

@@ -34,6 +34,7 @@ class StateRows:
     """R rows. Slot 0 reads as zeros, and what is written to it is lost. A row may read the slot that it writes."""
 
     begins: torch.Tensor  # int32 [R + 1], the tokens that precede each row
+    owners: torch.Tensor  # int32 [T], the row of each token
     before: torch.Tensor  # int32 [R], the slot with the state before the row
     after: torch.Tensor  # int32 [R], the slot that gets the state after the row
     num_single: int
@@ -54,7 +55,8 @@ class PlannedRows:
 
     def send(self, send: Callable[[NDArray[np.int32]], torch.Tensor]) -> StateRows:
         """Copy all tables to the device in one transfer."""
-        tables: list[Sequence[int]] = [self.begins, self.before, self.after]
+        owners = np.repeat(np.arange(len(self.before), dtype=np.int32), np.diff(self.begins))
+        tables: list[Sequence[int] | NDArray[np.int32]] = [self.begins, owners, self.before, self.after]
         if self.chunks:
             tables += zip(*self.chunks, strict=True)
             tables.append(np.searchsorted([row for row, *_ in self.chunks], range(len(self.begins))).tolist())
@@ -63,11 +65,11 @@ class PlannedRows:
         for begin, table in zip(begins, tables, strict=False):
             host[begin : begin + len(table)] = table
         whole = send(host)
-        row_begins, before, after, *of_chunks = (
+        row_begins, own, before, after, *of_chunks = (
             whole[begin : begin + len(table)] for begin, table in zip(begins, tables, strict=False)
         )
         chunks = Chunks(*of_chunks) if of_chunks else None
-        return StateRows(row_begins, before, after, self.num_single, chunks)
+        return StateRows(row_begins, own, before, after, self.num_single, chunks)
 
 
 def planned_rows(batch: Batch, begin: int, end: int) -> PlannedRows:

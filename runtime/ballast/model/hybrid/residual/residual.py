@@ -31,6 +31,14 @@ class Connection:
         base, scales = (tensors.vector(f"{block}_stream_{name}") for name in ("base", "scales"))
         return Connection(FloatLinear(products), base, scales)
 
+    @staticmethod
+    def load_end(tensors: DeviceTensors) -> Connection | None:
+        """That of the output, whose weights add up the rows; None: the output reads their mean."""
+        if "stream_end_products" not in tensors.host:
+            return None
+        products, base, scales = (tensors.vector(f"stream_end_{name}") for name in ("products", "base", "scales"))
+        return Connection(FloatLinear(products.view(1, len(base), -1)), base, scales)
+
 
 @dataclass(frozen=True, slots=True)
 class StreamGates:
@@ -66,7 +74,10 @@ class BlockInput:
         if isinstance(spec, GatedStreamSpec):
             return BlockInput(tensors.vector(f"{block}_stream_norm"), StreamGates.load(tensors, block))
         norm = tensors.vector(f"{block}_norm")
-        return BlockInput(norm, None if spec is None or block == "output" else Connection.load(tensors, spec, block))
+        if spec is None:
+            return BlockInput(norm)
+        connection = Connection.load_end(tensors) if block == "output" else Connection.load(tensors, spec, block)
+        return BlockInput(norm, connection)
 
 
 @dataclass(slots=True)
@@ -134,14 +145,15 @@ class PlainResidual:
 class MixedResidual:
     """Tokens have several rows, which hyper-connections mix."""
 
-    def __init__(self, spec: StreamSpec, mixer: StreamMixer, pointwise: Pointwise) -> None:
-        self._num_rows = spec.num_rows
+    def __init__(self, spec: StreamSpec, mixer: StreamMixer, pointwise: Pointwise, rms_eps: float) -> None:
+        self._spec = spec
+        self._rms_eps = rms_eps
         self._mixer = mixer
         self._pointwise = pointwise
 
     def begin(self, embedded: torch.Tensor) -> torch.Tensor:
         """See `Residual`. All rows of a token are equal."""
-        return embedded[:, None].repeat(1, self._num_rows, 1)
+        return embedded[:, None].repeat(1, self._spec.num_rows, 1)
 
     def next_block(self, stream: Stream, parts: tuple[torch.Tensor, ...], block: BlockInput) -> torch.Tensor:
         """See `Residual`."""
@@ -158,6 +170,14 @@ class MixedResidual:
             self._mixer.mix(stream.rows, parts, stream.weights)
 
     def finish(self, stream: Stream, parts: tuple[torch.Tensor, ...], end: BlockInput) -> torch.Tensor:
-        """See `Residual`. The stream is the mean of the rows."""
+        """See `Residual`."""
         self.add(stream, parts)
-        return self._pointwise.norm(stream.rows.mean(1), end.norm)
+        if end.connection is None:
+            return self._pointwise.norm(stream.rows.mean(1), end.norm)
+        assert isinstance(end.connection, Connection)
+        flat = stream.rows.flatten(1)
+        # The length of all rows, without a copy of them.
+        inverse = (torch.linalg.vector_norm(flat, dim=1, keepdim=True).square() / flat.shape[1] + self._rms_eps).rsqrt()
+        products = end.connection.products(flat) * inverse * end.connection.scales
+        shares = (products + end.connection.base).sigmoid() + self._spec.eps
+        return self._pointwise.norm(torch.bmm(shares[:, None], stream.rows)[:, 0], end.norm)

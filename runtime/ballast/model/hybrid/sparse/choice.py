@@ -56,7 +56,7 @@ class PlainPositionChoice:
                 scores = self.scores(query[own], weights[own], keys, blocks)[:, :num_keys]
                 num_seen = (step.positions[own] + 1) // sizes.pool
                 chosen[own, :count] = highest(scores, num_seen, count)
-        return chosen if sizes.pool == 1 else spread(chosen, step.positions + 1, sizes)
+        return chosen if sizes.pool == 1 or not sizes.spreads else spread(chosen, step.positions + 1, sizes)
 
     def scores(
         self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, blocks: torch.Tensor

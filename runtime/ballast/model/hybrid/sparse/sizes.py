@@ -27,6 +27,8 @@ class IndexSizes:
     pool: int = 1
     """Tokens of a pool, which are selected together. Divides `top_k` and `block_tokens`. A token also attends to those
     of its own pool if that is incomplete."""
+    spreads: bool = True
+    """Whether the positions of pools are the result, otherwise the pools."""
 
     @property
     def top_pools(self) -> int:
@@ -40,8 +42,8 @@ class IndexSizes:
 
     @property
     def most_chosen(self) -> int:
-        """Maximum number of positions that a token attends to, with those of its own pool."""
-        return self.top_k + self.pool - 1
+        """Maximum number of positions that a token attends to, with those of its own pool; or of pools."""
+        return self.top_k + self.pool - 1 if self.spreads else self.top_pools
 
     @property
     def scale(self) -> float:

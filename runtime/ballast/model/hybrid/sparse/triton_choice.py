@@ -57,7 +57,7 @@ class TritonPositionChoice:
             rows = scores[: min(most, len(query) - first)]
             self.score(query, weights, keys, owners, step, first, rows)
             self.choose(rows, step, first, chosen)
-        return chosen if sizes.pool == 1 else self.spread(chosen, step)
+        return chosen if sizes.pool == 1 or not sizes.spreads else self.spread(chosen, step)
 
     def score(
         self,

@@ -90,10 +90,11 @@ def _times(
 ) -> dict[float, float]:
     """Seconds of the layers, by fraction."""
     x = torch.randn(batch_size, hidden, generator=torch.Generator().manual_seed(batch_size)).to(device)
+    token_ids = torch.arange(batch_size, dtype=torch.int32, device=device)
 
     def queue() -> None:
         for index, layer in enumerate(layers):
-            experts.submit(index, x, *layer.choose(layer.router(x)))
+            experts.submit(index, x, *layer.choose(layer.router(x), token_ids))
             experts.result(index)
 
     def run(queue: Step) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.grouped import GroupedSpec
-from ballast.model.layers.layer import DeviceAttention
+from ballast.model.layers.layer import AttentionMixer
 
 PRODUCT_TOKENS = 4096
 """Maximum tokens that a layer's products process at a time. It bounds the memory of activations that are wider than a
@@ -46,8 +47,14 @@ SPARSE_SLICE_SIZES = SliceSizes(long_from=None)
 latent space."""
 
 
-def slice_sizes_of(mixer: DeviceAttention, *, has_states: bool) -> SliceSizes:
+COMPRESSED_SLICE_SIZES = SliceSizes(long_from=None)
+"""Slice limits of attention to compressed entries, whose queries are wider than a product's activations."""
+
+
+def slice_sizes_of(mixer: AttentionMixer, *, has_states: bool) -> SliceSizes:
     """The sizes for layers with this mixer. `has_states`: whether other layers are recurrent."""
+    if isinstance(mixer, CompressedSpec):
+        return COMPRESSED_SLICE_SIZES
     if isinstance(mixer, GroupedSpec):
         return GROUPED_SLICE_SIZES
     if mixer.index is not None:

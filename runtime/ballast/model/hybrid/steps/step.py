@@ -69,6 +69,8 @@ class Step:
     ngrams: torch.Tensor | None = None
     """float32 [T, W], the rows of a table of groups of tokens, for all slices; None: no layer of the device adds them.
     """
+    token_ids: torch.Tensor | None = None  # int32 [T]
+    """None: no layer looks up experts by them. Slices have none."""
 
     def rows(self, begin: int, end: int) -> Step:
         """Positions and slots of tokens begin … end - 1, with the step's other tables unchanged. They are copies: for
@@ -77,10 +79,17 @@ class Step:
 
     @classmethod
     def from_batch(
-        cls, batch: Batch, device: torch.device, sizes: SliceSizes | None = None, *, has_states: bool = False
+        cls,
+        batch: Batch,
+        device: torch.device,
+        sizes: SliceSizes | None = None,
+        *,
+        has_states: bool = False,
+        has_ids: bool = False,
     ) -> Step:
         """Copy a batch's tables to the device; the batch is not needed afterwards. `sizes` None: the step is not cut
-        into slices. `has_states`: whether layers are recurrent."""
+        into slices. `has_states`: whether layers are recurrent. `has_ids`: whether some look up experts by the id of a
+        token."""
         begins = batch.query_indptr.copy()
         lens = batch.positions[begins[1:] - 1] + np.int32(1)
 
@@ -97,6 +106,8 @@ class Step:
             whole = whole._cut(begins, lens, sizes, send)
         if has_states:
             whole = whole._with_states(batch, send)
+        if has_ids:
+            whole = replace(whole, token_ids=send(batch.token_ids.copy()))
         if batch.window_slots is None or batch.window_indices is None:
             return whole
         blocks = send(_rows_of(batch.window_indices, batch))

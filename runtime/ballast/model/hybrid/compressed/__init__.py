@@ -1,0 +1,1 @@
+"""Attention to the last tokens and to compressed entries (DeepSeek-V4): its operations and their kernels."""

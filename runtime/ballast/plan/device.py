@@ -51,6 +51,8 @@ _STREAM_NODES, _GATE_NODES, _POOL_NODES = 8, 20, 8
 """Most nodes that hyper-connections or gated rows add to a layer, and pools of positions to their selection."""
 _NGRAM_NODES = 40
 """Most nodes of the embedding of groups of tokens."""
+_ENTRY_NODES = 24
+"""Most nodes that attention to windows and compressed entries adds to a layer."""
 _NODE_BYTES = 8 << 10
 """An estimate of the memory that CUDA uses for one node."""
 _UNUSABLE_BYTES = 512 << 20
@@ -110,6 +112,7 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
     else:
         cached = f"{cached}, {kept}: {cache.per_token(num_blocks)}"
     captured = min(numbers.max_batch_size, _MAX_CAPTURED)
+    rotations = rotation_bytes(own, num_blocks * numbers.block_tokens)
     work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
     slice_plans = num_slices(spec, numbers.step_tokens) * _SLICE_PLAN_BYTES
     lanes = 2 if numbers.has_prefill_lane else 1
@@ -134,6 +137,7 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
         MemoryRow("kernel workspaces", workspaces, "for matrix products, attention and CUDA's libraries"),
         *([buffers] if numbers.streams_experts else []),
         *([biases] if num_biases else []),
+        *([MemoryRow("rotations", rotations, "tables of all positions")] if own.rotation_width else []),
         MemoryRow(
             "CUDA graphs",
             _graph_pool_bytes(spec, captured) + _launch_bytes(own, captured),
@@ -148,6 +152,12 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
 def outside_bytes(own: DeviceLayers, max_batch_size: int) -> int:
     """Bytes of `device_uses` that do not pass through torch's allocator."""
     return _CUDA_BYTES + _launch_bytes(own, min(max_batch_size, _MAX_CAPTURED))
+
+
+def rotation_bytes(own: DeviceLayers, num_positions: int) -> int:
+    """Bytes of the tables of rotations of attention to compressed entries, for this number of cached tokens. Other
+    tables are smaller, relative to what a token keeps."""
+    return min(num_positions, own.spec.context_length) * own.rotation_width * FLOAT_BYTES
 
 
 def gpu_cache(own: DeviceLayers, numbers: Numbers) -> CachePlan:
@@ -190,7 +200,8 @@ def _launch_bytes(own: DeviceLayers, num_graphs: int) -> int:
     of_stream = _GATE_NODES if isinstance(own.spec.stream, GatedStreamSpec) else _STREAM_NODES
     per_layer = _NODES_PER_LAYER + (of_stream if own.spec.stream is not None else 0)
     per_choice = _CHOICE_NODES + (_POOL_NODES if any(index.pool > 1 for index in own.spec.choices) else 0)
-    num_nodes = len(own.layers) * per_layer + own.num_choices * per_choice + (_NGRAM_NODES if own.has_ngrams else 0)
+    num_nodes = len(own.layers) * per_layer + own.num_choices * per_choice
+    num_nodes += own.num_compressed * _ENTRY_NODES + (_NGRAM_NODES if own.has_ngrams else 0)
     return num_graphs * num_nodes * _NODE_BYTES
 
 

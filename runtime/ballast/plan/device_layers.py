@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.layer import DeviceAttention
 from ballast.model.layers.plane import Plane, State
 from ballast.model.spec import ModelSpec
@@ -52,15 +53,28 @@ class DeviceLayers:
 
     @property
     def num_choices(self) -> int:
-        """Number of layers that select positions."""
+        """Number of layers that select positions or entries."""
         mixers = [self.spec.layers[layer].mixer for layer in self.layers]
         indexes = [mixer.index for mixer in mixers if isinstance(mixer, DeviceAttention)]
-        return sum(index is not None and index.has_indexer for index in indexes)
+        of_positions = sum(index is not None and index.has_indexer for index in indexes)
+        return of_positions + sum(isinstance(mixer, CompressedSpec) and mixer.index is not None for mixer in mixers)
 
     @property
     def has_ngrams(self) -> bool:
         """Whether a layer embeds groups of tokens."""
         return any(self.spec.layers[layer].ngram is not None for layer in self.layers)
+
+    @property
+    def num_compressed(self) -> int:
+        """Number of layers that read a window and compressed entries."""
+        return sum(isinstance(self.spec.layers[layer].mixer, CompressedSpec) for layer in self.layers)
+
+    @property
+    def rotation_width(self) -> int:
+        """Floats per position of the tables that attention to compressed entries has."""
+        return sum(
+            {mixer.rope: mixer.rope.dim for mixer in self.spec.mixers if isinstance(mixer, CompressedSpec)}.values()
+        )
 
     @property
     def routed(self) -> list[int]:

@@ -42,8 +42,6 @@ def _why_not_fp8(mixer: AttentionMixer) -> str | None:
 
 def why_not_on_gpu(spec: ModelSpec) -> str | None:
     """Why a GPU cannot compute the layers; None if it can."""
-    if any(isinstance(mixer, CompressedSpec) for mixer in spec.mixers):
-        return "its attention reads compressed entries, which no GPU supports yet; the CPU serves it"
     if isinstance(spec.stream, StreamSpec) and spec.stream.num_rows & (spec.stream.num_rows - 1):
         return (
             f"its residual stream has {spec.stream.num_rows} rows, and kernels on a GPU support powers of two; "
@@ -53,17 +51,24 @@ def why_not_on_gpu(spec: ModelSpec) -> str | None:
     problems = [problem for problem in map(why_not_supported, recurrent) if problem is not None]
     if problems:
         return f"{problems[0]}; the CPU supports it"
-    mixers = device_mixers(spec)
-    if mixers is None:
+    if device_mixers(spec) is None:
         return (
             "its layers have different kinds of latent attention, or latent attention with other attention, and a GPU "
             "supports one kind of latent attention alone; the CPU supports all"
         )
-    index = max(spec.choices, key=lambda index: index.top_k // index.pool, default=None)
-    if index is None or index.top_k // index.pool <= MAX_CHOSEN:
-        return None
-    counted = "positions" if index.pool == 1 else f"pools of {index.pool} positions"
-    return (
-        f"a token attends to {index.top_k // index.pool} {counted}, and kernels on a GPU select at most {MAX_CHOSEN}; "
-        "the CPU has no limit"
-    )
+    for mixer in spec.attentions:
+        count, counted = _num_selected(mixer)
+        if count > MAX_CHOSEN:
+            limit = f"kernels on a GPU select at most {MAX_CHOSEN}; the CPU has no limit"
+            return f"a token attends to {count} {counted}, and {limit}"
+    return None
+
+
+def _num_selected(mixer: AttentionMixer) -> tuple[int, str]:
+    """How many positions, pools or entries are selected for a token, and what they are."""
+    if mixer.index is None:
+        return 0, ""
+    if isinstance(mixer, CompressedSpec):
+        return mixer.index.top_k, "compressed entries"
+    pool = mixer.index.pool
+    return mixer.index.top_k // pool, "positions" if pool == 1 else f"pools of {pool} positions"

@@ -24,6 +24,7 @@ from ballast.plan.device import (
     hybrid_bytes,
     kv_row_bytes,
     outside_bytes,
+    rotation_bytes,
     staging_bytes,
 )
 from ballast.plan.device_layers import DeviceLayers
@@ -197,7 +198,8 @@ class _DeviceUses:
         without_cache = sum(use.num_bytes for use in device_uses(self.own, self.sizes, numbers, 0))
         cache = gpu_cache(self.own, numbers)
         without_cache -= cache.num_bytes(0) + cache.state_bytes(0)
-        num_blocks = cache.most_blocks(self.memory.available_bytes - self.gpu_experts.fixed_bytes - without_cache)
+        num_bytes = self.memory.available_bytes - self.gpu_experts.fixed_bytes - without_cache
+        num_blocks = cache.most_blocks(num_bytes, rotation_bytes(self.own, numbers.block_tokens))
         return DevicePlan(
             self.memory,
             self.own.layers,

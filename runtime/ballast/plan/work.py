@@ -8,11 +8,12 @@ from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES
 from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS, GATED_AT_ONCE
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
 from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, BlockIndexSpec, GroupedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
-from ballast.model.layers.layer import DeviceAttention, RecurrentMixer
+from ballast.model.layers.layer import AttentionMixer, DeviceAttention, RecurrentMixer
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.spec import ModelSpec
 from ballast.plan.memory import FLOAT_BYTES
@@ -31,7 +32,7 @@ _ATTENTION_TMP_BYTES = 32 << 20
 def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
     """A step of `num_tokens` tokens of any number of requests, including experts and logits."""
     widest = max(
-        *(_attention_bytes(spec, mixer, num_tokens) for mixer in _attentions(spec)),
+        *(_attention_bytes(spec, mixer, num_tokens, max_batch_size) for mixer in spec.attentions),
         *(_recurrent_bytes(spec, mixer, num_tokens) for mixer in spec.mixers if isinstance(mixer, RecurrentMixer)),
         _mlp_bytes(spec, min(num_tokens, PRODUCT_TOKENS)),
         _expert_bytes(spec, num_tokens),
@@ -90,14 +91,11 @@ def _is_choice_shared(spec: ModelSpec) -> bool:
 
 def num_slices(spec: ModelSpec, num_tokens: int) -> int:
     """Most planned slices of a step; in latent attention, those computed in the latent space."""
-    return max(_num_slices(_slice_sizes(spec, mixer), num_tokens) for mixer in _attentions(spec))
+    planned = [mixer for mixer in spec.attentions if isinstance(mixer, DeviceAttention)]
+    return max((_num_slices(_slice_sizes(spec, mixer), num_tokens) for mixer in planned), default=0)
 
 
-def _attentions(spec: ModelSpec) -> list[DeviceAttention]:
-    return [mixer for mixer in spec.attentions if isinstance(mixer, DeviceAttention)]
-
-
-def _slice_sizes(spec: ModelSpec, mixer: DeviceAttention) -> SliceSizes:
+def _slice_sizes(spec: ModelSpec, mixer: AttentionMixer) -> SliceSizes:
     return slice_sizes_of(mixer, has_states=spec.state_bytes > 0)
 
 
@@ -107,9 +105,11 @@ def _num_slices(sizes: SliceSizes, num_tokens: int) -> int:
     return -(-num_tokens // sizes.tokens) + num_tokens // (sizes.long_from or num_tokens + 1)
 
 
-def _attention_bytes(spec: ModelSpec, mixer: DeviceAttention, num_tokens: int) -> int:
+def _attention_bytes(spec: ModelSpec, mixer: AttentionMixer, num_tokens: int, max_batch_size: int) -> int:
     sizes = _slice_sizes(spec, mixer)
     in_slices = min(num_tokens, sizes.tokens)
+    if isinstance(mixer, CompressedSpec):
+        return _compressed_bytes(spec, mixer, in_slices, max_batch_size)
     if isinstance(mixer, GroupedSpec):
         attending = _grouped_bytes(spec, mixer, in_slices)
         if mixer.index is None:
@@ -146,6 +146,26 @@ def _grouped_bytes(spec: ModelSpec, grouped: GroupedSpec, num_tokens: int) -> in
     return num_tokens * (floats * FLOAT_BYTES + halves * _HALF_BYTES + terms)
 
 
+def _compressed_bytes(spec: ModelSpec, mixer: CompressedSpec, num_tokens: int, max_batch_size: int) -> int:
+    """Attention to windows and compressed entries: what tokens add to these, with the selection; then queries, also in
+    half precision, or the average of each head, with the keys of windows; then the terms of these averages, and what
+    their groups give."""
+    heads, width, rank = mixer.num_heads * mixer.head_dim, mixer.head_dim, mixer.q_lora_rank
+    inputs = (2 * rank + 2 * width + 2 * mixer.entry_columns + mixer.index_columns) * FLOAT_BYTES
+    attended = heads * (FLOAT_BYTES + _HALF_BYTES) + (rank + width) * FLOAT_BYTES + width * _HALF_BYTES
+    last = heads * (FLOAT_BYTES + _TERM_BYTES) + mixer.output_groups * mixer.output_rank * FLOAT_BYTES
+    earlier = min(num_tokens, max_batch_size) * mixer.window * width * _HALF_BYTES
+    if mixer.index is None:
+        return earlier + num_tokens * max(inputs + spec.hidden * _TERM_BYTES, attended, last)
+    index, num_keys = mixer.index, spec.context_length // mixer.ratio
+    chosen = index.top_k * _POSITION_BYTES
+    queries = index.num_heads * index.key_dim * (FLOAT_BYTES + _HALF_BYTES)
+    of_index = queries + (2 * mixer.index_columns + index.num_heads) * FLOAT_BYTES + spec.hidden * _TERM_BYTES
+    selecting = num_tokens * (inputs + of_index) + most_score_bytes(num_tokens, num_keys)
+    selecting += most_kept_bytes(num_tokens, num_keys, index.top_k)
+    return num_tokens * chosen + max(selecting, earlier + num_tokens * max(attended, last))
+
+
 def _recurrent_bytes(spec: ModelSpec, mixer: RecurrentMixer, num_tokens: int) -> int:
     """A recurrent layer in slices like those of the model's attention."""
     in_slices = _tokens_in_slices(spec, num_tokens)
@@ -156,7 +176,7 @@ def _recurrent_bytes(spec: ModelSpec, mixer: RecurrentMixer, num_tokens: int) ->
 
 def _tokens_in_slices(spec: ModelSpec, num_tokens: int) -> int:
     """Most tokens of a slice of layers without attention."""
-    slices = [_slice_sizes(spec, attention) for attention in _attentions(spec)]
+    slices = [_slice_sizes(spec, attention) for attention in spec.attentions]
     if all(own.long_from is not None and num_tokens >= own.long_from for own in slices):
         return min(num_tokens, *(own.long_tokens for own in slices))
     return min(num_tokens, *(own.tokens for own in slices))

@@ -21,6 +21,8 @@ from ballast.model.hybrid.attention.expanded import ExpandedSizes
 from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes
 from ballast.model.hybrid.attention.triton_expanded import TritonExpandedKernels
+from ballast.model.hybrid.compressed.compression import CompressedCache, EntryTokens, Rotation
+from ballast.model.hybrid.compressed.triton_compression import DeviceLimits, TritonCompression
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import carried
 from ballast.model.hybrid.experts.expert_panels import ExpertPanels
@@ -33,6 +35,7 @@ from ballast.model.hybrid.pointwise.pointwise import IndexNorm
 from ballast.model.hybrid.pointwise.pools import BlockTokens, PooledTokens, PoolMemory
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.recurrent.recurrence import Gates
+from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool, EntryStates
 from ballast.model.hybrid.recurrent.state_rows import PlannedRows
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.residual.residual import Connection
@@ -41,6 +44,7 @@ from ballast.model.hybrid.residual.triton_stream import TritonStreamMixer
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.stream import StreamSpec
 from ballast.model.rope import RopeTable, unrotated
@@ -48,6 +52,7 @@ from devkit.kernels.attention_cases import attention_case
 from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
 from devkit.models.cpu_platform import CpuPlatform
 from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
 
 CPU = torch.device("cpu")
 TILE = Tiling(16, 16, 4, 1)
@@ -99,6 +104,7 @@ def routing() -> None:
     logits = torch.zeros(2, R1_SPEC.routing.num_experts)
     ids, _ = FusedRouter(R1_SPEC.routing, logits[0])(logits)
     slots = torch.zeros(R1_SPEC.routing.num_experts, dtype=torch.int32)
+    FusedRouter(V4_FLASH_SPEC.routing, None, ids.repeat(9, 1))(logits, ids[:, 0])
     fused_divide(ids, slots, torch.tensor(0.25), 0.5, torch.tensor(0))
     fused_divide(ids, slots, None, 0.5, torch.tensor(0), torch.zeros(64, dtype=torch.int32))
     fused_groups(ids, R1_SPEC.routing.num_experts)
@@ -207,6 +213,35 @@ def chosen_blocks() -> None:
 
 
 BLOCKS = {"norm_queries", "write_means", "leave_pools", "score", "keep_highest", "spread_pools"}
+
+
+def compressed_entries() -> None:
+    """Attention of DeepSeek-V4-Flash, to selected entries, for a single token and a prompt."""
+    layer = next(each for each in V4_FLASH_SPEC.layers if isinstance(each.mixer, CompressedSpec) and each.mixer.index)
+    mixer = layer.mixer
+    assert isinstance(mixer, CompressedSpec) and mixer.index is not None
+    case = attention_case(LATENT, [1, 70], [3, 90], CPU, torch.float16)
+    rows = PlannedRows([0, 1, 71], [1, 2], [1, 2], [(1, 1, 65, 0), (1, 65, 71, 2)], 1).send(torch.from_numpy)
+    step, limits = replace(case.step, states=rows), DeviceLimits(227 << 10, 132)
+    rotation = Rotation(torch.zeros(200, 32), torch.zeros(200, 32))
+    compression = TritonCompression(mixer, 16, 1e-6, rotation, torch.float16, limits)
+    pool = DeviceStatePool([layer], V4_FLASH_SPEC.hidden, 2, CPU).layers[0]
+    assert isinstance(pool, EntryStates)
+    cache = CompressedCache(torch.zeros(400, 128).half(), torch.zeros(400, 32).half(), pool)
+    assert cache.index_keys is not None
+    columns, vector = torch.zeros(71, 1024), torch.zeros(512)
+    compression.keep_entries(EntryTokens(columns, columns, torch.zeros(4, 1024), vector), pool[1], cache.entries, step)
+    query, head_weights = torch.zeros(71, mixer.index.num_heads, 128), torch.zeros(71, mixer.index.num_heads)
+    chosen = compression.choose(query, head_weights, cache.index_keys, step)
+    key = compression.key(columns[:, :512], vector, step)
+    heads, sinks = compression.queries(torch.zeros(71, 64, 512), step), torch.zeros(64)
+    compression.attend(heads, key, cache, chosen, sinks, step)
+    compression.keep_window(key, cache.window, step)
+    one = replace(step, positions=step.positions[:1], states=replace(rows, owners=rows.owners[:1]))
+    compression.attend(heads[:1], key[:1], cache, chosen[:1], sinks, one)
+
+
+COMPRESSED = {"complete_entries", "leave_entries", "norm_and_turn", "turn_back", "gather_window", "leave_window"}
 POOLED = {"index_query_and_key", "write_pools", "leave_pools", "query_and_cache", "score", "keep_highest"}
 ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks", "fade_chunks", "pass_chunks"}
 
@@ -221,6 +256,7 @@ ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks"
         (expanded_attention, {"place_keys", "bound", "attend_expanded", "merge"}),
         (row_decays, {*ROW_DECAYS, "gated_norm"}),
         (hyper_connections, {"read", "mix"}),
+        (compressed_entries, {*COMPRESSED, "score", "keep_highest", "attend", "merge"}),
         (pooled_choice, {*POOLED, "spread_pools", "round_query", "attend"}),
         (gated_rows, {"add_to_rows", "norm_rows", "low_units", "gated_mean"}),
         (chosen_blocks, {*BLOCKS, "round_query", "attend", "merge"}),

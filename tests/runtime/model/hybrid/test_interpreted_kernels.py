@@ -17,7 +17,15 @@ from ballast.engine.startup.build import EngineSettings
 from ballast.model.batch import Batch
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.tiny.presets import PRESETS
-from ballast.tiny.shape import TinyDeltaNet, TinyIndex, TinyKimiDelta, TinyLimits, TinyNgram, TinyShape
+from ballast.tiny.shape import (
+    TinyCompressed,
+    TinyDeltaNet,
+    TinyIndex,
+    TinyKimiDelta,
+    TinyLimits,
+    TinyNgram,
+    TinyShape,
+)
 from devkit.long import if_long
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -122,6 +130,15 @@ CASES = {
         ),
         "q8_0",
     ),
+    "v4": (
+        small(
+            "v4",
+            index=TinyIndex(key_dim=32, top_k=2),
+            compressed=TinyCompressed(ratios=(4, 128), num_hashed=1, head_dim=64, window=8),
+            limits=TinyLimits(experts=(0.5, 0.5), shared=(0.5, 0.5)),
+        ),
+        "q8_0",
+    ),
 }
 
 
@@ -130,7 +147,7 @@ CASES = {
 @pytest.mark.parametrize(
     "arch",
     [
-        *("gptoss", "kimilinear", "glm53flash", "qwen38flashnext"),
+        *("gptoss", "kimilinear", "glm53flash", "qwen38flashnext", "v4"),
         *if_long("laguna", "mistral4", "mimov2", "step35", "v3"),
     ],
 )

@@ -48,6 +48,7 @@ from ballast.model.hybrid.startup.pcie_share import SHARES, kept_share
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import Packing, Tensors
 from ballast.model.runner import Runner
@@ -187,7 +188,8 @@ class LedPair(Pair):
     def __init__(self, file: Path, forced_by: HybridModel, settings: EngineSettings = SETTINGS) -> None:
         follower = load(file, CPU, settings, kv_dtype=torch.float32)
         self.routing = ForcedRouting(forced_by, follower, settings.prefill_chunk_size)
-        is_sparse = bool(forced_by._spec.choices)
+        spec = forced_by._spec
+        is_sparse = any(isinstance(each, CompressedSpec) and each.index for each in spec.mixers) or bool(spec.choices)
         self.positions = ForcedPositions(forced_by, follower, settings.prefill_chunk_size) if is_sparse else None
         super().__init__(follower, forced_by)
 
@@ -244,7 +246,7 @@ def run_long_prompts(pair: Pair, settings: EngineSettings) -> None:
         # One model converts every matrix to float32. How the other computes each type has tests of its own.
         *((arch, "split", "f32") for arch in ("gptoss", *if_long("qwen3", "glm5"))),
         # With rounded activations, near ties between their experts are decided otherwise.
-        *((arch, "split", "f32") for arch in RECURRENT),
+        *((arch, "split", "f32") for arch in (*RECURRENT, "v4")),
         *if_long(*((arch, "split", quant) for arch in (*GROUPED, *SPARSE) for quant in ("f32", "q8_0"))),
         ("gptoss", "split", "mxfp4"),
     ],
@@ -407,7 +409,7 @@ def test_a_half_precision_cache_changes_only_near_ties(written: MakeTiny) -> Non
     assert 0 < differing <= MAX_DIFFERENT_EXPERTS * total
 
 
-@pytest.mark.parametrize("arch", ["v32", "glm53flash", *if_long("glm5", "qwen38flashnext")])
+@pytest.mark.parametrize("arch", ["v32", "glm53flash", "v4", *if_long("glm5", "qwen38flashnext")])
 def test_a_half_precision_cache_changes_only_near_ties_of_positions(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, quant="q4_k").gguf
     pair = LedPair(file, load(file, CPU, LONG), LONG)
@@ -606,7 +608,7 @@ SCARCE = replace(SETTINGS, cache_lens=208)
 """Few blocks, so that requests preempt each other."""
 
 
-@pytest.mark.parametrize("arch", ["qwen3next", "glm53flash", "qwen38flashnext", *if_long("qwen35", "kimilinear")])
+@pytest.mark.parametrize("arch", ["qwen3next", "glm53flash", "qwen38flashnext", "v4", *if_long("qwen35", "kimilinear")])
 def test_states_agree_after_snapshots_and_preemption(written: MakeTiny, arch: str) -> None:
     file = written(arch=arch, mla="split", quant="f32").gguf
     pair = Pair(as_served(file, "cpu", settings=SCARCE), load(file, CPU, SCARCE, kv_dtype=torch.float32))
@@ -620,7 +622,7 @@ def test_states_agree_after_snapshots_and_preemption(written: MakeTiny, arch: st
     ("arch", "quant"),
     [
         *(("qwen3next", "q4_k"), ("qwen35", "q8_0"), ("kimilinear", "q4_k"), ("glm53flash", "q4_k")),
-        ("qwen38flashnext", "q8_0"),
+        *(("qwen38flashnext", "q8_0"), ("v4", "q4_k")),
     ],
 )
 def test_states_on_a_gpu_agree_after_snapshots_and_preemption(
@@ -632,7 +634,7 @@ def test_states_on_a_gpu_agree_after_snapshots_and_preemption(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("arch", RECURRENT)
+@pytest.mark.parametrize("arch", [*RECURRENT, "v4"])
 def test_captured_steps_leave_the_states_of_queued_ones(written: MakeTiny, arch: str) -> None:
     """In one model: another start could choose other matrix kernels, whose sums are rounded differently."""
     model = load(written(arch=arch, mla="split", quant="q8_0").gguf, GPU, decodes_by_graphs=False)
@@ -662,7 +664,7 @@ def test_captured_steps_leave_the_states_of_queued_ones(written: MakeTiny, arch:
         ("v3", "split", "q4_k"),
         ("v2lite", "joint", "q8_0"),
         *((arch, "split", "q4_k") for arch in ("qwen3", "v32", "step35", "qwen3next", *SCALED)),
-        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2", "laguna", *RECURRENT[1:])),
+        *((arch, "split", "q8_0") for arch in ("glm45", "glm5", "mimov2", "laguna", "v4", *RECURRENT[1:])),
         ("gptoss", "split", "mxfp4"),
     ],
 )
@@ -755,12 +757,12 @@ def texts_of_mixed_load(runner: Runner) -> dict[int, list[int]]:
 @pytest.mark.parametrize(
     ("arch", "device"),
     [
-        *((arch, "cpu") for arch in ("v3", "gptoss", "qwen3next", "qwen38flashnext")),
+        *((arch, "cpu") for arch in ("v3", "gptoss", "qwen3next", "qwen38flashnext", "v4")),
         *if_long(*((arch, "cpu") for arch in ("qwen3", "glm5", "mimov2", "glm53flash"))),
         *(
             pytest.param(arch, "cuda", marks=pytest.mark.gpu)
             for arch in (
-                *("v3", "qwen3", "gptoss", "glm5", "qwen3next", "glm53flash", "qwen38flashnext"),
+                *("v3", "qwen3", "gptoss", "glm5", "qwen3next", "glm53flash", "qwen38flashnext", "v4"),
                 *if_long("mimov2"),
             )
         ),
@@ -781,7 +783,7 @@ def test_steps_planned_ahead_give_the_same_texts(written: MakeTiny, arch: str, d
     [
         *(("v3", quant) for quant in ("q4_k", "q8_0", "q2_k", "bf16")),
         *((arch, "q4_k") for arch in ("qwen3", "v32", "step35", "qwen3next", *SCALED)),
-        *((arch, "q8_0") for arch in ("glm45", "glm5", *RECURRENT[1:])),
+        *((arch, "q8_0") for arch in ("glm45", "glm5", "v4", *RECURRENT[1:])),
         *(("gptoss", quant) for quant in ("mxfp4", "q8_0")),
     ],
 )
@@ -811,6 +813,7 @@ def test_streamed_experts_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, a
         ("step35", "q4_k"),
         ("glm53flash", "q4_k"),
         ("qwen38flashnext", "q8_0"),
+        ("v4", "q4_k"),
     ],
 )
 def test_joint_steps_on_a_gpu_agree_with_the_cpu_model(written: MakeTiny, arch: str, quant: str) -> None:
@@ -887,6 +890,7 @@ def test_joint_steps_and_passes_share_the_devices_buffers(written: MakeTiny) -> 
         ("step35", "q4_k"),
         ("kimilinear", "q4_k"),
         ("qwen38flashnext", "q8_0"),
+        ("v4", "q4_k"),
     ],
 )
 @pytest.mark.parametrize("divided", ["share", "some", "all"])

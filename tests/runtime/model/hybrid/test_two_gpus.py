@@ -231,7 +231,10 @@ JOINT = JointSplit([(1, 0.5)], from_tokens=5, to_tokens=31)
 
 @pytest.mark.parametrize(
     ("arch", "split"),
-    [("v3", 2), ("qwen3", 1), ("gptoss", 1), ("qwen3next", 2), ("glm53flash", 2), ("qwen38flashnext", 1)],
+    [
+        *(("v3", 2), ("qwen3", 1), ("gptoss", 1), ("qwen3next", 2), ("glm53flash", 2)),
+        *(("qwen38flashnext", 1), ("v4", 2)),
+    ],
 )
 def test_prompts_streamed_by_two_give_the_logits_of_one(written: MakeTiny, arch: str, split: int) -> None:
     """In a step of the decode lane, in a joint step, and in a pass next to decode steps."""

@@ -199,7 +199,9 @@ class _DeviceUses:
         cache = gpu_cache(self.own, numbers)
         without_cache -= cache.num_bytes(0) + cache.state_bytes(0)
         num_bytes = self.memory.available_bytes - self.gpu_experts.fixed_bytes - without_cache
-        num_blocks = cache.most_blocks(num_bytes, rotation_bytes(self.own, numbers.block_tokens))
+        num_blocks = cache.most_blocks(
+            num_bytes, lambda num_blocks: rotation_bytes(self.own, num_blocks * numbers.block_tokens)
+        )
         return DevicePlan(
             self.memory,
             self.own.layers,

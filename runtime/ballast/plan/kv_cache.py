@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,14 +82,14 @@ class CachePlan:
         slot_bytes = sum(state.num_bytes for of_layer in self.cached.states for state in of_layer)
         return (self.num_state_slots(num_blocks) + 1) * slot_bytes
 
-    def most_blocks(self, num_bytes: int, added_bytes: int = 0) -> int:
-        """Blocks of the largest cache that takes at most `num_bytes`, with its recurrent states and `added_bytes` per
-        block; 0 if none does."""
+    def most_blocks(self, num_bytes: int, added_bytes: Callable[[int], int] = lambda num_blocks: 0) -> int:
+        """Blocks of the largest cache that takes at most `num_bytes`, with its recurrent states and what `added_bytes`
+        returns for so many blocks; 0 if none does."""
         of_full_layers = max(self.token_bytes - self.window_token_bytes, 1) * self.numbers.block_tokens
         most = max(num_bytes, 0) // of_full_layers
 
         def all_bytes(num_blocks: int) -> int:
-            return self.num_bytes(num_blocks) + self.state_bytes(num_blocks) + num_blocks * added_bytes
+            return self.num_bytes(num_blocks) + self.state_bytes(num_blocks) + added_bytes(num_blocks)
 
         return max(0, bisect_right(range(most + 1), num_bytes, key=all_bytes) - 1)
 

@@ -31,6 +31,7 @@ from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
 from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks, num_state_slots
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.feed_forward import EXPERTS
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import LatentSpec
@@ -60,6 +61,7 @@ from devkit.models import cpu_platform as cpu_platform  # buffers on the CPU hav
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
+from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
 from devkit.models.specs.glm import GLM53_FLASH_SPEC
 from devkit.models.specs.qwen3 import FLASH_NEXT_125B_SPEC, QWEN3_235B_SPEC
 from devkit.models.sums_of_calls import sums_of_calls
@@ -210,6 +212,7 @@ def test_rules_for_an_impossible_device_are_reported(r1: GgufModel) -> None:
         ("qwen3next", "split", "q4_k"),
         ("glm53flash", "split", "q8_0"),
         ("qwen38flashnext", "split", "q8_0"),
+        ("v4", "split", "q8_0"),
     ],
 )
 def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
@@ -236,11 +239,13 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
     indexers = [layer.mixer.index for layer in spec.layers if isinstance(layer.mixer, LatentSpec)]
     own = [each for each in indexers if each and each.has_indexer]
     routers += sum(each.num_heads + (each.key_dim if each.pool > 1 else 0) for each in own) * spec.hidden * 4
+    of_entries = [layer.mixer.index for layer in spec.layers if isinstance(layer.mixer, CompressedSpec)]
+    routers += sum(each.num_heads + 2 * each.key_dim for each in of_entries if each) * spec.hidden * 4
     vectors = sum(
         info.num_bytes
         for info in gguf.tensors.values()
         if len(info.shape) == 1
-        or any(name in info.name for name in ("conv1d", "_ape"))
+        or any(name in info.name for name in ("conv1d", "_ape", "tid2eid"))
         or ("hc_" in info.name and not isinstance(spec.stream, GatedStreamSpec))
     )
     plan = make_hybrid_plan(
@@ -727,6 +732,32 @@ def test_a_gpu_has_room_for_several_rows_of_a_stream_and_for_pools() -> None:
     assert other - own == 1048576 * 3 + (72 * 2048 - 16 * 512) * 8 - 4 * (128 + 512)
 
 
+def test_a_gpu_has_room_for_windows_entries_and_rotations(written: MakeTiny, beside_a_gpu: None) -> None:
+    gguf = open_gguf(written(arch="v4", quant="q8_0").gguf)
+    spec = read_spec(gguf)
+    config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
+    assert config.machine.device == "cuda:0"
+    # Two layers keep an entry and an index key of 4 tokens, one an entry of 128, in the rows of the last 16.
+    assert use(plan, "KV cache") == (8192 + plan.numbers.block_tokens) * (2 * (128 + 64) // 4 + 128 // 16) * 2
+    slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size) + 1
+    assert use(plan, "recurrent state") == slots * spec.state_bytes
+    assert use(plan, "rotations") == min(8192, spec.context_length) * 2 * 32 * 4
+
+
+def test_the_largest_cache_of_compressed_entries_fits_with_its_rotations(tmp_path: Path) -> None:
+    file = write_hollow_model(tmp_path / "v4.gguf", V4_FLASH_SPEC, common_types(V4_FLASH_SPEC))
+    gguf, devices = open_gguf(file), [DeviceMemory("cuda:0", 20 * GIB, "the limit")]
+    plan = make_hybrid_plan(gguf, V4_FLASH_SPEC, NUMBERS, HOST, devices)
+    assert plan.gpus is not None
+    most = plan.gpus.max_cache_lens
+    for cache_lens, fits in ((most, True), (most + 32, False)):
+        numbers = replace(NUMBERS, cache_lens=cache_lens)
+        plan = make_hybrid_plan(gguf, V4_FLASH_SPEC, numbers, HOST, devices)
+        assert plan.devices[0].fits == fits
+    heads = 64 * 512 * 6 * 256  # queries as floats and in half precision, of 256 tokens
+    assert use(plan, "work buffers") >= heads + 256 * (6 + 4) * 4096 * 4
+
+
 @pytest.mark.parametrize(("arch", "with_indexer"), [("v32", 3), ("glm5", 4)])
 def test_a_gpu_takes_attention_to_chosen_positions(
     written: MakeTiny, beside_a_gpu: None, arch: str, with_indexer: int
@@ -738,7 +769,7 @@ def test_a_gpu_takes_attention_to_chosen_positions(
     slots = 8192 + plan.numbers.block_tokens
     assert use(plan, "KV cache") == slots * (spec.num_layers * 576 + with_indexer * 128) * 2
     scores = min(1024 * spec.context_length * 4, SCORE_BYTES)
-    attention = max(work._attention_bytes(spec, mixer, 16384) for mixer in spec.mixers)
+    attention = max(work._attention_bytes(spec, mixer, 16384, 1) for mixer in spec.mixers)
     assert attention >= scores + (1024 * 32 * 4 if arch == "v32" else 0)
     kept = {"v32": 0, "glm5": 16384 * 32 * 4}[arch]  # what layers above share is there while experts are computed
     rows = (16384 * 6 * spec.hidden + 2 * spec.vocab_size) * 4

@@ -10,6 +10,7 @@ import pytest
 from ballast.host.machine import Memory
 from ballast.model.hybrid.device_mixers import device_mixers
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN
+from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.spec import ModelSpec
@@ -19,7 +20,7 @@ from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import V2_LITE_SPEC
-from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
+from devkit.models.specs.deepseek4 import V4_FLASH_SPEC, V4_PRO_SPEC
 from devkit.models.specs.glm import GLM52_SPEC, GLM53_FLASH_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
@@ -91,17 +92,28 @@ def test_a_gpu_refuses_latent_attention_beside_other_kinds() -> None:
         GLM53_FLASH_SPEC,
         KIMI_LINEAR_48B_SPEC,
         FLASH_NEXT_125B_SPEC,
+        V4_FLASH_SPEC,
+        V4_PRO_SPEC,
     ],
     ids=lambda spec: spec.name,
 )
-def test_a_gpu_supports_windows_gates_scaled_queries_and_recurrent_state(spec: ModelSpec) -> None:
+def test_a_gpu_supports_windows_gates_scaled_queries_state_and_compressed_entries(spec: ModelSpec) -> None:
     assert why_not_on_gpu(spec) is None
 
 
-def test_a_gpu_refuses_compressed_entries() -> None:
-    refusal = why_not_on_gpu(V4_FLASH_SPEC)
-    assert refusal == "its attention reads compressed entries, which no GPU supports yet; the CPU serves it"
-    assert why_not_fp8(V4_FLASH_SPEC) is not None
+def test_a_gpu_keeps_compressed_entries_in_16_bits_and_selects_a_limited_number() -> None:
+    refusal = why_not_fp8(V4_FLASH_SPEC)
+    assert refusal is not None
+    assert refusal.startswith("its attention reads compressed entries, and no kernels exist for them in 8 bits")
+    many = tuple(
+        replace(layer, mixer=replace(layer.mixer, index=replace(layer.mixer.index, top_k=MAX_CHOSEN + 1)))
+        if isinstance(layer.mixer, CompressedSpec) and layer.mixer.index is not None
+        else layer
+        for layer in V4_FLASH_SPEC.layers
+    )
+    refusal = why_not_on_gpu(replace(V4_FLASH_SPEC, layers=many))
+    assert refusal is not None
+    assert refusal.startswith("a token attends to 8193 compressed entries, and kernels on a GPU select at most 8192")
 
 
 def test_a_gpu_mixes_rows_whose_number_is_a_power_of_two() -> None:

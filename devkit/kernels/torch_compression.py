@@ -52,18 +52,18 @@ class TorchCompression:
         assert rows is not None
         plane = entries.view(-1, width)
         before = [states[slot].clone() if slot else torch.zeros_like(states[0]) for slot in rows.before.tolist()]
+        places, slots = (step.positions % ratio).tolist(), step.slots.tolist()
+        # The columns of the incomplete entry come last, and its sums first.
+        gates = (tokens.gates + tokens.offset[places]).view(len(places), -1, width).flip(1)
+        values = tokens.values.reshape(gates.shape).flip(1)
         for row, (begin, end) in enumerate(itertools.pairwise(rows.begins.tolist())):
             state, left = before[row], states_left(rows, row)
             for token in range(begin, end):
-                place = int(step.positions[token]) % ratio
-                gates = tokens.gates[token] + tokens.offset[place]
-                parts = torch.stack([gates, tokens.values[token]]).view(2, -1, width)
-                # The columns of the incomplete entry come last, and its sums first.
-                state = torch.stack([_added(own, *parts[:, -1 - at]) for at, own in enumerate(state)])
-                if place == ratio - 1:
+                state = _added(state, gates[token], values[token])
+                if places[token] == ratio - 1:
                     entry = F.rms_norm(state[0, 2] / state[0, 1], (width,), tokens.norm, self._rms_eps)
                     position = step.positions[token : token + 1] + 1 - ratio
-                    at = int(step.slots[token]) // self._mixer.row_tokens
+                    at = slots[token] // self._mixer.row_tokens
                     plane[at] = self._bounded(self._turned(entry[None, None], position)[0, 0]).to(plane.dtype)
                     state = torch.cat([state[1:], torch.zeros_like(state[:1])])
                 for _, slot in (each for each in left if each[0] == token + 1):
@@ -96,8 +96,7 @@ class TorchCompression:
             earlier = window[torch.arange(first - mixer.window, first).remainder(mixer.window)]
             keys = torch.cat([earlier, key[begin:end]])
             entries = self._entries(cache, row, step)
-            for token in range(begin, end):
-                position = int(step.positions[token])
+            for token, position in enumerate(step.positions[begin:end].tolist(), begin):
                 last = mixer.window + token - begin + 1
                 own = keys[last - min(mixer.window, position + 1) : last]
                 if mixer.ratio:
@@ -149,8 +148,9 @@ class TorchCompression:
 
 
 def _added(sums: torch.Tensor, gates: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Maximum, sum and total [3, W] of a softmax with one more gate and value; a sum of 0 holds none."""
-    before = torch.where(sums[1] > 0, sums[0], -torch.inf)
+    """Maximum, sum and total [parts, 3, W] of softmaxes with one more gate and value; a sum of 0 holds none."""
+    most, count, total = sums.unbind(1)
+    before = most.where(count > 0, -torch.inf)
     most = torch.maximum(before, gates)
     fade, weight = (before - most).exp(), (gates - most).exp()
-    return torch.stack([most, sums[1] * fade + weight, sums[2] * fade + weight * values])
+    return torch.stack([most, count * fade + weight, total * fade + weight * values], 1)

@@ -219,7 +219,8 @@ def compressed_entries() -> None:
     """Attention of DeepSeek-V4-Flash, to selected entries, for a single token and a prompt."""
     layer = next(each for each in V4_FLASH_SPEC.layers if isinstance(each.mixer, CompressedSpec) and each.mixer.index)
     mixer = layer.mixer
-    assert isinstance(mixer, CompressedSpec) and mixer.index is not None
+    assert isinstance(mixer, CompressedSpec)
+    assert mixer.index is not None
     case = attention_case(LATENT, [1, 70], [3, 90], CPU, torch.float16)
     rows = PlannedRows([0, 1, 71], [1, 2], [1, 2], [(1, 1, 65, 0), (1, 65, 71, 2)], 1).send(torch.from_numpy)
     step, limits = replace(case.step, states=rows), DeviceLimits(227 << 10, 132)

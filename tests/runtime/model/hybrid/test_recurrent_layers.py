@@ -22,6 +22,7 @@ from ballast.errors import ModelError
 from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.backends import selection
+from ballast.model.hybrid.compressed.compression import CompressedCache
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.layers import embedded_rows
 from ballast.model.hybrid.model import HybridModel
@@ -33,9 +34,12 @@ from ballast.model.hybrid.recurrent import (
     triton_convolution,
     triton_recurrence,
 )
+from ballast.model.hybrid.recurrent.state_rows import StateRows
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.steps.slices import SliceSizes
+from ballast.model.hybrid.steps.step import Step
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks
+from ballast.model.layers.plane import INDEX_KEYS
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import LayerTensors, Packing
@@ -47,6 +51,7 @@ from ballast.tiny.shape import TinyIndex, TinyNgram
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated
 from devkit.kernels.interpreted import interpreted
+from devkit.kernels.torch_compression import TorchCompression
 from devkit.kernels.torch_recurrence import TorchRecurrence
 from devkit.long import if_long, spread
 from devkit.models.cpu_backend import CpuBackend, copied
@@ -54,7 +59,8 @@ from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.simulated_devices import SimulatedDevices, owner_of
 from devkit.models.written import MakeTiny, write_tiny_model
-from devkit.turns import SETTINGS, cached, converse, texts
+from devkit.turns import SETTINGS as TURNS
+from devkit.turns import cached, converse, texts
 
 CPU = torch.device("cpu")
 STREAM_FROM = 30
@@ -64,7 +70,9 @@ OTHER_LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "merged": ("qwen35", {"product_layout": "merged", "beta_layout": "merged"}),
 }
 """Files whose recurrent layers store matrices in other ways than the preset: its name, and the layouts."""
-FILES = ["qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext", "older", "merged"]
+FILES = ["qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext", "v4", "older", "merged"]
+SETTINGS = replace(TURNS, block_tokens=16)
+"""A compressed entry takes the rows of 16 tokens of a block."""
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -104,8 +112,9 @@ class Row:
         self.tokens = tokens[begin:end]
         self.earlier = np.concatenate([np.full(3, -1, np.int32), tokens])[begin : begin + 3]
         self.positions = np.arange(begin, end, dtype=np.int32)
-        self.blocks = np.arange(-(-end // 4), dtype=np.int32) + 1 + 50 * request
-        self.slots = self.blocks[self.positions // 4] * np.int32(4) + self.positions % np.int32(4)
+        size = np.int32(SETTINGS.block_tokens)
+        self.blocks = np.arange(-(-end // size), dtype=np.int32) + 1 + 14 * request
+        self.slots = self.blocks[self.positions // size] * size + self.positions % size
         self.before, self.after, self.saves = before, after, saves
 
 
@@ -248,9 +257,10 @@ def test_states_are_on_the_devices_of_their_layers(file: Path, split: list[int],
 def test_only_attention_has_a_cache_and_only_recurrent_layers_states(file: Path) -> None:
     [device] = load(file).devices
     spec = read_spec(open_gguf(file), None)
-    kinds = [isinstance(device.cache(layer), LayerCache) for layer in device.layers]
+    caches = [device.cache(layer) for layer in device.layers]
+    kinds = [isinstance(cache, LayerCache | CompressedCache) and cache[0].shape[1] > 0 for cache in caches]
     assert kinds == [bool(planes) for planes in spec.planes]
-    num_planes = sum(1 + (len(planes) > 1 and bool(spec.choices)) for planes in spec.planes if planes)
+    num_planes = sum(1 + any(plane.name == INDEX_KEYS for plane in planes) for planes in spec.planes if planes)
     assert len(device.kv.tensors) == len(device.kv.has_windows) == num_planes
     assert 0 < sum(kinds) < len(kinds)
     assert [layer is not None for layer in device.states.layers] == [bool(states) for states in spec.states]
@@ -341,7 +351,7 @@ def conversations(core: EngineCore) -> list[Generated]:
     return converse(core, num_conversations=4, num_common=60, max_tokens=9, num_added=12)
 
 
-@pytest.fixture(scope="module", params=["qwen3next", "glm53flash", *if_long("qwen38flashnext")])
+@pytest.fixture(scope="module", params=["qwen3next", "glm53flash", "v4", *if_long("qwen38flashnext")])
 def next_file(request: pytest.FixtureRequest, written: MakeTiny) -> Path:
     return written(arch=request.param, mla="split", quant="f32").gguf
 
@@ -366,13 +376,15 @@ def test_text_is_the_same_from_snapshots(next_file: Path, expected: list[tuple[i
     assert lanes == 1 or model.device_counts.streamed_steps > 3
 
 
+@pytest.mark.parametrize("next_file", ["qwen3next", "glm53flash"], indirect=True)
 def test_text_is_the_same_after_preemption(next_file: Path, expected: list[tuple[int, ...]]) -> None:
-    settings = replace(SETTINGS, cache_lens=184, chunk_size=8, prefill_chunk_size=8)
+    settings = replace(TURNS, cache_lens=184, chunk_size=8, prefill_chunk_size=8)
     core = core_of(load(next_file, settings), settings)
     assert texts(conversations(core)) == expected
     assert core.stats().preemptions > 0, "the cache was too large to force a preemption"
 
 
+@pytest.mark.parametrize("next_file", ["qwen3next", "glm53flash"], indirect=True)
 @pytest.mark.parametrize("lanes", [2, *if_long(1)])
 def test_text_is_the_same_on_several_devices(
     next_file: Path, expected: list[tuple[int, ...]], lanes: int, simulated: SimulatedDevices
@@ -386,14 +398,21 @@ def test_failed_requests_leave_no_state(
 ) -> None:
     """Their states and snapshots hold NaN."""
     core = core_of(load(next_file))
-    update = TorchRecurrence.update
+    update, keep_window, attend = TorchRecurrence.update, TorchCompression.keep_window, TorchCompression.attend
 
-    def with_nan(self: TorchRecurrence, *arguments: Any) -> torch.Tensor:
-        states, rows = arguments[-2:]
-        out = update(self, *arguments)
+    def spoil(states: torch.Tensor, rows: StateRows) -> None:
         for slots in (rows.after, *(() if rows.chunks is None else (rows.chunks.slots,))):
             states[slots] = torch.nan
+
+    def with_nan(self: TorchRecurrence, *arguments: Any) -> torch.Tensor:
+        out = update(self, *arguments)
+        spoil(*arguments[-2:])
         return out * torch.nan
+
+    def keep_nan(self: TorchCompression, key: torch.Tensor, window: torch.Tensor, step: Step) -> None:
+        keep_window(self, key, window, step)
+        assert step.states is not None
+        spoil(window, step.states)
 
     for seq, length in enumerate((70, 33, 9), 1):
         prompt = tuple(random.Random(seq).randrange(300) for _ in range(length))
@@ -402,6 +421,8 @@ def test_failed_requests_leave_no_state(
     failed = []
     with monkeypatch.context() as patch:
         patch.setattr(TorchRecurrence, "update", with_nan)
+        patch.setattr(TorchCompression, "keep_window", keep_nan)
+        patch.setattr(TorchCompression, "attend", lambda *arguments: attend(*arguments) * torch.nan)
         for _ in range(12):
             failed += [seq for seq, _ in core.step().failed]
             core.check()

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def gather_window(
     key,  # float32 [T, WIDTH]
     window,  # float32 [state slots, WINDOW, WIDTH]

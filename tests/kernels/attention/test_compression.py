@@ -165,8 +165,9 @@ def both(
     return cases[0].run(TritonCompression(*given, limits)), cases[1].run(TorchCompression(*given))
 
 
-@pytest.mark.parametrize("name", MIXERS)
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("name", "kv_dtype"), [*((name, torch.float32) for name in MIXERS), ("selected entries", torch.float16)]
+)
 def test_kernels_give_the_results_of_torchs_operations(device: torch.device, name: str, kv_dtype: torch.dtype) -> None:
     found, expected = both(MIXERS[name], step_of(ROWS, device), kv_dtype, device)
     close = CLOSE if kv_dtype == torch.float32 else {"rtol": 5e-3, "atol": 5e-3}
@@ -175,7 +176,7 @@ def test_kernels_give_the_results_of_torchs_operations(device: torch.device, nam
         torch.testing.assert_close(own, plain, **close, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("name", ["all entries", "selected entries"])
 def test_single_tokens_are_divided_among_programs(device: torch.device, name: str) -> None:
     rows = [(first, 1, slot, slot, []) for slot, first in enumerate((127, 3), 1)]
     found, expected = both(MIXERS[name], step_of(rows, device), torch.float32, device, num_processors=64)

@@ -66,7 +66,7 @@ def test_a_stream_is_read_as_it_is_defined(device: torch.device) -> None:
     """Columns of the mixing matrix sum to 1, all blocks that add nothing keep equal rows, and the end is the mean."""
     spec, width = StreamSpec(4, 20, 1e-6), 64
     pointwise = TorchPointwise(EPS, unrotated(0), device)
-    residual = MixedResidual(spec, TritonStreamMixer(spec, EPS), pointwise)
+    residual = MixedResidual(spec, TritonStreamMixer(spec, EPS), pointwise, EPS, None)
     embedded, norm = random(3, width, device=device), torch.ones(width, device=device)
     block = BlockInput(norm, connection_on(device, spec, width))
     stream = Stream(residual.begin(embedded))
@@ -138,3 +138,16 @@ def test_long_steps_read_gated_rows_in_parts(device: torch.device, monkeypatch: 
         results.append((read, stream.rows, ended))
     for expected, found in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, **CLOSE)
+
+
+def test_the_end_of_a_stream_weighs_its_rows(device: torch.device) -> None:
+    spec, width = StreamSpec(4, 20, 1e-6, weighs_end=True), 64
+    products, base, scale = (random(*shape, device=device) for shape in ((4, 4 * width), (4,), (1,)))
+    end = Connection(FloatLinear(products[None] / 16), base, scale)
+    pointwise = TorchPointwise(EPS, unrotated(0), device)
+    residual = MixedResidual(spec, TritonStreamMixer(spec, EPS), pointwise, EPS)
+    rows, norm = random(3, 4, width, device=device), random(width, device=device)
+    found = residual.finish(Stream(rows.clone()), (), BlockInput(norm, end))
+    flat = torch.nn.functional.rms_norm(rows.flatten(1), (4 * width,), eps=EPS)
+    shares = (scale * (flat @ products.T / 16) + base).sigmoid() + 1e-6
+    torch.testing.assert_close(found, pointwise.norm((shares[..., None] * rows).sum(1), norm), **CLOSE)

@@ -84,7 +84,7 @@ class CachePlan:
 
     def most_blocks(self, num_bytes: int, added_bytes: Callable[[int], int] = lambda num_blocks: 0) -> int:
         """Blocks of the largest cache that takes at most `num_bytes`, with its recurrent states and what `added_bytes`
-        returns for so many blocks; 0 if none does."""
+        returns for its blocks; 0 if none does."""
         of_full_layers = max(self.token_bytes - self.window_token_bytes, 1) * self.numbers.block_tokens
         most = max(num_bytes, 0) // of_full_layers
 

@@ -137,7 +137,7 @@ class Case:
             self._index = some(num_tokens, 2, 32), some(num_tokens, 2), tokens
 
     def run(self, compression: Compression) -> list[torch.Tensor]:
-        """What tokens see of the selection, and what they attend to; `cache` has the rest."""
+        """Keys, what tokens attend to, and which entries; then the states and the cache."""
         step, cache, chosen = self._step, self.cache, None
         key = compression.key(self._key, self._norm, step)
         if self._mixer.ratio:

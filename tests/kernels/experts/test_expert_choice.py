@@ -19,6 +19,7 @@ from ballast.model.hybrid.handoff.transport import Mailbox, carried
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.plain_routing import Router, divide
 from devkit.models.specs.deepseek import R1_SPEC
+from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
 
 CPU = torch.device("cpu")
 
@@ -160,6 +161,7 @@ def test_the_fused_router_matches_the_reference_router(device: torch.device) -> 
         replace(R1_SPEC.routing, num_experts=48, num_groups=4, num_groups_used=2, num_experts_used=5),
         replace(R1_SPEC.routing, **v2, num_experts_used=3, normalize_weights=False),
         replace(R1_SPEC.routing, num_experts=24, num_groups=1, num_groups_used=1, num_experts_used=6, gating="softmax"),
+        replace(V4_FLASH_SPEC.routing, num_experts=24),
     ]
     rng = torch.Generator().manual_seed(0)
     for rule in rules:
@@ -172,6 +174,22 @@ def test_the_fused_router_matches_the_reference_router(device: torch.device) -> 
                 )
                 assert found_ids.tolist() == ids.tolist()
                 torch.testing.assert_close(found_weights.cpu(), weights, rtol=1e-5, atol=0)
+
+
+def test_a_table_gives_the_experts_and_the_router_weighs_them(device: torch.device) -> None:
+    """Also where scores vanish, and where they are large."""
+    rule = replace(V4_FLASH_SPEC.routing, num_experts=24, num_experts_used=3)
+    rng = torch.Generator().manual_seed(0)
+    table = torch.rand(9, 24, generator=rng).argsort(1)[:, :3].int()
+    token_ids, logits = torch.tensor([4, 0, 8, 4], dtype=torch.int32), torch.randn(4, 24, generator=rng)
+    logits *= torch.tensor([1.0, 30.0, 5.0, 0.1])[:, None]
+    found_ids, found = FusedRouter(rule, None, table.to(device))(logits.to(device), token_ids.to(device))
+    assert found_ids.tolist() == table[token_ids].tolist()
+    ids, weights = Router(rule, None, table)(logits, token_ids)
+    assert ids.tolist() == found_ids.tolist()
+    torch.testing.assert_close(found.cpu(), weights, rtol=1e-5, atol=0)
+    scores = logits.double().exp().log1p().sqrt().gather(1, ids.long())
+    torch.testing.assert_close(weights.double(), 1.5 * scores / scores.sum(1, keepdim=True), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("make", [Router, FusedRouter])

@@ -3,6 +3,7 @@ several devices, in one lane and in two. The devices are the CPU's memory."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -108,7 +109,7 @@ class Row:
     def __init__(
         self, request: int, begin: int, end: int, before: int, after: int, saves: Sequence[tuple[int, int]] = ()
     ) -> None:
-        tokens = np.random.default_rng(request).integers(0, 300, 200).astype(np.int32)
+        tokens = np.random.default_rng(request).integers(0, 300, 280).astype(np.int32)
         self.tokens = tokens[begin:end]
         self.earlier = np.concatenate([np.full(3, -1, np.int32), tokens])[begin : begin + 3]
         self.positions = np.arange(begin, end, dtype=np.int32)
@@ -237,6 +238,20 @@ def test_chunks_of_the_gpus_kernels_are_in_the_logits(written: MakeTiny, monkeyp
     np.testing.assert_allclose(resumed, whole[70:], **CLOSE)
 
 
+def test_entries_are_the_same_in_chunks_of_any_size(written: MakeTiny) -> None:
+    """Of 4 and of 128 tokens; a request begins again from a snapshot within entries."""
+    file = written(arch="v4", mla="split", quant="f32").gguf
+    model = load(file, replace(SETTINGS, prefill_chunk_size=280))
+    [expected] = logits_of(on_cpu(file), [batch_of(Row(2, 0, 270, 0, 1))])
+    [whole] = logits_of(model, [batch_of(Row(2, 0, 270, 0, 1, [(131, 2)]))])
+    np.testing.assert_allclose(whole, expected, **CLOSE)
+    [resumed] = logits_of(model, [batch_of(Row(2, 131, 270, 2, 4))])
+    np.testing.assert_allclose(resumed, expected[131:], **CLOSE)
+    bounds = [*range(4), *range(4, 60, 7), *range(60, 188, 64), 188, 189, 190, 263, 270]
+    parts = [batch_of(Row(2, *each, 3 if each[0] else 0, 3)) for each in itertools.pairwise(bounds)]
+    np.testing.assert_allclose(np.concatenate(logits_of(model, parts)), expected, **CLOSE)
+
+
 @pytest.mark.parametrize(("file", "split"), spread(FILES, [[1], [2, 3]]), indirect=["file"])
 def test_states_are_on_the_devices_of_their_layers(file: Path, split: list[int], simulated: SimulatedDevices) -> None:
     one, several = load(file), load(file, split=split)
@@ -322,13 +337,17 @@ def test_a_token_without_a_state_begins_a_text(file: Path) -> None:
 
 
 def test_decode_inputs_have_the_slots_of_their_rows() -> None:
-    inputs = DecodeInputs(3, 4, 8, CPU, copied, has_states=True)
+    inputs = DecodeInputs(3, 4, 8, CPU, copied, has_states=True, has_ids=True)
     batch = batch_of(Row(0, 9, 10, 5, 6), Row(1, 3, 4, 7, 7))
     inputs.send_tables(batch)
     step = inputs.of_size(2).step
     assert step.states is not None
     assert (step.states.before.tolist(), step.states.after.tolist()) == ([5, 7], [6, 7])
     assert (step.states.num_single, step.states.chunks) == (2, None)
+    assert step.states.owners.tolist() == [0, 1]
+    inputs.send_ids(batch.token_ids)
+    assert step.token_ids is not None
+    assert step.token_ids.tolist() == batch.token_ids.tolist()
     assert step.slots.tolist() == batch.slots.tolist()
     assert step.requests.lens.tolist() == [10, 4]
     assert all(table.data_ptr() % 16 == 0 for table in (step.states.before, step.states.after))

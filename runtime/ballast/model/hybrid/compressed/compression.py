@@ -39,8 +39,8 @@ class CompressedCache(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryTokens:
-    """What tokens add to entries of width W. If entries take in the tokens of the entry before, it has 2 W columns,
-    first those for the next entry; otherwise W."""
+    """The columns that tokens add to entries of width W: W, or 2 W if entries take in the tokens of the entry before.
+    Then the first ones are for the next entry."""
 
     values: torch.Tensor  # float32 [T, columns], whose rows may be strided
     gates: torch.Tensor  # the same, by whose softmax values are weighted

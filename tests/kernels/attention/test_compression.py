@@ -109,8 +109,8 @@ class Case:
         self._mixer, self._step, num_tokens = mixer, step, len(step.positions)
         angles = torch.outer(torch.arange(NUM_POSITIONS), 0.5 ** torch.arange(8)).float()
         self.rotation = Rotation(angles.cos().to(device), angles.sin().to(device))
-        self._heads, self._key = some(num_tokens, 3, 48), some(num_tokens, 60)[:, :48]
-        self._norm, self._sinks = some(48), some(3)
+        self._heads, self.key = some(num_tokens, 3, 48), some(num_tokens, 60)[:, :48]
+        self.norm, self._sinks = some(48), some(3)
         self._tokens = EntryTokens(
             some(num_tokens, 200)[:, : mixer.entry_columns],
             5 * some(num_tokens, mixer.entry_columns),
@@ -139,7 +139,7 @@ class Case:
     def run(self, compression: Compression) -> list[torch.Tensor]:
         """Keys, what tokens attend to, and which entries; then the states and the cache."""
         step, cache, chosen = self._step, self.cache, None
-        key = compression.key(self._key, self._norm, step)
+        key = compression.key(self.key, self.norm, step)
         if self._mixer.ratio:
             compression.keep_entries(self._tokens, cache.states[1], cache.entries, step)
         if self._index is not None:
@@ -182,3 +182,15 @@ def test_single_tokens_are_divided_among_programs(device: torch.device, name: st
     found, expected = both(MIXERS[name], step_of(rows, device), torch.float32, device, num_processors=64)
     for own, plain in zip(found, expected, strict=True):
         torch.testing.assert_close(own, plain, **CLOSE, equal_nan=True)
+
+
+def test_numbers_too_large_for_the_cache_are_clamped_and_counted(device: torch.device) -> None:
+    mixer, step = MIXERS["all entries"], step_of(ROWS, device)
+    case = Case(mixer, step, torch.float16, device)
+    given = mixer, BLOCK_TOKENS, 1e-6, case.rotation, torch.float16
+    counts = []
+    for compression in (TritonCompression(*given, DeviceLimits(227 << 10, 4)), TorchCompression(*given)):
+        key = compression.key(case.key, 6e4 * case.norm.abs(), step)
+        assert key.abs().max() == 65504.0
+        counts.append(int(compression.num_saturated))
+    assert counts[0] == counts[1] > 0

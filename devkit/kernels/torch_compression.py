@@ -113,11 +113,11 @@ class TorchCompression:
         assert rows is not None
         before = [window[slot].clone() if slot else torch.zeros_like(window[0]) for slot in rows.before.tolist()]
         for row, (begin, end) in enumerate(itertools.pairwise(rows.begins.tolist())):
-            ring, left = before[row], dict(states_left(rows, row))
+            ring, left = before[row], states_left(rows, row)
             for token in range(begin, end):
                 ring[int(step.positions[token]) % size] = key[token]
-                if token + 1 in left:
-                    window[left[token + 1]] = ring
+                for _, slot in (each for each in left if each[0] == token + 1):
+                    window[slot] = ring
 
     def _entries(self, cache: CompressedCache, row: int, step: Step) -> Callable[[torch.Tensor | slice], torch.Tensor]:
         """A function that returns the entries of a request with these numbers."""
@@ -125,7 +125,7 @@ class TorchCompression:
         if not mixer.ratio:
             return lambda _: torch.zeros(0)
         plane = cache.entries.view(-1, mixer.head_dim)
-        numbers = torch.arange(len(blocks) * self._block_tokens // mixer.ratio)
+        numbers = torch.arange(len(blocks) * self._block_tokens // mixer.ratio, device=blocks.device)
         positions = (numbers + 1) * mixer.ratio - mixer.row_tokens
         slots = blocks[positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens
         at = slots // mixer.row_tokens

@@ -66,7 +66,7 @@ def test_a_stream_is_read_as_it_is_defined(device: torch.device) -> None:
     """Columns of the mixing matrix sum to 1, all blocks that add nothing keep equal rows, and the end is the mean."""
     spec, width = StreamSpec(4, 20, 1e-6), 64
     pointwise = TorchPointwise(EPS, unrotated(0), device)
-    residual = MixedResidual(spec, TritonStreamMixer(spec, EPS), pointwise, EPS, None)
+    residual = MixedResidual(spec, TritonStreamMixer(spec, EPS), pointwise, EPS)
     embedded, norm = random(3, width, device=device), torch.ones(width, device=device)
     block = BlockInput(norm, connection_on(device, spec, width))
     stream = Stream(residual.begin(embedded))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,13 @@ from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.steps.slices import SliceSizes
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks
+from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.plane import INDEX_KEYS
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import LayerTensors, Packing
 from ballast.model.runner import Runner
+from ballast.model.spec import ModelSpec
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
 from ballast.tiny.presets import PRESETS
@@ -55,6 +57,7 @@ from devkit.kernels.interpreted import interpreted
 from devkit.kernels.torch_compression import TorchCompression
 from devkit.kernels.torch_recurrence import TorchRecurrence
 from devkit.long import if_long, spread
+from devkit.models import float_hybrid
 from devkit.models.cpu_backend import CpuBackend, copied
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
@@ -92,10 +95,10 @@ def load(file: Path, settings: EngineSettings = SETTINGS, **options: Any) -> Hyb
     return load_hybrid(file, CPU, settings, make_experts=FloatExperts, **(defaults | options))
 
 
-def on_cpu(file: Path) -> Transformer:
+def on_cpu(file: Path, spec_of: Callable[..., ModelSpec] = read_spec) -> Transformer:
     """The model without devices, in float32."""
     gguf = open_gguf(file)
-    spec = read_spec(gguf, None)
+    spec = spec_of(gguf, None)
     packing = Packing(kernels.ThreadPool(1), "reference", None)
     weights = load_weights(gguf, spec, spec.vocab_size, packing, lambda _: None)
     num_blocks = num_kv_blocks(SETTINGS.cache_lens, SETTINGS.block_tokens)
@@ -217,9 +220,12 @@ def test_long_slices_pass_states_on_outside_the_latent_space(written: MakeTiny) 
     compare(logits_of(model), expected)
 
 
-def test_chunks_of_the_gpus_kernels_are_in_the_logits(written: MakeTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arch", ["qwen3next", "qwen38flashnext"])
+def test_chunks_of_the_gpus_kernels_are_in_the_logits(
+    written: MakeTiny, arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A step of several chunks gives the logits of steps of one token, through the tables that kernels read."""
-    model = load(written(arch="qwen3next", quant="f32").gguf, replace(SETTINGS, prefill_chunk_size=160))
+    model = load(written(arch=arch, mla="split", quant="f32").gguf, replace(SETTINGS, prefill_chunk_size=160))
     seen: list[list[int]] = []
     update = TorchRecurrence.update
 
@@ -303,6 +309,25 @@ def test_other_streams_tables_and_pools_give_the_logits_of_the_cpu(tmp_path: Pat
     shape = replace(PRESETS["qwen38flashnext"], **OTHER_FLASH_NEXT[case])
     file = write_tiny_model(tmp_path, arch="qwen38flashnext", quant="f32", overrides=shape).gguf
     compare(logits_of(load(file), STEPS[:3]), logits_of(on_cpu(file), STEPS[:3]))
+
+
+def test_layers_without_an_indexer_attend_to_all_positions(written: MakeTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another layer selects blocks."""
+    file = written(arch="qwen38flashnext", mla="split", quant="f32").gguf
+
+    def spec_of(*given: Any) -> ModelSpec:
+        spec = read_spec(*given)
+        *others, last = spec.layers
+        assert isinstance(last.mixer, GroupedSpec)
+        return replace(spec, layers=(*others, replace(last, mixer=replace(last.mixer, index=None))))
+
+    settings = replace(SETTINGS, prefill_chunk_size=100)
+    steps = [batch_of(Row(0, 0, 100, 0, 1)), batch_of(Row(0, 100, 101, 1, 1))]
+    selected = logits_of(load(file, settings), steps)
+    monkeypatch.setattr(float_hybrid, "read_spec", spec_of)
+    found = logits_of(load(file, settings), steps)
+    compare(found, logits_of(on_cpu(file, spec_of), steps))
+    assert np.abs(found[1] - selected[1]).max() > 0.01
 
 
 def test_a_pass_gets_the_rows_of_groups_of_tokens_piece_by_piece(

@@ -28,8 +28,8 @@ from ballast.model.runner import Runner
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import used_tensors
 from ballast.plan import MemoryPlan, plan_for, planned, planned_settings
-from ballast.plan.device import computes_on_gpu, hybrid_bytes
-from ballast.plan.hybrid import whole_modules
+from ballast.plan.gpus.device import computes_on_gpu, hybrid_bytes
+from ballast.plan.gpus.hybrid import whole_modules
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.bench_record import bench_record
 

@@ -17,7 +17,7 @@ from ballast.model.facts import ModelFacts, facts_of
 from ballast.model.runner import Runner
 from ballast.model.tensors import expected_tensors
 from ballast.plan import MemoryPlan, check_memory, load_checked_text, open_checked, planned_settings, rule_lines, settle
-from ballast.plan.report import sums
+from ballast.plan.reports.report import sums
 from ballast.text.loading import Text
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from builders import service
 
-from ballast.plan.device import HOST_PROGRAM_BYTES
+from ballast.plan.gpus.device import HOST_PROGRAM_BYTES
 from ballast_operator.api.inference_service import SpecError
 from ballast_operator.api.spec import Resources
 from ballast_operator.quantity import parse_bytes

@@ -1,11 +1,11 @@
 """`ballast plan`: where each tensor goes, how much memory the model needs, and whether that is available."""
 
-from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked
 from ballast.plan.command import device_settings, plan_for, planned, planned_settings, run, settle
 from ballast.plan.host import make_plan
 from ballast.plan.memory import MemoryPlan, Numbers
-from ballast.plan.report import render, rule_lines, to_json
+from ballast.plan.reports.check import check_memory
+from ballast.plan.reports.report import render, rule_lines, to_json
 
 __all__ = [
     "MemoryPlan",

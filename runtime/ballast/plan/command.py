@@ -26,21 +26,21 @@ from ballast.moe.device_rules import NO_RULES
 from ballast.moe.kept_uses import read_kept_uses
 from ballast.moe.profile import read_profile
 from ballast.moe.rule_file import read_placement
-from ballast.plan.check import check_memory
 from ballast.plan.checked_model import load_checked_text, open_checked
 from ballast.plan.described import THIS_MACHINE, Described
-from ballast.plan.gpu_experts import GpuExpertOptions
-from ballast.plan.gpu_limits import why_not_fp8, why_not_on_gpu
+from ballast.plan.gpus.gpu_experts import GpuExpertOptions
+from ballast.plan.gpus.gpu_limits import why_not_fp8, why_not_on_gpu
+from ballast.plan.gpus.hybrid import make_hybrid_plan
+from ballast.plan.gpus.layer_ranges import layer_ranges
 from ballast.plan.host import make_plan
-from ballast.plan.hybrid import make_hybrid_plan
 from ballast.plan.kv_tiers import auto_host_bytes, requested_tiers
-from ballast.plan.layer_ranges import layer_ranges
 from ballast.plan.lengths import CacheSizes, cache_sizes, lengths_of
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
-from ballast.plan.report import device_choice, device_line, render, to_json
+from ballast.plan.reports.check import check_memory
+from ballast.plan.reports.report import device_choice, device_line, render, to_json
+from ballast.plan.reports.shortfall import shortfall_lines
+from ballast.plan.reports.speed_report import speed_report
 from ballast.plan.rows import PackedFolder
-from ballast.plan.shortfall import shortfall_lines
-from ballast.plan.speed_report import speed_report
 from ballast.plan.streaming import LONGEST_WITHOUT_STREAMING, step_choices
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_key import files_digest

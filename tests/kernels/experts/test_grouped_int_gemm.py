@@ -28,7 +28,7 @@ from ballast.model.hybrid.experts.grouped_int_gemm import (
 )
 from ballast.model.hybrid.panels.layout import LAYOUTS
 from ballast.model.hybrid.panels.stack import PanelStack
-from ballast.plan.device import _PARTIAL_BYTES
+from ballast.plan.gpus.device import _PARTIAL_BYTES
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
 

@@ -110,7 +110,7 @@ def test_a_format_appears_only_in_the_format_list_and_its_block():
         "runtime/ballast/tiny/quant_mix.py",
     }
     readers = {f"csrc/quant/{file}.h" for file in ("blocks32", "blocks256", "grid_blocks", "raw_blocks")}
-    advice = {"runtime/ballast/plan/shortfall.py", "runtime/ballast/weights/foreign_types.py"}
+    advice = {"runtime/ballast/plan/reports/shortfall.py", "runtime/ballast/weights/foreign_types.py"}
     assert found == {"csrc/cpu/format_list.h", "csrc/cpu/make_grids.py", *readers, *quantisers, *advice}
 
 

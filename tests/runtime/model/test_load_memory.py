@@ -51,7 +51,7 @@ from ballast.engine.startup.build import EngineSettings
 from ballast.engine.startup.loading import load_runner
 from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.metadata import read_spec
-from ballast.plan.device import kv_row_bytes
+from ballast.plan.gpus.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 
 gguf = open_gguf(Path(sys.argv[1]))
@@ -72,7 +72,7 @@ from ballast.engine.startup.loading import load_runner
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
-from ballast.plan.device import kv_row_bytes
+from ballast.plan.gpus.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 
 def serve(seq, num_tokens):

@@ -46,13 +46,14 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import layer_tensors
 from ballast.moe.device_rules import NO_RULES
 from ballast.moe.rule_file import read_placement
-from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json, work
-from ballast.plan import device as device_plan
-from ballast.plan.device import gpu_cache
-from ballast.plan.device_layers import DeviceLayers
-from ballast.plan.gpu_experts import GpuExpertOptions
-from ballast.plan.gpu_limits import why_not_fp8
-from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan import check_memory, command, plan_for, planned, render, rule_lines, run, settle, to_json
+from ballast.plan.gpus import device as device_plan
+from ballast.plan.gpus import work
+from ballast.plan.gpus.device import gpu_cache
+from ballast.plan.gpus.device_layers import DeviceLayers
+from ballast.plan.gpus.gpu_experts import GpuExpertOptions
+from ballast.plan.gpus.gpu_limits import why_not_fp8
+from ballast.plan.gpus.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.weights.gguf import GgufModel, open_gguf

@@ -23,8 +23,8 @@ from ballast.moe.gpu_experts import choose_gpu_experts
 from ballast.moe.profile import ExpertProfile, fingerprint, read_profile, write_profile
 from ballast.moe.rule_file import read_placement
 from ballast.plan import check_memory, render, to_json
-from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
-from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.gpus.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
+from ballast.plan.gpus.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model

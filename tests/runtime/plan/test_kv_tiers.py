@@ -15,7 +15,7 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tiers.disk_folder import disk_memory_bytes
 from ballast.plan.command import plan_for, planned
 from ballast.plan.described import Described
-from ballast.plan.device import kv_row_bytes
+from ballast.plan.gpus.device import kv_row_bytes
 from ballast.plan.kv_tiers import MAX_AUTO_BYTES, auto_host_bytes
 from ballast.plan.memory import MemoryPlan
 from ballast.weights.gguf import GgufModel, open_gguf

@@ -15,7 +15,7 @@ from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import IndexSpec, LatentSpec
 from ballast.model.spec import ModelSpec
 from ballast.plan import Numbers, make_plan
-from ballast.plan.gpu_limits import why_not_fp8, why_not_on_gpu
+from ballast.plan.gpus.gpu_limits import why_not_fp8, why_not_on_gpu
 from ballast.weights.gguf import open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model

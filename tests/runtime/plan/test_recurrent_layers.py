@@ -21,14 +21,14 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tiers.disk_folder import disk_memory_bytes
 from ballast.plan import command, plan_for
 from ballast.plan.described import Described
-from ballast.plan.device import kv_row_bytes
-from ballast.plan.gpu_experts import GpuExpertOptions
-from ballast.plan.gpu_limits import why_not_on_gpu
-from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.gpus.device import kv_row_bytes
+from ballast.plan.gpus.gpu_experts import GpuExpertOptions
+from ballast.plan.gpus.gpu_limits import why_not_on_gpu
+from ballast.plan.gpus.hybrid import make_hybrid_plan
+from ballast.plan.gpus.work import step_bytes
 from ballast.plan.memory import DeviceMemory, DevicePlan, MemoryPlan, Numbers
+from ballast.plan.reports.speed_report import work_of
 from ballast.plan.speed import Rates, decode
-from ballast.plan.speed_report import work_of
-from ballast.plan.work import step_bytes
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC

@@ -18,9 +18,9 @@ from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, NUM_BUFFERS
 from ballast.model.layer_ranges import check_ranges
 from ballast.plan import check_memory, device_settings, plan_for, render, to_json
 from ballast.plan.described import Described
-from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
-from ballast.plan.hybrid import make_hybrid_plan
-from ballast.plan.layer_ranges import _best_bounds, _Costs, layer_ranges
+from ballast.plan.gpus.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
+from ballast.plan.gpus.hybrid import make_hybrid_plan
+from ballast.plan.gpus.layer_ranges import _best_bounds, _Costs, layer_ranges
 from ballast.plan.memory import DeviceMemory, DevicePlan, MemoryPlan, Numbers
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.gguf_files import common_types, write_hollow_model

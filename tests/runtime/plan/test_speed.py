@@ -21,9 +21,9 @@ from ballast.model.spec import ModelSpec
 from ballast.moe.expert_skew import ExpertSkew, ExpertUse
 from ballast.plan import MemoryPlan, Numbers, command, make_plan
 from ballast.plan.described import read_pcie, read_rate, read_size
-from ballast.plan.shortfall import shortfall_lines
+from ballast.plan.reports.shortfall import shortfall_lines
+from ballast.plan.reports.speed_report import ASSUMED_GPU_BYTES_PER_S, attention_work, usual_activation_bytes, work_of
 from ballast.plan.speed import Rates, Work, decode, prefill
-from ballast.plan.speed_report import ASSUMED_GPU_BYTES_PER_S, attention_work, usual_activation_bytes, work_of
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model

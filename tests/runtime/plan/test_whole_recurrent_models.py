@@ -27,8 +27,8 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import EMBEDDING, expected_tensors
 from ballast.model.weights import load_weights
 from ballast.plan import MemoryPlan, Numbers, make_plan
-from ballast.plan.gpu_experts import GpuExpertOptions
-from ballast.plan.hybrid import make_hybrid_plan
+from ballast.plan.gpus.gpu_experts import GpuExpertOptions
+from ballast.plan.gpus.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory
 from ballast.weights.gguf import GgufModel, block_of, open_gguf
 from devkit.kernels.plain_routing import Router

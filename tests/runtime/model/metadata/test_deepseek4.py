@@ -22,7 +22,7 @@ from ballast.model.packed_tensors import Packing
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
 from ballast.model.weights import load_weights
-from ballast.plan.device import kv_row_bytes
+from ballast.plan.gpus.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 from devkit.models.gguf_files import write_hollow_model, write_model
 from devkit.models.read_back import read_back

@@ -14,7 +14,7 @@ from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors
-from ballast.plan.device import kv_row_bytes
+from ballast.plan.gpus.device import kv_row_bytes
 from ballast.weights.gguf import open_gguf
 from devkit.models.gguf_files import write_hollow_model, write_model
 from devkit.models.read_back import read_back

@@ -14,7 +14,7 @@ from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
-from ballast.plan.device import kv_row_bytes
+from ballast.plan.gpus.device import kv_row_bytes
 from devkit.models.changed_spec import changed, experts_of
 from devkit.models.read_back import file_of
 from devkit.models.specs.dots import DOTS_SPEC

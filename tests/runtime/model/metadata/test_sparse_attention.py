@@ -12,7 +12,7 @@ from ballast.model.metadata import HfConfig, read_spec
 from ballast.model.modules import module_tree
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import check_tensors, expected_tensors
-from ballast.plan.device import kv_row_bytes
+from ballast.plan.gpus.device import kv_row_bytes
 from devkit.models.changed_spec import changed, latent_of
 from devkit.models.read_back import file_of
 from devkit.models.specs.deepseek import V3_SPEC, V32_SPEC

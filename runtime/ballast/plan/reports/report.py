@@ -10,7 +10,7 @@ from ballast.config.options import Config
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.moe.device_rules import Placement
-from ballast.plan.gpu_experts import share_is_estimated_by
+from ballast.plan.gpus.gpu_experts import share_is_estimated_by
 from ballast.plan.lengths import Lengths
 from ballast.plan.memory import DevicePlan, GpuPlan, MemoryPlan, Numbers
 from ballast.plan.rows import MemoryRow

@@ -15,7 +15,7 @@ from ballast.model.spec import ModelSpec
 from ballast.model.tensors import NGRAM_TABLE, expert_module, used_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
 from ballast.moe.gpu_experts import GpuExperts
-from ballast.plan.device import (
+from ballast.plan.gpus.device import (
     HOST_PROGRAM_BYTES,
     compared_on_gpu,
     computes_on_gpu,
@@ -27,8 +27,8 @@ from ballast.plan.device import (
     rotation_bytes,
     staging_bytes,
 )
-from ballast.plan.device_layers import DeviceLayers
-from ballast.plan.gpu_experts import (
+from ballast.plan.gpus.device_layers import DeviceLayers
+from ballast.plan.gpus.gpu_experts import (
     GpuExpertOptions,
     GpuExpertPlan,
     estimated_share,

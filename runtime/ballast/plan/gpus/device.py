@@ -20,13 +20,13 @@ from ballast.model.tensors import (
     used_tensors,
 )
 from ballast.moe.device_rules import Placement
-from ballast.plan.device_layers import DeviceLayers
+from ballast.plan.gpus.device_layers import DeviceLayers
+from ballast.plan.gpus.work import num_slices, step_bytes
 from ballast.plan.kv_cache import CachePlan
 from ballast.plan.kv_tiers import device_rows
 from ballast.plan.memory import FLOAT_BYTES, Numbers, hidden_bytes, input_bytes, sums_bytes
 from ballast.plan.rows import MemoryRow
 from ballast.plan.streaming import buffer_bytes
-from ballast.plan.work import num_slices, step_bytes
 from ballast.weights.gguf import GgufModel
 
 _EXPERTS = ".mlp.experts"

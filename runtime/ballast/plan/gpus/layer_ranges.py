@@ -12,9 +12,9 @@ from ballast.model.kv_pool import num_kv_blocks
 from ballast.model.layer_ranges import may_begin
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import routed_bytes, used_tensors
-from ballast.plan.device import computes_on_gpu, device_uses, gpu_cache, hybrid_bytes
-from ballast.plan.device_layers import DeviceLayers
-from ballast.plan.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
+from ballast.plan.gpus.device import computes_on_gpu, device_uses, gpu_cache, hybrid_bytes
+from ballast.plan.gpus.device_layers import DeviceLayers
+from ballast.plan.gpus.gpu_experts import UNSPENT_BYTES, GpuExpertOptions
 from ballast.plan.memory import DeviceMemory, Numbers
 from ballast.weights.gguf import GgufModel
 

@@ -1,0 +1,1 @@
+"""Plans the memory of GPUs."""

@@ -1,0 +1,1 @@
+"""Shows a plan, or why it does not fit."""

@@ -258,8 +258,8 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
         GpuExpertOptions(whole_layers * spec.routing.num_experts),
     )
     # The few betas and alphas of a layer share a panel of 16 rows, which the plan counts for each.
-    betas = [info for name, info in gguf.tensors.items() if "ssm_beta" in name]
-    shared = sum(kernels.packed_nbytes(int(info.ggml_type), num_rows=16, cols=spec.hidden) for info in betas)
+    alphas = [info for name, info in gguf.tensors.items() if "ssm_alpha" in name]
+    shared = sum(kernels.packed_nbytes(int(info.ggml_type), num_rows=16, cols=spec.hidden) for info in alphas)
     assert use(plan, "dense weights") == on_device + routers + vectors + shared
     memory = weight_memory(weights)
     in_host = sum(size for ranges in (*memory.experts.values(), memory.others) for _, size in ranges)

@@ -715,7 +715,7 @@ def test_a_gpu_has_room_for_gates_and_groups_of_tokens() -> None:
     # Both sides of the convolution, or its input and what 1,024 tokens take that are gated together.
     assert work._ngram_bytes(spec, 8192) == 4096 * 4 * (4 * 2560 + 4 * 2560 + 2560 // 4)
     dense = replace(spec.attentions[0], index=None)
-    alone, own = (work._attention_bytes(spec, each, 16) for each in (dense, spec.attentions[0]))
+    alone, own = (work._attention_bytes(spec, each, 16, 1) for each in (dense, spec.attentions[0]))
     assert own - alone >= 16 * 4 * (2048 + 3)
 
 

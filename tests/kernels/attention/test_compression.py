@@ -26,6 +26,7 @@ from ballast.model.layers.compressed import CompressedSpec, EntryIndexSpec
 from ballast.model.layers.positions import RopeSpec
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.torch_compression import TorchCompression
+from devkit.models.specs.deepseek4 import V4_SPEC
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-5}
 BLOCK_TOKENS, NUM_SLOTS, NUM_POSITIONS = 32, 12, 160
@@ -119,7 +120,8 @@ class Case:
         )
         num_slots = (1 + len(ROWS) * NUM_POSITIONS // BLOCK_TOKENS) * BLOCK_TOKENS
         planes = [some(num_slots, plane.width).to(kv_dtype) for plane in mixer.planes]
-        [states] = DeviceStatePool([mixer], NUM_SLOTS, device).layers
+        layer = replace(V4_SPEC.layers[0], mixer=mixer)
+        [states] = DeviceStatePool([layer], V4_SPEC.hidden, NUM_SLOTS, device).layers
         assert isinstance(states, EntryStates)
         for state in states:
             state.copy_(some(*state.shape))

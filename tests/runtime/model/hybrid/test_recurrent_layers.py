@@ -50,7 +50,7 @@ from ballast.model.spec import ModelSpec
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
 from ballast.tiny.presets import PRESETS
-from ballast.tiny.shape import TinyIndex, TinyNgram
+from ballast.tiny.shape import TinyDeltaNet, TinyIndex, TinyNgram
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated
 from devkit.kernels.interpreted import interpreted
@@ -291,7 +291,8 @@ def test_only_attention_has_a_cache_and_only_recurrent_layers_states(file: Path)
 
 
 OTHER_FLASH_NEXT = {
-    "merged gates of three rows, groups of two": {
+    "merged tensors, three rows, groups of two": {
+        "delta_net": TinyDeltaNet(product_layout="merged", beta_layout="merged"),
         "stream": GatedStreamSpec(num_rows=3, rank=64, is_merged=True),
         "ngram": TinyNgram(layer=0, most_tokens=2, heads_per_length=8, conv_taps=3),
     },

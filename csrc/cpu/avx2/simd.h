@@ -7,7 +7,9 @@
 
 #include "cpu/panel_layout.h"
 
+#ifndef BALLAST_INLINE
 #define BALLAST_INLINE static inline __attribute__((always_inline))
+#endif
 #define BALLAST_NOINLINE __attribute__((noinline))
 #define BALLAST_MULTIPLIES_POINTS
 

@@ -6,7 +6,9 @@
 
 #include "cpu/halves.h"
 
+#ifndef BALLAST_INLINE
 #define BALLAST_INLINE static inline __attribute__((always_inline))
+#endif
 
 namespace ballast {
 namespace {

@@ -34,7 +34,7 @@ from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.tiny import TinyModel
 from ballast.tiny.presets import PRESETS, QWEN3_NEXT, V3
-from ballast.tiny.shape import TinyDeltaNet, TinyIndex, TinyNgram
+from ballast.tiny.shape import TinyDeltaNet, TinyIndex, TinyNgram, TinyShape
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
@@ -197,12 +197,12 @@ def compare(subject: Subject, chunk_size: int, isa: str, prompt: tuple[int, ...]
 
 @pytest.fixture(scope="module")
 def subjects(written: MakeTiny) -> Callable[..., Subject]:
-    made: dict[tuple[str, str, str], Subject] = {}
+    made: dict[tuple[object, ...], Subject] = {}
 
-    def get(arch: str, mla: str, quant: str) -> Subject:
-        key = (arch, mla, quant)
+    def get(arch: str, mla: str, quant: str, overrides: TinyShape | None = None) -> Subject:
+        key = (arch, mla, quant, repr(overrides))
         if key not in made:
-            model = written(arch=arch, mla=mla, quant=quant)
+            model = written(arch=arch, mla=mla, quant=quant, overrides=overrides)
             made[key] = subject_of(model)
         return made[key]
 
@@ -273,10 +273,9 @@ def test_logits_agree_where_entries_stand_for_several_tokens(
     compare(subjects("v4", "split", quant), chunk_size, isa, make_prompt(COMPRESSED_TOKENS))
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("chunk_size", [1, 33])
+@pytest.mark.parametrize(("chunk_size", "isa"), spread([1, 33], ISAS))
 def test_logits_agree_with_other_windows_groups_and_kinds_of_entries(
-    tmp_path_factory: pytest.TempPathFactory, chunk_size: int, isa: str
+    subjects: Callable[..., Subject], chunk_size: int, isa: str
 ):
     """As in V4-Pro, no layer is without entries. Windows are no multiple of anything, and no experts are looked up."""
     base = PRESETS["v4"]
@@ -291,16 +290,14 @@ def test_logits_agree_with_other_windows_groups_and_kinds_of_entries(
         ),
         stream=StreamSpec(num_rows=3, rounds=2, eps=1e-3, weighs_end=True),
     )
-    model = write_tiny_model(tmp_path_factory.mktemp("other"), arch="v4", quant="f32", overrides=shape)
-    compare(subject_of(model), chunk_size, isa, make_prompt(200))
+    compare(subjects("v4", "split", "f32", shape), chunk_size, isa, make_prompt(200))
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_logits_agree_where_products_are_grouped_by_key_head(tmp_path_factory: pytest.TempPathFactory, isa: str):
+def test_logits_agree_where_products_are_grouped_by_key_head(subjects: Callable[..., Subject], isa: str):
     assert QWEN3_NEXT.delta_net is not None
     shape = replace(QWEN3_NEXT, delta_net=replace(QWEN3_NEXT.delta_net, product_layout="grouped"))
-    model = write_tiny_model(tmp_path_factory.mktemp("grouped"), arch="qwen3next", quant="q8_0", overrides=shape)
-    compare(subject_of(model), 64, isa)
+    compare(subjects("qwen3next", "split", "q8_0", shape), 64, isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -308,11 +305,8 @@ def test_logits_agree_where_decays_are_bounded_and_steps_end_within_pools(subjec
     compare(subjects("glm53flash", "split", "f32"), 7, isa)
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("chunk_size", [1, 64])
-def test_logits_agree_with_other_pools_streams_and_decays(
-    tmp_path_factory: pytest.TempPathFactory, chunk_size: int, isa: str
-):
+@pytest.mark.parametrize(("chunk_size", "isa"), spread([1, 64], ISAS))
+def test_logits_agree_with_other_pools_streams_and_decays(subjects: Callable[..., Subject], chunk_size: int, isa: str):
     """The rows of a stream are so wide that they are multiplied and added in several parts."""
     base = PRESETS["glm53flash"]
     assert base.index is not None
@@ -324,12 +318,10 @@ def test_logits_agree_with_other_pools_streams_and_decays(
         kimi_delta=replace(base.kimi_delta, lower_bound=0.0),
         stream=StreamSpec(num_rows=3, rounds=1, eps=1e-3),
     )
-    model = write_tiny_model(tmp_path_factory.mktemp("wide"), arch="glm53flash", quant="f32", overrides=shape)
-    compare(subject_of(model), chunk_size, isa)
+    compare(subjects("glm53flash", "split", "f32", shape), chunk_size, isa)
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("chunk_size", [1, 7])
+@pytest.mark.parametrize(("chunk_size", "isa"), spread([1, 7], ISAS))
 def test_logits_agree_where_texts_end_within_a_prompt(subjects: Callable[..., Subject], chunk_size: int, isa: str):
     """Groups of tokens never reach across the end of a text."""
     prompt = list(make_prompt())
@@ -358,12 +350,10 @@ OTHER_FLASH_NEXT = {
 }
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("case", OTHER_FLASH_NEXT)
-def test_logits_agree_with_other_tables_and_layouts(tmp_path_factory: pytest.TempPathFactory, case: str, isa: str):
+@pytest.mark.parametrize(("case", "isa"), spread(list(OTHER_FLASH_NEXT), ISAS))
+def test_logits_agree_with_other_tables_and_layouts(subjects: Callable[..., Subject], case: str, isa: str):
     shape = replace(PRESETS["qwen38flashnext"], **OTHER_FLASH_NEXT[case])
-    model = write_tiny_model(tmp_path_factory.mktemp("other"), arch="qwen38flashnext", quant="f32", overrides=shape)
-    compare(subject_of(model), 7, isa)
+    compare(subjects("qwen38flashnext", "split", "f32", shape), 7, isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)

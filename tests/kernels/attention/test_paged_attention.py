@@ -154,9 +154,15 @@ def test_single_token_kernels_read_their_lengths_from_device_memory(device) -> N
     torch.testing.assert_close(found, expected, **TOLERANCES[torch.float32])
 
 
-@pytest.mark.parametrize("sizes", [*SIZES, *(replace(each, is_short=True) for each in SIZES)], ids=str)
-@pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
-@pytest.mark.parametrize("kind", ["prompts", "singles"])
+@pytest.mark.parametrize(
+    ("sizes", "capability", "shared_bytes", "kind"),
+    pairwise(
+        [*SIZES, *(replace(each, is_short=True) for each in SIZES)],
+        [(89, 99 << 10), (90, 227 << 10)],
+        ["prompts", "singles"],
+    ),
+    ids=str,
+)
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernel_compiles_for_gpus_and_fits_their_shared_memory(sizes, capability, shared_bytes, kind) -> None:
     is_rounded = isinstance(sizes, LatentSizes) and kind == "prompts"

@@ -30,6 +30,7 @@ from ballast.model.hybrid.steps.step import RequestTable, Step
 from devkit.kernels.attention_cases import attention_case
 from devkit.kernels.compiled import compiled_for
 from devkit.kernels.interpreted import interpreted
+from devkit.long import spread
 
 SIZES = LatentSizes(num_heads=20, rank=64, rope_dim=16, scale=0.2, block_tokens=16)
 INDEX = IndexSizes(num_heads=20, key_dim=24, top_k=24, block_tokens=16)
@@ -416,8 +417,10 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("name", [*COMPILED, "attend", "attend heads"])
-@pytest.mark.parametrize(("capability", "shared_bytes"), [(89, 99 << 10), (90, 227 << 10)])
+@pytest.mark.parametrize(
+    ("name", "capability", "shared_bytes"),
+    spread([*COMPILED, "attend", "attend heads"], [(89, 99 << 10), (90, 227 << 10)]),
+)
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capability, shared_bytes) -> None:
     if name in COMPILED:

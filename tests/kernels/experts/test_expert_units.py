@@ -31,6 +31,7 @@ from ballast.model.hybrid.panels.unit import ExpertUnit
 from devkit.kernels.compiled import compiled_for
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
+from devkit.long import spread
 
 HIDDEN, WIDTH = 288, 96
 """Groups of 32 columns that no power of two divides, as gpt-oss has 90."""
@@ -110,10 +111,12 @@ def unit_of(gate: F32, up: F32, unit: Unit | None) -> tuple[F32, bool]:
     return silu.clip(max=unit.limit) * bounded, bool((silu > unit.limit).any())
 
 
-@pytest.mark.parametrize("kinds", [(T.MXFP4, T.MXFP4, T.MXFP4), (T.Q5_0, T.Q8_0, T.Q8_0)], ids=["codes", "mixed"])
-@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
+KINDS = {"codes": (T.MXFP4, T.MXFP4, T.MXFP4), "mixed": (T.Q5_0, T.Q8_0, T.Q8_0)}
+
+
+@pytest.mark.parametrize(("kinds", "unit"), spread(list(KINDS), list(UNITS)))
 def test_few_tokens(rng, pool, device, kinds, unit) -> None:
-    case = Case(rng, pool, kinds, unit, device)
+    case = Case(rng, pool, KINDS[kinds], UNITS[unit], device)
     for num_tokens in (1, 3):
         given = case.tokens(num_tokens)
         case.check(ExpertPanels(*case.stacks, unit=case.unit)(*case.sent(given)), given)
@@ -151,20 +154,28 @@ def test_chunks_of_experts_have_their_own_biases(rng, pool, device, monkeypatch)
     case.check(sums.total, given)
 
 
-@pytest.mark.parametrize(
-    ("function", "known"),
-    [
-        (combine_kernels.combine_experts, {"HAS_BIAS": True, "PAIRS": 4, "BLOCK": 1024}),
-        (combine_kernels.apply_unit, {"BLOCK": 1024}),
-        (many_pairs_kernels.gated_pairs, {"LINES": 32, "BLOCK": 128, "ROWS": 128, "COLS": 64, "num_warps": 8}),
-        (many_pairs_kernels.add_pairs, {"HAS_BIAS": True, "BLOCK": 128, "ROWS": 128, "COLS": 64, "num_warps": 8}),
-        (grouped_int_gemm_kernels.grouped_int_gemm, grouped_kernel(T.MXFP4, 4, has_up=True, is_split=True).known),
-    ],
-    ids=["combine", "apply", "gated pairs", "add pairs", "exact codes"],
-)
-@pytest.mark.parametrize("unit", [1, 2])
+COMPILED = {
+    "combine": (combine_kernels.combine_experts, {"HAS_BIAS": True, "PAIRS": 4, "BLOCK": 1024}),
+    "apply": (combine_kernels.apply_unit, {"BLOCK": 1024}),
+    "gated pairs": (
+        many_pairs_kernels.gated_pairs,
+        {"LINES": 32, "BLOCK": 128, "ROWS": 128, "COLS": 64, "num_warps": 8},
+    ),
+    "add pairs": (
+        many_pairs_kernels.add_pairs,
+        {"HAS_BIAS": True, "BLOCK": 128, "ROWS": 128, "COLS": 64, "num_warps": 8},
+    ),
+    "exact codes": (
+        grouped_int_gemm_kernels.grouped_int_gemm,
+        grouped_kernel(T.MXFP4, 4, has_up=True, is_split=True).known,
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "unit"), spread(list(COMPILED), [1, 2]))
 @pytest.mark.usefixtures("kept_kernels")
-def test_kernels_compile_for_a_gpu(function, known, unit) -> None:
+def test_kernels_compile_for_a_gpu(name, unit) -> None:
+    function, known = COMPILED[name]
     of_units = {"UNIT": unit, "HAS_BIASES": True}
     known = {
         **known,

@@ -31,6 +31,7 @@ from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.plan.gpus.device import _PARTIAL_BYTES
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
+from devkit.long import if_long
 
 IDS = np.array([[2, -1], [NUM_EXPERTS, 2], [2, 0], [-1, 2], [2, -1]], np.int32)
 """Expert 1 has no token, expert 2 more than a small tile holds."""
@@ -176,7 +177,10 @@ def test_a_pair_does_not_depend_on_the_other_tokens(rng, pool, kinds) -> None:
 
 @pytest.mark.parametrize(
     ("capability", "kind", "tile"),
-    [(90, T.Q4_K, 4), (80, T.Q6_K, 8), (90, T.IQ3_XXS, 4), (90, T.IQ1_S, 8), (90, T.NVFP4, 4), (90, T.TQ1_0, 8)],
+    [
+        *((80, T.Q6_K, 8), (90, T.IQ3_XXS, 4), (90, T.TQ1_0, 8)),
+        *if_long((90, T.Q4_K, 4), (90, T.IQ1_S, 8), (90, T.NVFP4, 4)),
+    ],
     ids=str,
 )
 @pytest.mark.usefixtures("kept_kernels")

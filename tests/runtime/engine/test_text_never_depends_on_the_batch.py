@@ -3,7 +3,8 @@
 The rows that a kernel computes together depend on the batch, the chunks and the instruction set; the kernels depend on
 the architecture. So each fast instruction set runs all batch and chunk sizes, and each architecture some of each on one
 instruction set; one of each kind of attention runs on all. Because requests end one after another, a run with a large
-batch includes all smaller ones. Preemption and prefix hits run on one instruction set. `--long` runs the whole product.
+batch includes all smaller ones. Preemption, prefix hits and threads run on one instruction set. `--long` runs the whole
+product.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ SUBJECTS = [
 ]
 
 # Preemption and prefix hits depend on scheduler and cache: they only change the sizes of rows, which the tests of
-# batches and chunks vary on every instruction set.
+# batches and chunks vary on every instruction set. Threads divide the work in the same way on each.
 FIRST_ISAS = [(arch, kernels.usable_isas()[0]) for arch in (*ARCHITECTURES, *OTHERS)]
 of_the_scheduler = pytest.mark.parametrize(
     "subject", times(FIRST_ISAS, SUBJECTS), indirect=True, ids=times("-".join, None)
@@ -72,9 +73,9 @@ of_the_scheduler = pytest.mark.parametrize(
 
 
 def some(values: Sequence[T], subject: tuple[str, str]) -> list[T]:
-    """Two of `values` if there are more, or one for the reference kernels; with `--long` all. Different ones for each
+    """Two of `values`, or one for the reference kernels; with `--long` all. Different ones for each
     architecture on an instruction set."""
-    number = times(1 if subject[1] == "reference" or len(values) == 2 else 2, len(values))
+    number = times(1 if subject[1] == "reference" else 2, len(values))
     first = number * [case.values[0] for case in SUBJECTS if case.values[0][1] == subject[1]].index(subject)
     return [values[(first + index) % len(values)] for index in range(number)]
 
@@ -191,13 +192,13 @@ def test_text_is_the_same_after_prefix_hits(
     assert sum(result.cached_tokens for result in again) > sum(len(r.prompt_ids) for r in requests) // 2
 
 
+@of_the_scheduler
 def test_text_is_the_same_on_any_number_of_threads(
     make_core: Callable[..., EngineCore],
     requests: list[Request],
     alone: list[tuple[int, ...]],
-    subject: tuple[str, str],
 ):
-    for threads in some([2, 3], subject):
+    for threads in times([3], [2, 3]):
         assert texts_of(make_core(max_batch_size=8, threads=threads), requests) == alone
 
 

@@ -358,9 +358,10 @@ def logprobs(core: EngineCore, seq: int, prompt: Sequence[int]) -> list[TokenLog
     return found
 
 
-@pytest.mark.parametrize("which", [HOST, DISK])
-@pytest.mark.parametrize("split", [[], [2]], ids=str)
-@pytest.mark.parametrize("arch", ["qwen3next", "qwen35", "glm53flash", "qwen38flashnext", "v4"])
+@pytest.mark.parametrize(
+    ("arch", "split", "which"),
+    spread(["qwen3next", "qwen35", "glm53flash", "qwen38flashnext", "v4"], [[], [2]], [HOST, DISK]),
+)
 def test_logits_after_fetches_are_those_from_snapshots(
     device: torch.device, written: MakeTiny, tmp_path: Path, arch: str, split: list[int], which: str
 ) -> None:

@@ -36,6 +36,7 @@ from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS
 from ballast.model.hybrid.panels.stack import PanelStack
 from devkit.kernels.interpreted import interpreted
+from devkit.long import if_long
 from devkit.models.random_blocks import dequantized, random_blocks, random_scales, scaled
 
 FAST = kernels.usable_isas()[0]
@@ -215,16 +216,14 @@ def test_the_layouts_are_those_of_the_packed_bytes(kind: T) -> None:
             (90, 227 << 10, T.TQ1_0),
             (89, 99 << 10, T.F32),
         )
-        for tokens in (4, 1024)
+        # Products of few tokens take little memory.
+        for tokens in ((4, 1024) if kind in (T.Q6_K, T.IQ2_S, T.F32) else (*if_long(4), 1024))
     ]
     # One token and tiles of sixteen are the same programs with smaller constants, and take less memory.
-    + [(90, 227 << 10, T.Q4_K, 1), (89, 99 << 10, T.F32, 1), (89, 99 << 10, T.F32, 16)]
-    + [
-        (capability, most, kind, 16)
-        for capability, most, kind in ((80, 163 << 10, T.Q6_K), (89, 99 << 10, T.IQ4_XS), (90, 227 << 10, T.Q4_K))
-    ]
+    + if_long((90, 227 << 10, T.Q4_K, 1), (89, 99 << 10, T.F32, 1), (89, 99 << 10, T.F32, 16))
+    + if_long((80, 163 << 10, T.Q6_K, 16), (89, 99 << 10, T.IQ4_XS, 16), (90, 227 << 10, T.Q4_K, 16))
     # The other types whose tiles have two stages, which take the most.
-    + [(90, 227 << 10, kind, 1024) for kind in (T.IQ4_NL, T.IQ4_XS, T.Q4_1, T.MXFP4, T.NVFP4)],
+    + [(90, 227 << 10, kind, 1024) for kind in (T.Q4_1, T.MXFP4, *if_long(T.IQ4_NL, T.IQ4_XS, T.NVFP4))],
 )
 @pytest.mark.usefixtures("kept_kernels")
 def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(capability, most_shared_bytes, kind, tokens) -> None:

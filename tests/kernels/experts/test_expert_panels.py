@@ -23,6 +23,7 @@ from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels
 from ballast.model.hybrid.panels.matmul import MAX_GEMV_TOKENS
 from devkit.kernels.interpreted import interpreted
 from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
+from devkit.long import spread
 
 HIDDEN, WIDTH = 256, 256
 
@@ -68,9 +69,11 @@ def check(rng, experts: ExpertPanels, matrices: list[np.ndarray], ids: np.ndarra
         assert np.linalg.norm(found[token] - expected) <= tolerance * np.linalg.norm(expected), token
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [
+FEW = {"two tokens": [[2, -1], [NUM_EXPERTS, 2]], "five tokens": [[0, 1], [-1, 1], [1, -1], [-1, -1], [1, 5]]}
+"""The experts of each token; some are elsewhere. With more than four tokens, another kernel multiplies."""
+KINDS = {
+    "-".join(kind.name for kind in kinds): kinds
+    for kinds in (
         (T.Q4_K, T.Q5_K, T.Q6_K),
         (T.Q2_K, T.Q3_K, T.Q3_K),
         (T.IQ4_XS, T.IQ4_NL, T.Q5_K),
@@ -78,13 +81,15 @@ def check(rng, experts: ExpertPanels, matrices: list[np.ndarray], ids: np.ndarra
         (T.MXFP4, T.MXFP4, T.Q6_K),
         (T.NVFP4, T.MXFP4, T.NVFP4),
         (T.TQ1_0, T.TQ2_0, T.TQ1_0),
-    ],
-    ids=lambda kinds: "-".join(kind.name for kind in kinds),
-)
-def test_few_tokens_sum_their_local_experts_of_different_types(rng, pool, device, kinds) -> None:
-    experts, matrices = experts_of(rng, pool, kinds, device)
-    check(rng, experts, matrices, np.array([[2, -1], [NUM_EXPERTS, 2]]), device)
-    check(rng, experts, matrices, np.array([[0, 1], [-1, 1], [1, -1], [-1, -1], [1, 5]]), device)
+    )
+}
+
+
+# Both kernels multiply every format in tests/kernels/linear/test_panel_linear.py.
+@pytest.mark.parametrize(("kinds", "tokens"), spread(list(KINDS), list(FEW)))
+def test_few_tokens_sum_their_local_experts_of_different_types(rng, pool, device, kinds, tokens) -> None:
+    experts, matrices = experts_of(rng, pool, KINDS[kinds], device)
+    check(rng, experts, matrices, np.array(FEW[tokens]), device)
 
 
 def test_a_few_tokens_sum_their_experts_of_exact_codes(rng, pool, device, monkeypatch) -> None:

@@ -12,6 +12,7 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.model.metadata import read_spec
 from ballast.weights.gguf import open_gguf
 from devkit.generate import generate
+from devkit.long import spread
 from devkit.models.changed_spec import experts_of
 from devkit.models.gguf_files import Tensors, copy_model
 from devkit.models.small_core import core_of
@@ -30,10 +31,12 @@ def fuse(tensors: Tensors) -> Tensors:
     return fused
 
 
-@pytest.mark.parametrize("isa", kernels.usable_isas())
 @pytest.mark.parametrize(
-    ("arch", "quant"),
-    [("v3", "q4_k"), ("v2lite", "q8_0"), ("gptoss", "mxfp4"), ("step35", "q4_k"), ("mistral4", "q4_k")],
+    ("arch", "quant", "isa"),
+    spread(
+        [("v3", "q4_k"), ("v2lite", "q8_0"), ("gptoss", "mxfp4"), ("step35", "q4_k"), ("mistral4", "q4_k")],
+        kernels.usable_isas(),
+    ),
 )
 def test_a_fused_file_gives_the_same_text(tmp_path: Path, written: MakeTiny, arch: str, quant: str, isa: str) -> None:
     apart = written(arch=arch, quant=quant).gguf

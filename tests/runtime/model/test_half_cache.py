@@ -23,6 +23,7 @@ from ballast.model.tiers.cache_blocks import PoolBlocks
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import Generated, generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
+from devkit.long import spread
 from devkit.models.written import MakeTiny
 from runtime.model.test_against_oracle import RecordingRunner, make_prompt, relative_errors
 
@@ -71,8 +72,7 @@ def test_logits_are_near_those_of_a_float32_cache(written: MakeTiny, arch: str) 
     assert np.mean(errors > MOST_ERROR) < 0.2
 
 
-@pytest.mark.parametrize("isa", isa_params(*FAST_ISAS, "reference"))
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("arch", "isa"), spread(ARCHS, isa_params(*FAST_ISAS, "reference")))
 def test_logits_do_not_depend_on_chunks_and_cached_prefixes(written: MakeTiny, arch: str, isa: str) -> None:
     gguf = open_gguf(written(arch=arch, quant="q8_0").gguf)
     settings = replace(SETTINGS, kv_type="fp16", cpu_isa=isa)

@@ -16,6 +16,7 @@ Feature = Literal[
     "exact_codes",
     "flashinfer",
     "expanded_attention",
+    "divided_attention",
 ]
 FEATURES: tuple[Feature, ...] = get_args(Feature)
 _MESSAGES: Mapping[Feature, str] = {
@@ -26,6 +27,7 @@ _MESSAGES: Mapping[Feature, str] = {
     "exact_codes": "exact-integer GEMM is disabled for all dense layers",
     "flashinfer": "attention uses Ballast's kernels, which are slower",
     "expanded_attention": "attention of long prompts stays in the latent space, which is slower",
+    "divided_attention": "one GPU computes attention of a long prompt's layer, which is slower",
 }
 
 

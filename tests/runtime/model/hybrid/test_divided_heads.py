@@ -161,6 +161,23 @@ def test_a_device_uses_its_latest_kernels_and_its_own_count(simulated: Simulated
     assert int(case.counts[1]) > 0
 
 
+def test_wrong_averages_of_other_devices_are_found(simulated: SimulatedDevices) -> None:
+    class Late(PlainExpandedKernels):
+        """Returns averages before they are computed."""
+
+        def attend(self, *args: torch.Tensor, is_causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
+            average, weight = super().attend(*args, is_causal=is_causal)
+            return torch.zeros_like(average), weight
+
+    case = Case(SMALL, PlainExpandedKernels, torch.float32, simulated_devices(2))
+    heads = DividedHeads(case.members[0], case.members[1:], lambda *_: True)
+    assert heads.why_wrong(torch.float32) is None
+    case.members[1].attention = ExpandedAttention(SMALL, Late(SMALL, case.counts[1]), 33)
+    reason = heads.why_wrong(torch.float32)
+    assert reason is not None
+    assert "other devices' averages differ" in reason
+
+
 def test_a_kernel_gets_no_odd_number_of_heads() -> None:
     """Triton compiles the kernels again for numbers that are no multiple of 16."""
     assert divided_heads_of(replace(R1, num_heads=128), 3) == [(0, 32), (32, 80), (80, 128)]
@@ -302,6 +319,18 @@ def test_a_model_divides_only_what_pays(written: MakeTiny, monkeypatch: pytest.M
     assert not [shape for _, _, shape in simulated.crossings if len(shape) == 3]
     num_devices, gigabyte_s = 2, 0.0
     assert seen[:4] == [(num_devices, gigabyte_s, 10, num_before) for num_before in (0, 10, 20, 30)]
+
+
+def test_a_model_divides_nothing_if_a_device_gives_other_averages(
+    written: MakeTiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DividedHeads, "why_wrong", lambda *_: "wrong")
+    with SimulatedDevices() as simulated:
+        model = Model(written(arch="v3", mla="split", quant="f32").gguf, 2)
+        simulated.crossings.clear()
+        model.logits()
+    assert not [shape for _, _, shape in simulated.crossings if len(shape) == 3]
+    assert model.hybrid._off.reasons["divided_attention"] == "wrong"
 
 
 def test_faster_kernels_of_a_device_also_compute_heads_for_others(

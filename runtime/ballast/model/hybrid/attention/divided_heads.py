@@ -7,12 +7,14 @@ Experts of a prompt use all devices, but otherwise its layers are computed by on
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.attention.expanded import (
     ContextPiece,
     ExpandedAttention,
@@ -26,6 +28,8 @@ from ballast.model.hybrid.steps.step import Step
 
 _HEADS = 16
 """Kernels are compiled for numbers of heads that are multiples of this, and once more for others."""
+_TRIED = 64
+"""Queries of a check."""
 
 Pays = Callable[[int, int], bool]
 """Whether to divide the heads, by the number of queries and of earlier tokens; see `division_pays`."""
@@ -74,6 +78,27 @@ class DividedHeads:
         if not self._pays(len(query), end - len(query)):
             return own(query, weights, cache, step)
         return self._divided(query, weights, own.pieces(len(query), cache, step))
+
+    def why_wrong(self, dtype: torch.dtype) -> str | None:
+        """The reason why other devices' averages are unreliable, or None. Compares them with the owner's, for random
+        queries and two pieces. `dtype`: the type in which attention multiplies. The owner is active."""
+        sizes, device = self.sizes, self._owner.device
+        rng = torch.Generator(device).manual_seed(0)
+
+        def some(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=rng, device=device).to(dtype)
+
+        query = some(_TRIED, sizes.num_heads, sizes.nope_dim + sizes.rope_dim) * sizes.scale
+        shrunk = 1 / math.sqrt(2 * sizes.rank)
+        up = [some(2 * sizes.rank, sizes.num_heads * width) * shrunk for width in (sizes.nope_dim, sizes.v_dim)]
+        weights = ExpandedWeights(*up)
+        pieces = [ContextPiece(some(_TRIED, sizes.rank + sizes.rope_dim), is_causal) for is_causal in (True, False)]
+        alone = self._owner.attention.averages(query, weights)
+        for piece in pieces:
+            alone.add(piece)
+        divided = self._divided(query, weights, pieces)
+        far = difference(divided.cpu().numpy(), alone.total.cpu().numpy())
+        return None if far <= MAX_DIFFERENCE else f"other devices' averages differ by {far:.2g} of the largest"
 
     def _divided(self, query: torch.Tensor, weights: ExpandedWeights, pieces: Iterable[ContextPiece]) -> torch.Tensor:
         parts = [self._begun(member, query, weights, heads) for member, heads in self._each()]

@@ -8,6 +8,7 @@ import logging
 from functools import partial
 
 from ballast.host.startup.measurements import kept_seconds
+from ballast.model.hybrid.attention.attention import multiplied_type
 from ballast.model.hybrid.attention.divided_heads import DividedHeads, HeadsDevice
 from ballast.model.hybrid.attention.division_gain import division_pays
 from ballast.model.hybrid.copies.device_sender import DeviceSender
@@ -20,7 +21,8 @@ log = logging.getLogger(__name__)
 
 
 def divide_attention(state: LoadState, report: Report) -> None:
-    """Divide the heads of long prompts, if attention expands keys on all devices and all reach each other."""
+    """Divide the heads of long prompts, if attention expands keys on all devices, all reach each other, and their
+    results agree."""
     sizes, platforms = state.expanded_sizes, [device.platform for device in state.devices]
     pairs = itertools.permutations(platforms, 2)
     if sizes is None or len(platforms) == 1 or not all(one.reaches(other.device) for one, other in pairs):
@@ -33,13 +35,19 @@ def divide_attention(state: LoadState, report: Report) -> None:
         active = partial(computing_on, device.platform, device.options.vram)
         members.append(HeadsDevice(device.platform.device, active, sender, device.expanded))
     gigabyte_s = _peer_gigabyte_s(state, members)
+    pays = partial(division_pays, sizes, len(members), gigabyte_s)
+    divided = [DividedHeads(own, [each for each in members if each is not own], pays) for own in members]
+    for own, heads in zip(members, divided, strict=True):
+        with own.active():
+            reason = heads.why_wrong(multiplied_type(state.options.kv_dtype))
+        if reason is not None:
+            state.off.add("divided_attention", reason)
+            return
     speed = round(1 / gigabyte_s, 1) if gigabyte_s else None
     log.info("attention of long prompts is divided", extra={"devices": list(map(str, names)), "gb_per_s": speed})
-    pays = partial(division_pays, sizes, len(members), gigabyte_s)
-    for device, own in zip(state.devices, members, strict=True):
+    for device, own, heads in zip(state.devices, members, divided, strict=True):
         device.heads = own
-        divided = DividedHeads(own, [member for member in members if member is not own], pays)
-        device.loaded.prefill_attention = device.make_prefill_attention(divided)
+        device.loaded.prefill_attention = device.make_prefill_attention(heads)
 
 
 def _peer_gigabyte_s(state: LoadState, members: list[HeadsDevice]) -> float:

@@ -51,7 +51,7 @@ def with_speed(readme: str, highlights: Iterable[Highlight]) -> str:
 
 def _figure(highlight: Highlight, column: Column) -> str:
     question, row = highlight.question, highlight.question.rows[highlight.row]
-    figure = newest(question.file, row.case, {**row.where, **column.of}).get(column.figure)
+    figure = newest(question.file, row.case.replace("*", column.case), {**row.where, **column.of}).get(column.figure)
     if figure is None:
         raise NoRecordError(f"benchmarks/results/{question.file} has no {column.figure!r} of {row.case!r}")
     return f"{_number(middle(figure), column)} {column.title}{_spread(figure, column)}"

@@ -1,7 +1,6 @@
 #include "moe/experts.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,10 +15,6 @@
 
 namespace ballast {
 namespace {
-
-void require(bool holds, const std::string& story) {
-  if (!holds) throw std::invalid_argument(story);
-}
 
 std::string shape_of(const Matrix& matrix) {
   return "[" + std::to_string(matrix.rows()) + ", " + std::to_string(matrix.cols()) + "]";

@@ -1,7 +1,5 @@
 #include "model/shared/fits.h"
 
-#include <stdexcept>
-
 namespace ballast {
 namespace {
 
@@ -17,10 +15,6 @@ void check_packed(const std::string& name, const Matrix& matrix, const HeadRows&
 }
 
 }  // namespace
-
-void require(bool holds, const std::string& story) {
-  if (!holds) throw std::invalid_argument(story);
-}
 
 std::string pair(int64_t rows, int64_t cols) {
   return "[" + std::to_string(rows) + ", " + std::to_string(cols) + "]";

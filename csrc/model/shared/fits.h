@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "model/shared/layer_tensors.h"
 #include "quant/matrix.h"
 
 namespace ballast {
 
-void require(bool holds, const std::string& story);
 std::string pair(int64_t rows, int64_t cols);
 void check_matrix(const std::string& name, const Matrix& matrix, int64_t rows, int64_t cols);
 void check_heads(const std::string& name, const HeadMatrix& heads, int64_t num_heads, int64_t rows,

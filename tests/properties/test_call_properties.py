@@ -112,7 +112,7 @@ TEMPLATES = {
 }
 """Templates that write calls as text, and the form of their calls."""
 CALLS = {"deepseek-v4": ("\n\n<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")}
-"""Where the calls of a message begin and end, if not with a token each."""
+"""The text before and after the calls of a message, for templates in which single tokens do not mark them."""
 
 
 def rendered(name: str, calls: Sequence[dict[str, Any]]) -> str:

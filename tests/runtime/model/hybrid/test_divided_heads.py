@@ -191,13 +191,13 @@ def divided_heads_of(sizes: ExpandedSizes, num_devices: int) -> list[tuple[int, 
 
 
 def test_division_pays_for_long_contexts_and_fast_links() -> None:
-    assert division_pays(R1, 2, NVLINK_S, 8192, 0)
-    assert division_pays(R1, 2, PCIE_S, 8192, 90_000)
-    assert not division_pays(R1, 2, PCIE_S, 8192, 0)
-    assert not division_pays(R1, 2, NVLINK_S, 1024, 0)
-    assert division_pays(R1, 2, 0.0, 1, 0)
-    first = next(n for n in range(0, 100_000, 1000) if division_pays(R1, 2, PCIE_S, 8192, n))
-    assert all(division_pays(R1, 2, PCIE_S, 8192, n) == (n >= first) for n in range(0, 100_000, 1000))
+    assert division_pays(R1, NVLINK_S, 2, 8192, 0)
+    assert division_pays(R1, PCIE_S, 2, 8192, 90_000)
+    assert not division_pays(R1, PCIE_S, 2, 8192, 0)
+    assert not division_pays(R1, NVLINK_S, 2, 1024, 0)
+    assert division_pays(R1, 0.0, 2, 1, 0)
+    first = next(n for n in range(0, 100_000, 1000) if division_pays(R1, PCIE_S, 2, 8192, n))
+    assert all(division_pays(R1, PCIE_S, 2, 8192, n) == (n >= first) for n in range(0, 100_000, 1000))
 
 
 LONG = SliceSizes(tokens=5, long_tokens=13, long_from=20)
@@ -318,19 +318,22 @@ def test_a_model_divides_only_what_pays(written: MakeTiny, monkeypatch: pytest.M
         model.logits()
     assert not [shape for _, _, shape in simulated.crossings if len(shape) == 3]
     num_devices, gigabyte_s = 2, 0.0
-    assert seen[:4] == [(num_devices, gigabyte_s, 10, num_before) for num_before in (0, 10, 20, 30)]
+    assert seen[:4] == [(gigabyte_s, num_devices, 10, num_before) for num_before in (0, 10, 20, 30)]
 
 
 def test_a_model_divides_nothing_if_a_device_gives_other_averages(
     written: MakeTiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DividedHeads, "why_wrong", lambda *_: "wrong")
+    def broken(*_: object) -> None:
+        raise ValueError("no such instruction\nand more")
+
+    monkeypatch.setattr(DividedHeads, "why_wrong", broken)
     with SimulatedDevices() as simulated:
         model = Model(written(arch="v3", mla="split", quant="f32").gguf, 2)
         simulated.crossings.clear()
         model.logits()
     assert not [shape for _, _, shape in simulated.crossings if len(shape) == 3]
-    assert model.hybrid._off.reasons["divided_attention"] == "wrong"
+    assert model.hybrid._off.reasons["divided_attention"] == "ValueError: no such instruction"
 
 
 def test_faster_kernels_of_a_device_also_compute_heads_for_others(

@@ -31,8 +31,9 @@ _HEADS = 16
 _TRIED = 64
 """Queries of a check."""
 
-Pays = Callable[[int, int], bool]
-"""Whether to divide the heads, by the number of queries and of earlier tokens; see `division_pays`."""
+Pays = Callable[[int, int, int], bool]
+"""Whether to divide the heads, by the number of devices that compute some, of queries and of earlier tokens; see
+`division_pays`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +76,7 @@ class DividedHeads:
         """See `ExpandedAttention`. The owner is active."""
         [end] = step.requests.host_lens.tolist()
         own = self._owner.attention
-        if not self._pays(len(query), end - len(query)):
+        if not self._pays(len(self._members), len(query), end - len(query)):
             return own(query, weights, cache, step)
         return self._divided(query, weights, own.pieces(len(query), cache, step))
 

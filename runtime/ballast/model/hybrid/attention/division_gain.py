@@ -10,7 +10,7 @@ MIN_GAIN = 1.5
 """Minimum ratio of the saved time to the time of the copies, which share links with those of experts."""
 
 
-def division_pays(sizes: ExpandedSizes, num_devices: int, gigabyte_s: float, num_queries: int, num_before: int) -> bool:
+def division_pays(sizes: ExpandedSizes, gigabyte_s: float, num_devices: int, num_queries: int, num_before: int) -> bool:
     """Whether `num_devices` devices attend faster than one. `gigabyte_s`: seconds in which one copies a gigabyte to
     another. `num_queries` tokens attend to themselves and to `num_before` earlier ones."""
     width, expanded = sizes.nope_dim + sizes.rope_dim, sizes.nope_dim + sizes.v_dim

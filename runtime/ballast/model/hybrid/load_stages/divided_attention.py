@@ -7,13 +7,16 @@ import itertools
 import logging
 from functools import partial
 
+import torch
+
+from ballast.errors import first_line
 from ballast.host.startup.measurements import kept_seconds
 from ballast.model.hybrid.attention.attention import multiplied_type
 from ballast.model.hybrid.attention.divided_heads import DividedHeads, HeadsDevice
 from ballast.model.hybrid.attention.division_gain import division_pays
 from ballast.model.hybrid.copies.device_sender import DeviceSender
 from ballast.model.hybrid.copies.peer_speed import peer_gigabyte_s
-from ballast.model.hybrid.faults.device_errors import computing_on
+from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS, computing_on
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
 
@@ -35,11 +38,10 @@ def divide_attention(state: LoadState, report: Report) -> None:
         active = partial(computing_on, device.platform, device.options.vram)
         members.append(HeadsDevice(device.platform.device, active, sender, device.expanded))
     gigabyte_s = _peer_gigabyte_s(state, members)
-    pays = partial(division_pays, sizes, len(members), gigabyte_s)
+    pays = partial(division_pays, sizes, gigabyte_s)
     divided = [DividedHeads(own, [each for each in members if each is not own], pays) for own in members]
     for own, heads in zip(members, divided, strict=True):
-        with own.active():
-            reason = heads.why_wrong(multiplied_type(state.options.kv_dtype))
+        reason = _why_wrong(own, heads, multiplied_type(state.options.kv_dtype))
         if reason is not None:
             state.off.add("divided_attention", reason)
             return
@@ -48,6 +50,17 @@ def divide_attention(state: LoadState, report: Report) -> None:
     for device, own, heads in zip(state.devices, members, divided, strict=True):
         device.heads = own
         device.loaded.prefill_attention = device.make_prefill_attention(heads)
+
+
+def _why_wrong(own: HeadsDevice, heads: DividedHeads, dtype: torch.dtype) -> str | None:
+    """See `DividedHeads.why_wrong`; also if the kernels do not compile. Raises the errors that CUDA itself reports."""
+    try:
+        with own.active():
+            return heads.why_wrong(dtype)
+    except DEVICE_ERRORS:
+        raise
+    except Exception as error:  # noqa: BLE001  compilers raise errors of any type
+        return first_line(error)
 
 
 def _peer_gigabyte_s(state: LoadState, members: list[HeadsDevice]) -> float:

@@ -90,8 +90,8 @@ class CompressedAttention:
         queries = self._pointwise.norm(down, weights.query_norm)
         key = compression.key(key, weights.key_norm, step)
         if weights.entry_offset is not None and weights.entry_norm is not None:
-            tokens = EntryTokens(columns[0], columns[1], weights.entry_offset, weights.entry_norm)
-            compression.keep_entries(tokens, cache.states[1], cache.entries, step)
+            own = weights.entry_offset, weights.entry_norm
+            compression.keep_entries(EntryTokens(columns[0], columns[1], *own), cache.states[1], cache.entries, step)
         chosen = None
         if weights.indexer is not None:
             chosen = self._choose(weights.indexer, normed, queries, columns[2], cache, step)
@@ -106,7 +106,7 @@ class CompressedAttention:
     def long(
         self, weights: CompressedWeights, normed: torch.Tensor, cache: CompressedCache, step: Step, out: torch.Tensor
     ) -> None:
-        """Never called: `COMPRESSED_SLICE_SIZES` has no long slices."""
+        """Never called: `SPARSE_SLICE_SIZES` has no long slices."""
         raise AssertionError("a long slice of attention to compressed entries")
 
     def _choose(

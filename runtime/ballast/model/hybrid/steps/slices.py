@@ -43,21 +43,15 @@ GROUPED_SLICE_SIZES = SliceSizes(tokens=PRODUCT_TOKENS, long_from=None)
 """Slice limits of grouped-query attention, whose tensors are never wider than a product's activations."""
 
 SPARSE_SLICE_SIZES = SliceSizes(long_from=None)
-"""Slice limits of sparse latent attention: each token selects its own positions, so no keys are expanded from the
-latent space."""
-
-
-COMPRESSED_SLICE_SIZES = SliceSizes(long_from=None)
-"""Slice limits of attention to compressed entries, whose queries are wider than a product's activations."""
+"""Slice limits of sparse latent attention, where each token selects its own positions, so that no keys are expanded
+from the latent space; and of attention to compressed entries, whose queries are wider than a product's activations."""
 
 
 def slice_sizes_of(mixer: AttentionMixer, *, has_states: bool) -> SliceSizes:
     """The sizes for layers with this mixer. `has_states`: whether other layers are recurrent."""
-    if isinstance(mixer, CompressedSpec):
-        return COMPRESSED_SLICE_SIZES
     if isinstance(mixer, GroupedSpec):
         return GROUPED_SLICE_SIZES
-    if mixer.index is not None:
+    if isinstance(mixer, CompressedSpec) or mixer.index is not None:
         return SPARSE_SLICE_SIZES
     return RECURRENT_SLICE_SIZES if has_states else SLICE_SIZES
 

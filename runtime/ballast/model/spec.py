@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ballast.families.architecture import Architecture
@@ -78,10 +79,10 @@ class ModelSpec:
         [routing] = {layer.experts.routing for layer in self.layers if layer.experts is not None}
         return routing
 
-    @property
-    def looks_up_experts(self) -> bool:
-        """Whether tables give the experts of some layers, by the id of a token."""
-        return any(layer.experts is not None and layer.experts.table_rows > 0 for layer in self.layers)
+    def looks_up_experts(self, layers: Iterable[int]) -> bool:
+        """Whether tables give the experts of some of these layers, by the id of a token."""
+        experts = [self.layers[layer].experts for layer in layers]
+        return any(each is not None and each.table_rows > 0 for each in experts)
 
     @property
     def widest_dense(self) -> int:

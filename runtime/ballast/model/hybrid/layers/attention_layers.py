@@ -42,13 +42,15 @@ class LayerKind(Protocol[Weights, Cache]):
 class AttentionLayers:
     """The mixers of one model's layers. Layers may have different kinds."""
 
-    def __init__(self, of_layer: Sequence[LayerKind[Any, Any]], slices: SliceSizes, *, has_ids: bool = False) -> None:
-        """`of_layer`: the kind of each layer. `has_ids`: whether steps have the ids of their tokens."""
+    def __init__(
+        self, of_layer: Sequence[LayerKind[Any, Any]], slices: SliceSizes, *, has_states: bool, has_ids: bool
+    ) -> None:
+        """`of_layer`: the kind of each layer. `has_states`: whether steps have the slots of states. `has_ids`: whether
+        they have the ids of their tokens."""
         self._of_layer = of_layer
         self.kinds = tuple(dict.fromkeys(of_layer))
         """The different kinds, in the order of their first layers."""
-        self._has_states = any(kind.attend is None for kind in self.kinds)
-        self._has_ids = has_ids
+        self._has_states, self._has_ids = has_states, has_ids
         self.slices = slices
         """Slice limits for steps."""
 

@@ -81,10 +81,11 @@ def make_layers(state: LoadState, report: Report) -> None:
 def _make_layers(state: LoadState, device: DeviceState) -> None:
     options = state.options
     pointwise = _pointwise_by_mixer(state, device.backend)
-    device.pointwise = pointwise[0]
+    device.pointwise = pointwise[0] if pointwise else _without_rotation(state, device.backend)
     device.gates = device.backend.row_gates(state.spec.rms_eps)
     device.residual = _residual(state.spec, device)
-    slices = slice_sizes_of((*state.mixers, *state.compressed)[0], has_states=state.spec.state_bytes > 0)
+    has_states, has_ids = state.spec.state_bytes > 0, state.spec.looks_up_experts(device.layers)
+    slices = slice_sizes_of((*state.mixers, *state.compressed)[0], has_states=has_states)
     slices = slices if options.slices is None else options.slices
     short = replace(slices, long_from=None)
     unplanned: dict[Mixer, LayerKind[Any, Any]] = {
@@ -93,16 +94,16 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     for mixer, compression in device.compressions.items():
         compression.num_saturated = device.pointwise.num_saturated
         unplanned[mixer] = CompressedAttention(mixer, device.pointwise, compression)
-    has_ids = state.spec.looks_up_experts
 
     def layers(attends: Sequence[Attention], expanded: ExpandedAttention | DividedHeads | None) -> AttentionLayers:
         kinds: dict[Mixer, LayerKind[Any, Any]] = {
             mixer: _kind(mixer, own, attend, expanded)
-            for mixer, own, attend in zip(state.mixers, pointwise, attends, strict=False)
+            for mixer, own, attend in zip(state.mixers, pointwise, attends, strict=True)
         }
         kinds |= unplanned
         own_slices = short if expanded is None else slices
-        return AttentionLayers([kinds[mixer] for mixer in state.layer_mixers], own_slices, has_ids=has_ids)
+        of_layer = [kinds[mixer] for mixer in state.layer_mixers]
+        return AttentionLayers(of_layer, own_slices, has_states=has_states, has_ids=has_ids)
 
     device.attention = layers(device.attends[0], None)
 
@@ -142,10 +143,7 @@ def _residual(spec: ModelSpec, device: DeviceState) -> Residual:
 
 
 def _pointwise_by_mixer(state: LoadState, backend: Backend) -> list[Pointwise]:
-    """Mixers with the same rotation and scale share one, and all share the count of large numbers. Without such mixers,
-    there is one that rotates nothing."""
-    if not state.mixers:
-        return [backend.pointwise(state.spec.rms_eps, unrotated(0), 1.0, state.options.kv_dtype)]
+    """Mixers with the same rotation and scale share one, and all share the count of large numbers."""
     made: dict[tuple[RopeSpec, float], Pointwise] = {}
     for mixer in state.mixers:
         key = mixer.rope, softmax_scale(mixer)
@@ -154,6 +152,11 @@ def _pointwise_by_mixer(state: LoadState, backend: Backend) -> list[Pointwise]:
             made[key] = backend.pointwise(state.spec.rms_eps, rope, key[1], state.options.kv_dtype)
             made[key].num_saturated = next(iter(made.values())).num_saturated
     return [made[mixer.rope, softmax_scale(mixer)] for mixer in state.mixers]
+
+
+def _without_rotation(state: LoadState, backend: Backend) -> Pointwise:
+    """The operations of a model whose attention rotates by itself."""
+    return backend.pointwise(state.spec.rms_eps, unrotated(0), 1.0, state.options.kv_dtype)
 
 
 def _rope_table(state: LoadState, mixer: DeviceAttention) -> RopeTable:

@@ -42,7 +42,7 @@ def allocate(state: LoadState, report: Report) -> None:
             has_windows=options.num_window_blocks is not None,
             has_states=state.spec.state_bytes > 0,
             ngram_width=next((layer.ngram.width for layer in layers if layer.ngram is not None), 0),
-            has_ids=state.spec.looks_up_experts,
+            has_ids=state.spec.looks_up_experts(device.layers),
         )
 
     state.on_each(allocate_on)

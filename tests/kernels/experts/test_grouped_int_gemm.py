@@ -178,8 +178,8 @@ def test_a_pair_does_not_depend_on_the_other_tokens(rng, pool, kinds) -> None:
 @pytest.mark.parametrize(
     ("capability", "kind", "tile"),
     [
-        *((80, T.Q6_K, 8), (90, T.IQ3_XXS, 4), (90, T.TQ1_0, 8)),
-        *if_long((90, T.Q4_K, 4), (90, T.IQ1_S, 8), (90, T.NVFP4, 4)),
+        *((80, T.Q6_K, 8), (90, T.IQ3_XXS, 4), (90, T.Q4_K, 4)),
+        *if_long((90, T.TQ1_0, 8), (90, T.IQ1_S, 8), (90, T.NVFP4, 4)),
     ],
     ids=str,
 )

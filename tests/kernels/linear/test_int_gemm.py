@@ -125,7 +125,7 @@ def test_a_token_does_not_depend_on_its_batch(rng, pool, kind: T) -> None:
 
 @pytest.mark.parametrize(
     ("capability", "kind", "num_tokens"),
-    [(80, T.Q6_K, 16), (90, T.NVFP4, 8), *if_long((90, T.Q4_K, 4), (90, T.TQ1_0, 4))],
+    [(80, T.Q6_K, 16), (90, T.Q4_K, 4), *if_long((90, T.NVFP4, 8), (90, T.TQ1_0, 4))],
     ids=str,
 )
 @pytest.mark.usefixtures("kept_kernels")

@@ -932,8 +932,8 @@ TWO_GPUS = Question(
     title="Two GPUs",
     about=(
         "The whole shape of R1, experts in Q2_K, Ballast's own attention kernels, tok/s, one run; an earlier one "
-        "decoded 0.97 to 1.10 times as fast with two GPUs of 24 GiB. The run with all memory, in which two GPUs hold every "
-        "expert, was before long prompts used half precision and expanded keys."
+        "decoded 0.97 to 1.10 times as fast with two GPUs of 24 GiB. The run with all memory, in which two GPUs hold "
+        "every expert, was before long prompts used half precision and expanded keys."
     ),
     file="engine_whole_model.jsonl",
     rows=(

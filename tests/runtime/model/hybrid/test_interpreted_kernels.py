@@ -143,7 +143,7 @@ CASES = {
 
 
 # One with grouped-query attention, windows and sinks, one with latent attention and recurrent layers, one of these with
-# hyper-connections and pools, and one with gated rows, blocks of positions and groups of tokens.
+# hyper-connections and pools, one with gated rows, blocks of positions and n-grams, and one with compressed entries.
 @pytest.mark.parametrize(
     "arch",
     [

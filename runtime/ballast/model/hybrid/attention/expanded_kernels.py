@@ -9,18 +9,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import bounded, is_beyond
 from ballast.model.hybrid.reduce_kernels import larger, plus
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _bounded(values, LARGEST: tl.constexpr):
+def _clamped(values, LARGEST: tl.constexpr):
     """(values, number of infinite values); NaN stays NaN."""
     wide = values.to(tl.float32)
-    is_beyond = (wide > LARGEST) | (wide < -LARGEST)
-    bounded = tl.where(wide > LARGEST, LARGEST, tl.where(wide < -LARGEST, -LARGEST, wide))
-    return bounded, tl.reduce(tl.reduce(is_beyond.to(tl.int32), 1, plus), 0, plus)
+    return bounded(wide, LARGEST), tl.reduce(tl.reduce(is_beyond(wide, LARGEST), 1, plus), 0, plus)
 
 
 @triton.jit
@@ -45,7 +44,7 @@ def place_keys(
     row = (key * num_heads + head)[:, None]
     of_nope = tl.arange(0, PADDED_NOPE)[None, :]
     in_nope = has_head & (of_nope < NOPE)
-    values, num_beyond = _bounded(tl.load(nope + row * NOPE + of_nope, mask=in_nope, other=0.0), LARGEST)
+    values, num_beyond = _clamped(tl.load(nope + row * NOPE + of_nope, mask=in_nope, other=0.0), LARGEST)
     tl.store(keys + row * (NOPE + ROPE) + of_nope, values.to(keys.dtype.element_ty), mask=in_nope)
     of_rope = tl.arange(0, PADDED_ROPE)
     turned = tl.load(rope + key * rope_stride + of_rope, mask=of_rope < ROPE, other=0.0)
@@ -67,7 +66,7 @@ def bound(
     """Replaces infinite numbers and counts them; finite numbers are not written."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
     is_there = place < num_values
-    found, num_beyond = _bounded(tl.load(values + place, mask=is_there, other=0.0), LARGEST)
+    found, num_beyond = _clamped(tl.load(values + place, mask=is_there, other=0.0), LARGEST)
     if num_beyond > 0:
         tl.store(values + place, found.to(values.dtype.element_ty), mask=is_there)
         tl.atomic_add(num_saturated, num_beyond.to(tl.int64))

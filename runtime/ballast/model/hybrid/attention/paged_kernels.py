@@ -16,18 +16,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.reduce_kernels import larger, plus
-
-
-@triton.jit
-def _ceil_div(a, b):
-    return (a + b - 1) // b
 
 
 @triton.jit
 def _share(num_keys, num_splits, KEYS: tl.constexpr):
     """Number of tokens of one split: a multiple of KEYS."""
-    return _ceil_div(_ceil_div(num_keys, KEYS), num_splits) * KEYS
+    return ceil_div(ceil_div(num_keys, KEYS), num_splits) * KEYS
 
 
 @triton.jit
@@ -205,7 +201,7 @@ def merge(
     if own_row >= num_request_rows:
         return
     num_keys -= _first_key(first_row, first_sees, group, WINDOW, KEYS)
-    used = _ceil_div(num_keys, _share(num_keys, num_splits, KEYS))
+    used = ceil_div(num_keys, _share(num_keys, num_splits, KEYS))
 
     row = _place(begin, own_row, group)
     of_value = tl.arange(0, PADDED_V)

@@ -12,12 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.reduce_kernels import larger, plus
-
-
-@triton.jit
-def _ceil_div(a, b):
-    return (a + b - 1) // b
 
 
 @triton.jit
@@ -29,8 +25,8 @@ def _num_tiles(position, WINDOW: tl.constexpr, RATIO: tl.constexpr, TOP_K: tl.co
         num_entries = (position + 1) // RATIO
         if TOP_K > 0:
             num_entries = tl.minimum(num_entries, TOP_K)
-    key_tiles = _ceil_div(num_keys, KEYS)
-    return num_keys, num_entries, key_tiles, key_tiles + _ceil_div(num_entries, KEYS)
+    key_tiles = ceil_div(num_keys, KEYS)
+    return num_keys, num_entries, key_tiles, key_tiles + ceil_div(num_entries, KEYS)
 
 
 @triton.jit
@@ -75,7 +71,7 @@ def attend(
     token = (tl.program_id(0) // head_tiles).to(tl.int64)
     split = tl.program_id(1)
     num_keys, num_entries, key_tiles, num_tiles = _num_tiles(tl.load(positions + token), WINDOW, RATIO, TOP_K, KEYS)
-    share = _ceil_div(num_tiles, tl.num_programs(1))
+    share = ceil_div(num_tiles, tl.num_programs(1))
     first_tile = split * share
     end_tile = tl.minimum(first_tile + share, num_tiles)
     if first_tile >= end_tile:
@@ -148,7 +144,7 @@ def merge(
     """Merge the splits. Grid: tokens, heads, blocks of columns."""
     token = tl.program_id(0).to(tl.int64)
     _, _, _, num_tiles = _num_tiles(tl.load(positions + token), WINDOW, RATIO, TOP_K, KEYS)
-    used = _ceil_div(num_tiles, _ceil_div(num_tiles, num_splits))
+    used = ceil_div(num_tiles, ceil_div(num_tiles, num_splits))
     num_rows = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
     row = token * tl.num_programs(1) + tl.program_id(1)
     split = tl.arange(0, SPLITS)

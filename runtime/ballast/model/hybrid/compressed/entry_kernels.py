@@ -14,18 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import bounded, is_beyond
 from ballast.model.hybrid.reduce_kernels import plus
-
-
-@triton.jit
-def _bounded(value, LARGEST: tl.constexpr):
-    """NaN stays NaN."""
-    return tl.where(value > LARGEST, LARGEST, tl.where(value < -LARGEST, -LARGEST, value))
-
-
-@triton.jit
-def _is_beyond(value, LARGEST: tl.constexpr):
-    return ((value > LARGEST) | (value < -LARGEST)).to(tl.int32)
 
 
 @triton.jit
@@ -87,11 +77,11 @@ def norm_and_turn(
     first = (even * cosine - odd * sine) * scale
     second = (odd * cosine + even * sine) * scale
     kind = out.dtype.element_ty
-    tl.store(out + to + column, _bounded(rest, LARGEST).to(kind), mask=is_rest)
-    tl.store(out + to + of_even, _bounded(first, LARGEST).to(kind), mask=is_pair)
-    tl.store(out + to + of_even + 1, _bounded(second, LARGEST).to(kind), mask=is_pair)
-    num_beyond = tl.reduce(_is_beyond(rest, LARGEST), 0, plus)
-    num_beyond += tl.reduce(_is_beyond(first, LARGEST) + _is_beyond(second, LARGEST), 0, plus)
+    tl.store(out + to + column, bounded(rest, LARGEST).to(kind), mask=is_rest)
+    tl.store(out + to + of_even, bounded(first, LARGEST).to(kind), mask=is_pair)
+    tl.store(out + to + of_even + 1, bounded(second, LARGEST).to(kind), mask=is_pair)
+    num_beyond = tl.reduce(is_beyond(rest, LARGEST), 0, plus)
+    num_beyond += tl.reduce(is_beyond(first, LARGEST) + is_beyond(second, LARGEST), 0, plus)
     if num_beyond > 0:
         tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
 

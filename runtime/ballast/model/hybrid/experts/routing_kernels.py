@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import sigmoid, softplus
 from ballast.model.hybrid.reduce_kernels import larger, plus
 
 
@@ -17,15 +18,6 @@ def _better(value, index, other_value, other_index):
     """The larger value with its index; for equal values the one with the lower index."""
     is_first = (value > other_value) | ((value == other_value) & (index < other_index))
     return tl.where(is_first, value, other_value), tl.where(is_first, index, other_index)
-
-
-@triton.jit
-def _softplus(x):
-    """log(1 + exp(x)), also for a small exponential that 1 absorbs."""
-    small = tl.exp(-tl.abs(x))
-    sum_of = 1.0 + small
-    rest = tl.where(sum_of == 1.0, small, tl.log(sum_of) * small / tl.where(sum_of == 1.0, 1.0, sum_of - 1.0))
-    return tl.maximum(x, 0.0) + rest
 
 
 @triton.jit
@@ -59,9 +51,9 @@ def route(
 
     logit = tl.load(logits + token * (GROUPS * GROUP_SIZE) + expert, mask=is_expert, other=none)
     if GATING == 1:
-        score = 1.0 / (1.0 + tl.exp(-logit))
+        score = sigmoid(logit)
     elif GATING == 2:
-        score = tl.sqrt(_softplus(logit))
+        score = tl.sqrt(softplus(logit))
     else:
         peak = tl.reduce(tl.reduce(logit, 1, larger), 0, larger)
         score = tl.exp(logit - peak)

@@ -13,18 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import bounded, is_beyond
 from ballast.model.hybrid.reduce_kernels import plus
-
-
-@triton.jit
-def _bounded(value, LARGEST: tl.constexpr):
-    """NaN stays NaN."""
-    return tl.where(value > LARGEST, LARGEST, tl.where(value < -LARGEST, -LARGEST, value))
-
-
-@triton.jit
-def _is_beyond(value, LARGEST: tl.constexpr):
-    return ((value > LARGEST) | (value < -LARGEST)).to(tl.int32)
 
 
 @triton.jit
@@ -61,11 +51,11 @@ def _store_normed(
     turned_first = first * cosine - second * sine
     turned_second = second * cosine + first * sine
     kept = out.dtype.element_ty
-    tl.store(out + pair, _bounded(turned_first, LARGEST).to(kept), mask=is_pair)
-    tl.store(out + ROPE // 2 + pair, _bounded(turned_second, LARGEST).to(kept), mask=is_pair)
-    tl.store(out + of_rest, _bounded(rest, LARGEST).to(kept), mask=is_rest)
-    num_beyond = tl.reduce(_is_beyond(turned_first, LARGEST) + _is_beyond(turned_second, LARGEST), 0, plus)
-    num_beyond += tl.reduce(_is_beyond(rest, LARGEST), 0, plus)
+    tl.store(out + pair, bounded(turned_first, LARGEST).to(kept), mask=is_pair)
+    tl.store(out + ROPE // 2 + pair, bounded(turned_second, LARGEST).to(kept), mask=is_pair)
+    tl.store(out + of_rest, bounded(rest, LARGEST).to(kept), mask=is_rest)
+    num_beyond = tl.reduce(is_beyond(turned_first, LARGEST) + is_beyond(turned_second, LARGEST), 0, plus)
+    num_beyond += tl.reduce(is_beyond(rest, LARGEST), 0, plus)
     if num_beyond > 0:
         tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import bounded, is_beyond
 from ballast.model.hybrid.panels.program_kernels import unit_of
 from ballast.model.hybrid.pointwise.fp8_kernels import store_short, store_short_head, store_short_parts
 from ballast.model.hybrid.reduce_kernels import plus
@@ -48,17 +49,6 @@ def add_and_norm(
         tl.store(stream + token * STRIDE + column, x, mask=is_there)
     scale = tl.load(weight + column, mask=is_there, other=0.0)
     tl.store(normed + at, x * _inverse_rms(x, WIDTH, eps) * scale, mask=is_there)
-
-
-@triton.jit
-def _bounded(value, LARGEST: tl.constexpr):
-    """NaN stays NaN."""
-    return tl.where(value > LARGEST, LARGEST, tl.where(value < -LARGEST, -LARGEST, value))
-
-
-@triton.jit
-def _is_beyond(value, LARGEST: tl.constexpr):
-    return ((value > LARGEST) | (value < -LARGEST)).to(tl.int32)
 
 
 @triton.jit
@@ -117,7 +107,7 @@ def query_and_cache(
         if HAS_SCALES:
             factor = tl.load(scales + tl.load(positions + token))
             values *= factor
-        tl.store(query + row * (RANK + ROPE) + column, _bounded(values, LARGEST_QUERY), mask=is_latent)
+        tl.store(query + row * (RANK + ROPE) + column, bounded(values, LARGEST_QUERY), mask=is_latent)
         rope = heads + token * HEADS_STRIDE + (head + 1) * HEAD_DIM - ROPE + 2 * pair
         even = tl.load(rope, mask=is_pair, other=0.0)
         odd = tl.load(rope + 1, mask=is_pair, other=0.0)
@@ -127,30 +117,30 @@ def query_and_cache(
             first *= factor
             second *= factor
         rotated = query + row * (RANK + ROPE) + RANK + 2 * pair
-        tl.store(rotated, _bounded(first, LARGEST_QUERY), mask=is_pair)
-        tl.store(rotated + 1, _bounded(second, LARGEST_QUERY), mask=is_pair)
-        num_beyond = tl.reduce(_is_beyond(values, LARGEST_QUERY), 0, plus)
-        num_beyond += tl.reduce(_is_beyond(first, LARGEST_QUERY) + _is_beyond(second, LARGEST_QUERY), 0, plus)
+        tl.store(rotated, bounded(first, LARGEST_QUERY), mask=is_pair)
+        tl.store(rotated + 1, bounded(second, LARGEST_QUERY), mask=is_pair)
+        num_beyond = tl.reduce(is_beyond(values, LARGEST_QUERY), 0, plus)
+        num_beyond += tl.reduce(is_beyond(first, LARGEST_QUERY) + is_beyond(second, LARGEST_QUERY), 0, plus)
     else:
         slot = tl.load(slots + token).to(tl.int64) * ROW_WIDTH
         latent = tl.load(latents + token * LATENT_STRIDE + column, mask=is_latent, other=0.0)
         normed = latent * _inverse_rms(latent, RANK, eps) * tl.load(weight + column, mask=is_latent, other=0.0)
-        num_beyond = tl.reduce(_is_beyond(normed, LARGEST), 0, plus)
-        normed = _bounded(normed, LARGEST)
+        num_beyond = tl.reduce(is_beyond(normed, LARGEST), 0, plus)
+        normed = bounded(normed, LARGEST)
         key = latents + token * LATENT_STRIDE + RANK + 2 * pair
         even = tl.load(key, mask=is_pair, other=0.0)
         odd = tl.load(key + 1, mask=is_pair, other=0.0)
         first = even * cosine - odd * sine
         second = odd * cosine + even * sine
-        num_beyond += tl.reduce(_is_beyond(first, LARGEST) + _is_beyond(second, LARGEST), 0, plus)
+        num_beyond += tl.reduce(is_beyond(first, LARGEST) + is_beyond(second, LARGEST), 0, plus)
         if PARTS > 0:
             store_short_parts(normed, cache + slot, part_scales + slot // 4 + RANK // 4, PARTS, RANK // PARTS)
             cached = ropes + slot // 2 + RANK // 2 + 2 * PARTS + 2 * pair
         else:
             tl.store(cache + slot + column, normed.to(cache.dtype.element_ty), mask=is_latent)
             cached = cache + slot + RANK + 2 * pair
-        tl.store(cached, _bounded(first, LARGEST).to(ropes.dtype.element_ty), mask=is_pair)
-        tl.store(cached + 1, _bounded(second, LARGEST).to(ropes.dtype.element_ty), mask=is_pair)
+        tl.store(cached, bounded(first, LARGEST).to(ropes.dtype.element_ty), mask=is_pair)
+        tl.store(cached + 1, bounded(second, LARGEST).to(ropes.dtype.element_ty), mask=is_pair)
     if num_beyond > 0:
         tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
 
@@ -188,7 +178,7 @@ def rotated_query(
     if HAS_SCALES:
         factor = tl.load(scales + tl.load(positions + token))
         values *= factor
-    tl.store(made + of_nope, (_bounded(values, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_nope)
+    tl.store(made + of_nope, (bounded(values, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_nope)
     pair = tl.arange(0, PADDED_PAIRS)[None, :]
     in_pair = has_head & (pair < ROPE // 2)
     angle = _angle_of(positions + token, pair, ROPE, ROTATES)
@@ -201,11 +191,11 @@ def rotated_query(
     if HAS_SCALES:
         first *= factor
         second *= factor
-    tl.store(made + NOPE + 2 * pair, (_bounded(first, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_pair)
+    tl.store(made + NOPE + 2 * pair, (bounded(first, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_pair)
     second_place = made + NOPE + 2 * pair + 1
-    tl.store(second_place, (_bounded(second, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_pair)
-    beyond = tl.reduce(_is_beyond(values, LARGEST_QUERY), 1, plus)
-    beyond += tl.reduce(_is_beyond(first, LARGEST_QUERY) + _is_beyond(second, LARGEST_QUERY), 1, plus)
+    tl.store(second_place, (bounded(second, LARGEST_QUERY) * scale).to(query.dtype.element_ty), mask=in_pair)
+    beyond = tl.reduce(is_beyond(values, LARGEST_QUERY), 1, plus)
+    beyond += tl.reduce(is_beyond(first, LARGEST_QUERY) + is_beyond(second, LARGEST_QUERY), 1, plus)
     num_beyond = tl.reduce(beyond, 0, plus)
     if num_beyond > 0:
         tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
@@ -255,14 +245,14 @@ def _turned_head(
     sine = tl.load(sin + pair, mask=is_pair, other=0.0)
     turned_first = first * cosine - second * sine
     turned_second = second * cosine + first * sine
-    num_beyond = tl.reduce(_is_beyond(turned_first, LARGEST) + _is_beyond(turned_second, LARGEST), 0, plus)
-    turned_first = _bounded(turned_first, LARGEST)
-    turned_second = _bounded(turned_second, LARGEST)
+    num_beyond = tl.reduce(is_beyond(turned_first, LARGEST) + is_beyond(turned_second, LARGEST), 0, plus)
+    turned_first = bounded(turned_first, LARGEST)
+    turned_second = bounded(turned_second, LARGEST)
     if PADDED_REST > 0:
         if HAS_NORM:
             rest *= inverse * tl.load(norm + ROPE + of_rest, mask=is_rest, other=0.0)
-        num_beyond += tl.reduce(_is_beyond(rest, LARGEST), 0, plus)
-        rest = _bounded(rest, LARGEST)
+        num_beyond += tl.reduce(is_beyond(rest, LARGEST), 0, plus)
+        rest = bounded(rest, LARGEST)
     else:
         rest, of_rest, is_rest = first, pair, is_pair  # unused
     if IS_SHORT:
@@ -375,8 +365,8 @@ def heads_and_cache(
             values += tl.load(value_bias + own * V_DIM + of_value, mask=is_value, other=0.0)
         values *= value_scale
         kept = row + num_kv_heads * KEY_DIM + own * V_DIM + of_value
-        num_beyond = tl.reduce(_is_beyond(values, LARGEST), 0, plus)
-        values = _bounded(values, LARGEST)
+        num_beyond = tl.reduce(is_beyond(values, LARGEST), 0, plus)
+        values = bounded(values, LARGEST)
         if IS_SHORT:
             store_short(values, kept, scale, is_value)
         else:
@@ -446,11 +436,11 @@ def index_query_and_key(
     sine = tl.load(sin + angle, mask=is_pair, other=0.0)
     turned_first = first * cosine - second * sine
     turned_second = second * cosine + first * sine
-    tl.store(out + of_first, _bounded(turned_first, LARGEST).to(out.dtype.element_ty), mask=is_pair)
-    tl.store(out + of_second, _bounded(turned_second, LARGEST).to(out.dtype.element_ty), mask=is_pair)
-    tl.store(out + of_rest, _bounded(rest, LARGEST).to(out.dtype.element_ty), mask=is_rest)
-    num_beyond = tl.reduce(_is_beyond(turned_first, LARGEST) + _is_beyond(turned_second, LARGEST), 0, plus)
-    num_beyond += tl.reduce(_is_beyond(rest, LARGEST), 0, plus)
+    tl.store(out + of_first, bounded(turned_first, LARGEST).to(out.dtype.element_ty), mask=is_pair)
+    tl.store(out + of_second, bounded(turned_second, LARGEST).to(out.dtype.element_ty), mask=is_pair)
+    tl.store(out + of_rest, bounded(rest, LARGEST).to(out.dtype.element_ty), mask=is_rest)
+    num_beyond = tl.reduce(is_beyond(turned_first, LARGEST) + is_beyond(turned_second, LARGEST), 0, plus)
+    num_beyond += tl.reduce(is_beyond(rest, LARGEST), 0, plus)
     if num_beyond > 0:
         tl.atomic_add(num_saturated, num_beyond.to(tl.int64))
 

@@ -13,20 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import sigmoid, softplus
 from ballast.model.hybrid.reduce_kernels import plus
-
-
-@triton.jit
-def softplus(x):
-    """max(x, 0) + log(1 + exp(-|x|)), whose logarithm is 2 artanh(s) with s ≤ 1 / 3: `tl.log` is too inexact near 1."""
-    small = tl.exp(-tl.abs(x))
-    s = small / (2.0 + small)
-    squared = s * s
-    series = 1.0 / 13.0 + squared * (1.0 / 15.0)
-    series = 1.0 / 9.0 + squared * (1.0 / 11.0 + squared * series)
-    series = 1.0 / 5.0 + squared * (1.0 / 7.0 + squared * series)
-    series = 1.0 + squared * (1.0 / 3.0 + squared * series)
-    return tl.maximum(x, 0.0) + 2.0 * s * series
 
 
 @triton.jit
@@ -75,7 +63,7 @@ def prepare(
     if GROUP > 0:
         place = head // GROUP * (2 * GROUP) + head % GROUP
     weight = tl.load(beta + token * BETA_STRIDE + place, mask=is_head, other=0.0)
-    tl.store(betas + token * HEADS + head, 1.0 / (1.0 + tl.exp(-weight)), mask=is_head)
+    tl.store(betas + token * HEADS + head, sigmoid(weight), mask=is_head)
     shifted = tl.load(alpha + token * ALPHA_STRIDE + place, mask=is_head, other=0.0)
     shifted += tl.load(rate_shift + head, mask=is_head, other=0.0)
     decay = tl.load(rate + head, mask=is_head, other=0.0) * softplus(shifted)

@@ -18,8 +18,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import sigmoid, softplus
 from ballast.model.hybrid.recurrent.chunk_kernels import inverse_below
-from ballast.model.hybrid.recurrent.delta_kernels import softplus
 from ballast.model.hybrid.reduce_kernels import plus
 
 
@@ -57,7 +57,7 @@ def prepare_rows(
     scale = 1.0 / tl.sqrt(tl.reduce(key * key, 1, plus) + eps)
     tl.store(at, key * scale[:, None], mask=is_there)
     weight = tl.load(beta + token * BETA_STRIDE + head, mask=is_head, other=0.0)
-    tl.store(betas + token * HEADS + head, 1.0 / (1.0 + tl.exp(-weight)), mask=is_head)
+    tl.store(betas + token * HEADS + head, sigmoid(weight), mask=is_head)
     shifted = tl.load(alpha + token * ALPHA_STRIDE + own, mask=is_there, other=0.0)
     shifted += tl.load(rate_shift + own, mask=is_there, other=0.0)
     own_rate = tl.load(rate + head, mask=is_head, other=0.0)[:, None]

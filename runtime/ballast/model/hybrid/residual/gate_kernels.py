@@ -9,12 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import sigmoid
 from ballast.model.hybrid.reduce_kernels import plus
-
-
-@triton.jit
-def _sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
 
 
 @triton.jit
@@ -37,7 +33,7 @@ def add_to_rows(
     if HAS_SECOND:
         added += tl.load(second + token * WIDTH + column, mask=is_there, other=0.0)
     for row in tl.static_range(ROWS):
-        weight = 2.0 * _sigmoid(tl.load(products + token * STRIDE + row) / ROWS)
+        weight = 2.0 * sigmoid(tl.load(products + token * STRIDE + row) / ROWS)
         at = rows + (token * ROWS + row) * WIDTH + column
         tl.store(at, tl.load(at, mask=is_there, other=0.0) + weight * added, mask=is_there)
 
@@ -67,7 +63,7 @@ def norm_rows(
         added = tl.load(first + token * WIDTH + column, mask=is_there, other=0.0)
         if PARTS > 1:
             added += tl.load(second + token * WIDTH + column, mask=is_there, other=0.0)
-        values += 2.0 * _sigmoid(tl.load(products + token * STRIDE + row) / ROWS) * added
+        values += 2.0 * sigmoid(tl.load(products + token * STRIDE + row) / ROWS) * added
         tl.store(rows + at + column, values, mask=is_there)
     inverse = 1.0 / tl.sqrt(tl.reduce(values * values, 0, plus) / WIDTH + eps)
     factors = tl.load(weight + row * WIDTH + column, mask=is_there, other=0.0)
@@ -88,7 +84,7 @@ def low_units(
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = column < RANK
     value = tl.load(products + token * STRIDE + column, mask=is_there, other=0.0) / ROWS
-    tl.store(low + token * RANK + column, value * _sigmoid(value), mask=is_there)
+    tl.store(low + token * RANK + column, value * sigmoid(value), mask=is_there)
 
 
 @triton.jit
@@ -107,6 +103,6 @@ def gated_mean(
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for row in tl.static_range(ROWS):
         at = (token * ROWS + row) * WIDTH + column
-        gate = _sigmoid(tl.load(gates + at, mask=is_there, other=0.0))
+        gate = sigmoid(tl.load(gates + at, mask=is_there, other=0.0))
         total += gate * tl.load(normed + at, mask=is_there, other=0.0)
     tl.store(mean + token * WIDTH + column, total / ROWS, mask=is_there)

@@ -10,12 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import sigmoid
 from ballast.model.hybrid.reduce_kernels import larger, plus
-
-
-@triton.jit
-def _sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
 
 
 @triton.jit
@@ -85,13 +81,13 @@ def read(
 
     first = token * (ROWS * (2 + ROWS))
     square = (2 + row[:, None]) * ROWS + row[None, :]
-    to_read = _sigmoid(tl.load(products + first + row) * inverse * tl.load(scales) + tl.load(base + row)) + eps
+    to_read = sigmoid(tl.load(products + first + row) * inverse * tl.load(scales) + tl.load(base + row)) + eps
     adding = tl.load(products + first + ROWS + row) * inverse * tl.load(scales + 1) + tl.load(base + ROWS + row)
     mixing = tl.load(products + first + square) * inverse * tl.load(scales + 2) + tl.load(base + square)
     shares = tl.exp(mixing - tl.reduce(mixing, 1, larger)[:, None])
     shares = shares / tl.reduce(shares, 1, plus)[:, None] + eps
     tl.store(weights + first + row, to_read)
-    tl.store(weights + first + ROWS + row, 2.0 * _sigmoid(adding))
+    tl.store(weights + first + ROWS + row, 2.0 * sigmoid(adding))
     tl.store(weights + first + square, _balanced(shares, eps, ROUNDS))
 
     total = tl.reduce(values * to_read[:, None], 0, plus)

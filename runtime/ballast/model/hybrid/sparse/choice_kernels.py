@@ -17,18 +17,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.reduce_kernels import larger, plus, smaller
-
-
-@triton.jit
-def _ceil_div(a, b):
-    return (a + b - 1) // b
 
 
 @triton.jit
 def _share(num_positions, num_splits, SPAN: tl.constexpr):
     """(first, end) of a program's positions: multiples of SPAN."""
-    share = _ceil_div(_ceil_div(num_positions, SPAN), num_splits) * SPAN
+    share = ceil_div(ceil_div(num_positions, SPAN), num_splits) * SPAN
     first = tl.program_id(1) * share
     return first, tl.minimum(first + share, num_positions)
 

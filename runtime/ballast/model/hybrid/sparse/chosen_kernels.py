@@ -11,12 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.reduce_kernels import larger, plus
-
-
-@triton.jit
-def _ceil_div(a, b):
-    return (a + b - 1) // b
 
 
 @triton.jit
@@ -29,7 +25,7 @@ def _num_chosen(position, TOP_K: tl.constexpr, POOL: tl.constexpr):
 @triton.jit
 def _share(num_chosen, num_splits, KEYS: tl.constexpr):
     """Number of selected positions of one split: a multiple of KEYS."""
-    return _ceil_div(_ceil_div(num_chosen, KEYS), num_splits) * KEYS
+    return ceil_div(ceil_div(num_chosen, KEYS), num_splits) * KEYS
 
 
 @triton.jit
@@ -152,7 +148,7 @@ def merge(
     """Merge the splits. Grid: tokens, heads, runs of WIDTH of their values."""
     token = tl.program_id(0).to(tl.int64)
     num_chosen = _num_chosen(positions + token, TOP_K, POOL)
-    used = _ceil_div(num_chosen, _share(num_chosen, num_splits, KEYS))
+    used = ceil_div(num_chosen, _share(num_chosen, num_splits, KEYS))
     num_rows = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
     row = token * tl.num_programs(1) + tl.program_id(1)
     split = tl.arange(0, SPLITS)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.attention.split_kernels import merge_splits
 from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.reduce_kernels import larger, plus
 
@@ -142,20 +143,7 @@ def merge(
     BLOCK: tl.constexpr,
 ):
     """Merge the splits. Grid: tokens, heads, blocks of columns."""
-    token = tl.program_id(0).to(tl.int64)
-    _, _, _, num_tiles = _num_tiles(tl.load(positions + token), WINDOW, RATIO, TOP_K, KEYS)
-    used = ceil_div(num_tiles, ceil_div(num_tiles, num_splits))
-    num_rows = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
-    row = token * tl.num_programs(1) + tl.program_id(1)
-    split = tl.arange(0, SPLITS)
-    is_used = split < used
-    column = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    is_there = column < WIDTH
-    place = split * num_rows + row
-    peak = tl.load(peaks + place, mask=is_used, other=float("-inf"))
-    sum_of = tl.load(
-        sums + place[:, None] * WIDTH + column[None, :], mask=is_used[:, None] & is_there[None, :], other=0.0
-    )
-    weight = tl.exp2(peak - tl.reduce(peak, 0, larger))
-    result = tl.reduce(sum_of * weight[:, None], 0, plus) / tl.reduce(weight, 0, plus)
-    tl.store(attended + row * WIDTH + column, result, mask=is_there)
+    position = tl.load(positions + tl.program_id(0).to(tl.int64))
+    _, _, _, num_tiles = _num_tiles(position, WINDOW, RATIO, TOP_K, KEYS)
+    num_used = ceil_div(num_tiles, ceil_div(num_tiles, num_splits))
+    merge_splits(sums, peaks, attended, num_used, WIDTH, SPLITS, BLOCK)

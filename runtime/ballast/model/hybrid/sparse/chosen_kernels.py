@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.attention.split_kernels import merge_splits
 from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.reduce_kernels import larger, plus
 
@@ -146,20 +147,6 @@ def merge(
     WIDTH: tl.constexpr,
 ):
     """Merge the splits. Grid: tokens, heads, runs of WIDTH of their values."""
-    token = tl.program_id(0).to(tl.int64)
-    num_chosen = _num_chosen(positions + token, TOP_K, POOL)
-    used = ceil_div(num_chosen, _share(num_chosen, num_splits, KEYS))
-    num_rows = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
-    row = token * tl.num_programs(1) + tl.program_id(1)
-    split = tl.arange(0, SPLITS)
-    is_used = split < used
-    of_value = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
-    is_value = of_value < V_DIM
-    place = split * num_rows + row
-    peak = tl.load(peaks + place, mask=is_used, other=float("-inf"))
-    sum_of = tl.load(
-        sums + place[:, None] * V_DIM + of_value[None, :], mask=is_used[:, None] & is_value[None, :], other=0.0
-    )
-    weight = tl.exp2(peak - tl.reduce(peak, 0, larger))
-    result = tl.reduce(sum_of * weight[:, None], 0, plus) / tl.reduce(weight, 0, plus)
-    tl.store(attended + row * V_DIM + of_value, result, mask=is_value)
+    num_chosen = _num_chosen(positions + tl.program_id(0).to(tl.int64), TOP_K, POOL)
+    num_used = ceil_div(num_chosen, _share(num_chosen, num_splits, KEYS))
+    merge_splits(sums, peaks, attended, num_used, V_DIM, SPLITS, WIDTH)

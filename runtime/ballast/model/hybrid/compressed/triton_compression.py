@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -14,6 +14,7 @@ from ballast.model.hybrid.compressed import entry_attention_kernels, entry_kerne
 from ballast.model.hybrid.compressed.compression import CompressedCache, EntryTokens, Rotation, index_sizes
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.recurrent.state_rows import StateRows
+from ballast.model.hybrid.recurrent.triton_states import store_states
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.compressed import CompressedSpec
@@ -91,7 +92,7 @@ class TritonCompression:
             *given, rows.owners, rows.begins, rows.before, complete, **sizes
         )
         self._turn(complete[:, None], tokens.norm, step, entries, ratio=ratio)
-        _leave(entry_kernels.leave_entries, given, rows, num_blocks, sizes)
+        store_states(entry_kernels.leave_entries, given, rows, sizes, num_blocks)
 
     def choose(self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, step: Step) -> torch.Tensor:
         """See `Compression`."""
@@ -158,7 +159,7 @@ class TritonCompression:
         assert step.states is not None
         _, size, width = window.shape
         sizes = {"WINDOW": size, "WIDTH": width, "PADDED_WIDTH": padded(width)}
-        _leave(window_kernels.leave_window, (key, window, step.positions), step.states, size, sizes)
+        store_states(window_kernels.leave_window, (key, window, step.positions), step.states, sizes, size)
 
     def _window_keys(self, key: torch.Tensor, window: torch.Tensor, rows: StateRows, step: Step) -> torch.Tensor:
         """The keys of the positions before each row, and its own, [R * window + T, W]."""
@@ -216,18 +217,3 @@ class TritonCompression:
             HEADS=_TURNED_HEADS,
             PADDED_PAIRS=padded(cos.shape[1]),
         )
-
-
-def _leave(
-    kernel: Any, given: tuple[torch.Tensor, ...], rows: StateRows, num_parts: int, sizes: dict[str, int]
-) -> None:
-    """Launch a kernel that leaves states, for `num_parts` parts of each row."""
-    given = (*given, rows.begins, rows.before, rows.after)
-    if rows.num_single:
-        # Any pointers, because there are no chunks.
-        none = rows.begins, rows.begins, rows.begins
-        kernel[rows.num_single, num_parts](*given, *none, 0, HAS_CHUNKS=False, **sizes)
-    if rows.chunks is not None:
-        chunks = rows.chunks.of_row, rows.chunks.ends, rows.chunks.slots
-        num_rows = len(rows.before) - rows.num_single
-        kernel[num_rows, num_parts](*given, *chunks, rows.num_single, HAS_CHUNKS=True, **sizes)

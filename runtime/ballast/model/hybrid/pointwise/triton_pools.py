@@ -7,6 +7,7 @@ import torch
 from ballast.model.hybrid.pointwise import pool_kernels
 from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
 from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.recurrent.triton_states import store_states
 from ballast.model.hybrid.steps.step import Step
 
 
@@ -32,12 +33,5 @@ def leave_states(keys: torch.Tensor, gates: torch.Tensor | None, memory: PoolMem
     sizes = {"PARTS": 1 if gates is None else 2, "KEY": width, "POOL": memory.states.shape[1] + 1}
     sizes["PADDED_KEY"] = padded(width)
     # Any pointer, if there are no gates.
-    given = keys, keys if gates is None else gates, memory.states, step.positions, rows.begins, rows.before, rows.after
-    if rows.num_single:
-        # Any pointers, because there are no chunks.
-        none = rows.begins, rows.begins, rows.begins
-        pool_kernels.leave_pools[(rows.num_single,)](*given, *none, 0, HAS_CHUNKS=False, **sizes)
-    if rows.chunks is not None:
-        chunks = rows.chunks.of_row, rows.chunks.ends, rows.chunks.slots
-        num_rows = len(rows.before) - rows.num_single
-        pool_kernels.leave_pools[(num_rows,)](*given, *chunks, rows.num_single, HAS_CHUNKS=True, **sizes)
+    given = keys, keys if gates is None else gates, memory.states, step.positions
+    store_states(pool_kernels.leave_pools, given, rows, sizes)

@@ -28,6 +28,8 @@ class DecodeSteps:
     ) -> None:
         self._devices = devices
         self._ngrams = ngrams
+        if ngrams is not None:
+            self._ngram_device = devices[device_with(ngrams, devices)]
         self._layers = layers
         self._experts = experts
         self._warm_up: tuple[RoutedLayers, Sequence[int]] | None = None
@@ -65,10 +67,10 @@ class DecodeSteps:
         """Queue the staged step; returns its logits in host memory, valid after the step has run."""
         first, size = self._devices[0], batch.token_ids.size
         if self._ngrams is not None:
-            device = self._devices[device_with(self._ngrams, self._devices)]
-            self._ngrams.read(batch, device.inputs.host_ngrams(size))
-            with device.active():
-                device.inputs.send_ngrams(size)
+            own = self._ngram_device
+            self._ngrams.read(batch, own.inputs.host_ngrams(size))
+            with own.active():
+                own.inputs.send_ngrams(size)
         kernels.embed(self._layers.weights.embedding, batch.token_ids, first.inputs.host_rows(size))
         with first.active():
             first.inputs.send_rows(size)

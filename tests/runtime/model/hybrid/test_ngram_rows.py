@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast.model.batch import Batch
-from ballast.model.hybrid.layers.ngram_rows import NgramRows, row_ids
+from ballast.model.hybrid.layers.ngram_rows import NgramRows
 from ballast.model.layers.ngram import NgramSpec
 
 END = 5
@@ -21,6 +21,8 @@ NGRAM = NgramSpec(
     end_id=END,
     conv_taps=4,
 )
+TABLE = np.random.default_rng(1).standard_normal((400, 32)).astype(np.float32)
+ROWS = NgramRows(NGRAM, 1, kernels.Matrix(TABLE.view(np.uint8).ravel(), T.F32, 400, 32))
 
 
 def batch_of(token_ids: list[list[int]], earlier: list[list[int]] | None = None) -> Batch:
@@ -56,17 +58,15 @@ def defined(text: list[int]) -> list[int]:
 @pytest.mark.parametrize("text", [[3, 1, 4, 1, 9, 2, 6], [END, 1, 2, 3], [1, END, 2, 3, END, END, 7], [END]], ids=str)
 def test_rows_are_those_of_the_definition_in_any_steps(text: list[int]) -> None:
     expected = [defined(text[: end + 1]) for end in range(len(text))]
-    assert row_ids(NGRAM, batch_of([text])).reshape(-1, 4).tolist() == expected
+    assert ROWS.row_ids(batch_of([text])).reshape(-1, 4).tolist() == expected
     for cut in range(1, len(text)):
         # Another request of one token is before it.
         earlier = [[-1, -1, -1], [-1, -1, -1, *text[:cut]][-3:]]
-        found = row_ids(NGRAM, batch_of([[8], text[cut:]], earlier)).reshape(-1, 4).tolist()
+        found = ROWS.row_ids(batch_of([[8], text[cut:]], earlier)).reshape(-1, 4).tolist()
         assert found == [defined([8]), *expected[cut:]]
 
 
 def test_the_rows_of_a_token_are_side_by_side() -> None:
-    table = np.random.default_rng(1).standard_normal((400, 32)).astype(np.float32)
-    rows = NgramRows(NGRAM, 1, kernels.Matrix(table.view(np.uint8).ravel(), T.F32, 400, 32))
     batch, out = batch_of([[3, 1, 4]]), np.zeros((3, NGRAM.width), np.float32)
-    rows.read(batch, out)
-    np.testing.assert_array_equal(out.reshape(-1, 32), table[row_ids(NGRAM, batch)])
+    ROWS.read(batch, out)
+    np.testing.assert_array_equal(out.reshape(-1, 32), TABLE[ROWS.row_ids(batch)])

@@ -12,7 +12,7 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.devices.device import Device
 from ballast.model.hybrid.layers.embedded_rows import EmbeddedRows
 from ballast.model.hybrid.layers.embedding import Embedding
-from ballast.model.hybrid.layers.ngram_rows import NgramRows, row_ids
+from ballast.model.hybrid.layers.ngram_rows import NgramRows
 from ballast.model.hybrid.steps.pieces import Pieces, within
 from ballast.model.hybrid.steps.step import Step
 
@@ -47,12 +47,12 @@ class StepRows:
         if self._ngrams is None or number != self._number:
             return step
         with self._devices[number].active():
-            return _with(step, self._of_table.whole(row_ids(self._ngrams.ngram, batch)))
+            return _with(step, self._of_table.whole(self._ngrams.row_ids(batch)))
 
     def pieces(self, batch: Batch, steps: list[Step]) -> Pieces[torch.Tensor]:
         """As `whole`, a part of the tokens per advance of the generator."""
         if self._ngrams is not None:
-            pieces = self._of_table.pieces(row_ids(self._ngrams.ngram, batch))
+            pieces = self._of_table.pieces(self._ngrams.row_ids(batch))
             rows = yield from within(self._devices[self._number].active, pieces)
             steps[self._number] = _with(steps[self._number], rows)
         return (yield from within(self._devices[0].active, self._embedded.pieces(batch.token_ids)))

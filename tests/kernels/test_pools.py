@@ -56,8 +56,7 @@ def tokens_on(device: torch.device, pool: int, rows: list[tuple[int, int, int, i
     rng = torch.Generator().manual_seed(2)
     num_tokens = sum(row[0] for row in rows)
     keys, gates, offset = (torch.randn(n, WIDTH, generator=rng).to(device) for n in (num_tokens, num_tokens, pool))
-    owners = [row for row, (count, *_) in enumerate(rows) for _ in range(count)]
-    return PooledTokens(keys, 5 * gates, 3 * offset, on_device(owners, device))
+    return PooledTokens(keys, 5 * gates, 3 * offset)
 
 
 def memory_on(device: torch.device, pool: int, dtype: torch.dtype = torch.float32) -> PoolMemory:
@@ -89,7 +88,7 @@ def test_a_pool_is_the_same_in_any_steps(device: torch.device) -> None:
     tokens, whole, parts = tokens_on(device, 4, rows), memory_on(device, 4), memory_on(device, 4)
     triton_pools.keep_pools(tokens, whole, step_on(device, [*rows, (1, 0, 0, 0)], [(0, 0, 8, 5), (1, 8, 9, 0)]))
     for at in range(8):
-        own = PooledTokens(tokens.keys[at:][:1], tokens.gates[at:][:1], tokens.offset, tokens.owners[:1] * 0)
+        own = PooledTokens(tokens.keys[at:][:1], tokens.gates[at:][:1], tokens.offset)
         step = step_on(device, [(1, at, 0 if at == 0 else 6, 6), (1, 0, 0, 0)], [])
         one = replace(step, slots=step.slots[:1], positions=step.positions[:1])
         triton_pools.keep_pools(own, parts, one)
@@ -112,7 +111,7 @@ def test_blocks_get_the_normed_mean_of_their_tokens_keys(
 ) -> None:
     """Rotated by the position of the first token. Keys are columns of wider products."""
     step, given = step_on(device, ROWS, CHUNKS), tokens_on(device, pool, ROWS)
-    tokens = BlockTokens(torch.cat([given.keys, given.keys], 1)[:, :WIDTH], given.gates[0], given.owners)
+    tokens = BlockTokens(torch.cat([given.keys, given.keys], 1)[:, :WIDTH], given.gates[0])
     queries = torch.stack([given.keys, given.gates], 1)
     results = []
     for make in (TorchPointwise, TritonPointwise):
@@ -139,10 +138,10 @@ def test_a_block_is_the_same_in_any_steps(device: torch.device) -> None:
     whole, parts = (
         PoolMemory(each.keys, each.states[:, :, 0].contiguous()) for each in (memory_on(device, 4) for _ in range(2))
     )
-    tokens = BlockTokens(given.keys, given.gates[0], given.owners)
+    tokens = BlockTokens(given.keys, given.gates[0])
     pointwise.keep_blocks(tokens, whole, step_on(device, [*rows, (1, 0, 0, 0)], [(0, 0, 8, 5), (1, 8, 9, 0)]))
     for at in range(8):
-        own = BlockTokens(tokens.keys[at:][:1], tokens.norm, tokens.owners[:1] * 0)
+        own = BlockTokens(tokens.keys[at:][:1], tokens.norm)
         step = step_on(device, [(1, at, 0 if at == 0 else 6, 6), (1, 0, 0, 0)], [])
         pointwise.keep_blocks(own, parts, replace(step, slots=step.slots[:1], positions=step.positions[:1]))
     mean = tokens.keys[4:].mean(0)
@@ -161,7 +160,7 @@ def test_large_keys_of_blocks_are_clamped_and_counted(device: torch.device) -> N
     memory = memory_on(device, 2, torch.float16)
     memory = PoolMemory(memory.keys, memory.states[:, :, 0].contiguous())
     pointwise = TritonPointwise(1e-5, rotation(5), device)
-    tokens = BlockTokens(given.keys, torch.full((WIDTH,), 1e6, device=device), given.owners)
+    tokens = BlockTokens(given.keys, torch.full((WIDTH,), 1e6, device=device))
     pointwise.keep_blocks(tokens, memory, step)
     assert memory.keys.isfinite().all()
     assert memory.keys.max() == torch.finfo(torch.float16).max

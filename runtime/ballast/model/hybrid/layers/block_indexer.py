@@ -47,7 +47,6 @@ def choose_blocks(
     query, key = products
     keys = cache.index_keys.view(-1, key.shape[1])
     normed = pointwise.block_queries(query.view(len(key), -1, key.shape[1]), weights.query, keys, step)
-    tokens = BlockTokens(key, weights.key, attend.owners(step))
-    pointwise.keep_blocks(tokens, PoolMemory(keys, cache.incomplete_pools), step)
+    pointwise.keep_blocks(BlockTokens(key, weights.key), PoolMemory(keys, cache.incomplete_pools), step)
     # All heads have the same weight, which changes no selection.
     attend.choose(normed, key.new_ones(normed.shape[:2]), keys, step)

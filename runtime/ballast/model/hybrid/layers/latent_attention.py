@@ -153,7 +153,7 @@ class LatentAttention:
             assert cache.incomplete_pools is not None
             own, gates = normed.new_empty(key.shape), weights.pool_gate(normed)
             rotated = self._pointwise.index_query_and_key(query, key, weights.norm, keys, step, own)
-            tokens = PooledTokens(own, gates, weights.pool_offset, self.attend.owners(step))
+            tokens = PooledTokens(own, gates, weights.pool_offset)
             keys = keys.view(-1, key.shape[1])
             self._pointwise.keep_pools(tokens, PoolMemory(keys, cache.incomplete_pools), step)
         self.attend.choose(rotated, weights.head_weights(normed), keys, step)

@@ -23,7 +23,6 @@ class PooledTokens:
     keys: torch.Tensor  # float32 [T, K], normed
     gates: torch.Tensor  # float32 [T, K], which weight them
     offset: torch.Tensor  # float32 [P, K], is added to the gates, by place in a pool
-    owners: torch.Tensor  # int32 [T], the request of each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +32,3 @@ class BlockTokens:
 
     keys: torch.Tensor  # float32 [T, K], as products give them
     norm: torch.Tensor  # float32 [K]
-    owners: torch.Tensor  # int32 [T], the request of each token

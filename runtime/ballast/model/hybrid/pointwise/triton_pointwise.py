@@ -268,7 +268,7 @@ class TritonPointwise:
         rows, keys, states = step.states, tokens.keys.contiguous(), memory.states
         assert rows is not None, "steps of models with blocks have states"
         block_kernels.write_means[(len(keys),)](
-            *(keys, tokens.norm, states, step.positions, step.slots, tokens.owners, rows.begins, rows.before),
+            *(keys, tokens.norm, states, step.positions, step.slots, rows.owners, rows.begins, rows.before),
             *(self._cos, self._sin, memory.keys, self.num_saturated, self._rms_eps),
             POOL=states.shape[1] + 1,
             **self._index_constants(keys.shape[1], memory.keys.dtype),

@@ -17,7 +17,7 @@ def keep_pools(tokens: PooledTokens, memory: PoolMemory, step: Step) -> None:
     assert rows is not None, "steps of models with pools have states"
     pool, width = tokens.offset.shape
     pool_kernels.write_pools[(len(keys),)](
-        *(keys, gates, tokens.offset, memory.states, step.positions, step.slots, tokens.owners),
+        *(keys, gates, tokens.offset, memory.states, step.positions, step.slots, rows.owners),
         *(rows.begins, rows.before, memory.keys),
         KEY=width,
         POOL=pool,

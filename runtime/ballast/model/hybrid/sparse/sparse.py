@@ -32,10 +32,6 @@ class SparseAttention:
         for requests in [part.step.requests for part in step.slices] or [step.requests]:
             self._owners[requests.place] = self._owners_of(requests)
 
-    def owners(self, step: Step) -> torch.Tensor:
-        """int32 [T]: the request of each token of a prepared step, or of a slice of it."""
-        return self._owners[step.requests.place]
-
     def choose(self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, step: Step) -> None:
         """Select positions for this layer and the layers above it without an indexer; see `PositionChoice`."""
         place = step.requests.place

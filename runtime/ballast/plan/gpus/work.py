@@ -4,8 +4,9 @@ the slices in which it is computed. Pure arithmetic."""
 from __future__ import annotations
 
 from ballast.model.hybrid.experts.pair_sizes import DECODED_BYTES, HIDDEN_BYTES, SUMS, is_faster
+from ballast.model.hybrid.layers.ngram_sizes import GATED_AT_ONCE
 from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES
-from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS, GATED_AT_ONCE
+from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
 from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
 from ballast.model.layers.compressed import CompressedSpec
@@ -46,7 +47,7 @@ def step_bytes(spec: ModelSpec, num_tokens: int, max_batch_size: int) -> int:
 
 def _stream_floats(spec: ModelSpec) -> int:
     """Floats of a token's several rows of the residual stream, in addition to its embedding, of the weights of two
-    blocks with the products that give one's, and of its rows of a table of groups of tokens."""
+    blocks with the products that give one's, and of its rows of an n-gram table."""
     stream = spec.stream
     if stream is None:
         return 0
@@ -68,7 +69,7 @@ def _gate_bytes(spec: ModelSpec, num_tokens: int) -> int:
 
 
 def _ngram_bytes(spec: ModelSpec, num_tokens: int) -> int:
-    """The embedding of groups of tokens in a slice: the convolution's input and output; or its input, and for the
+    """The n-gram embedding in a slice: the convolution's input and output; or its input, and for the
     tokens that are gated together keys, their products in progress, normed rows and gated values."""
     if spec.ngram is None or spec.stream is None:
         return 0

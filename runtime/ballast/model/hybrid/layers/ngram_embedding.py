@@ -1,4 +1,4 @@
-"""The embedding of groups of tokens that a layer adds to each row of its stream (Qwen3.8-Flash-Next).
+"""The n-gram embedding that a layer adds to each row of its stream (Qwen3.8-Flash-Next).
 
 Shapes: T tokens, D hidden, N rows of a token, W numbers of the rows of a table that belong to a token.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from ballast.model.hybrid.device_tensors import DeviceTensors
+from ballast.model.hybrid.layers.ngram_sizes import GATED_AT_ONCE
 from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.recurrent.recurrence import Convolve
-from ballast.model.hybrid.recurrent.sizes import GATED_AT_ONCE
 from ballast.model.hybrid.steps.pieces import Pieces
 from ballast.model.hybrid.steps.slices import even_bounds
 from ballast.model.hybrid.steps.step import Step

@@ -12,8 +12,6 @@ CHUNK_TOKENS = 64
 prompts are divided equally in any steps that end there."""
 BLOCK_TOKENS = 16
 """Tokens of a block of a chunk, if each row of a state has a decay. Divides `CHUNK_TOKENS`."""
-GATED_AT_ONCE = 1024
-"""Tokens whose gated values an embedding of groups of tokens has in memory at a time."""
 COLUMNS = 32
 """Columns of a head's state that a program computes."""
 KEY_DIMS = (16, 32, 64, 128)

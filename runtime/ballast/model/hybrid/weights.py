@@ -75,7 +75,7 @@ class LayerWeights:
     inputs: tuple[BlockInput, BlockInput]
     """How attention and feed-forward read the stream."""
     ngrams: NgramWeights | None
-    """What the layer adds to the stream before attention, for groups of tokens."""
+    """The n-gram embedding that the layer adds to the stream before attention."""
     mlp: MlpWeights | None
     routed: RoutedWeights | None
 
@@ -96,7 +96,7 @@ class HybridWeights:
     rope_factors: NDArray[np.float32] | None = None
     """The divisors of the frequencies of rotations with factors, per pair."""
     ngram_table: kernels.Matrix | None = None
-    """The table of groups of tokens, which is read from the mapped file, like the embedding."""
+    """The n-gram table, which is read from the mapped file, like the embedding."""
 
     def ngram_rows(self, spec: ModelSpec) -> NgramRows | None:
         """The reader of this table; None without one."""

@@ -50,7 +50,7 @@ _CHOICE_NODES = 12
 _STREAM_NODES, _GATE_NODES, _POOL_NODES = 8, 20, 8
 """Most nodes that hyper-connections or gated rows add to a layer, and pools of positions to their selection."""
 _NGRAM_NODES = 40
-"""Most nodes of the embedding of groups of tokens."""
+"""Most nodes of an n-gram embedding."""
 _ENTRY_NODES = 24
 """Most nodes that attention to windows and compressed entries adds to a layer."""
 _NODE_BYTES = 8 << 10
@@ -206,5 +206,5 @@ def _launch_bytes(own: DeviceLayers, num_graphs: int) -> int:
 
 
 def computes_on_gpu(module: str) -> bool:
-    """Whether a GPU always holds a module: all but the embedding, a table of groups of tokens, and routed experts."""
+    """Whether a GPU always holds a module: all but the embedding, an n-gram table, and routed experts."""
     return module != "model.embed_tokens" and not module.endswith((_EXPERTS, NGRAM_TABLE_MODULE))

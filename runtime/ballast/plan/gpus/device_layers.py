@@ -61,7 +61,7 @@ class DeviceLayers:
 
     @property
     def has_ngrams(self) -> bool:
-        """Whether a layer embeds groups of tokens."""
+        """Whether a layer has an n-gram embedding."""
         return any(self.spec.layers[layer].ngram is not None for layer in self.layers)
 
     @property

@@ -115,7 +115,7 @@ def _staging_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, 
 
 
 def _other_rows(gguf: GgufModel, spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
-    """The table of groups of tokens, and host memory of the tiers of the GPUs' cache."""
+    """The n-gram table, and host memory of the tiers of the GPUs' cache."""
     yield from table_rows(0 if spec.ngram is None else gguf.tensors[NGRAM_TABLE].num_bytes)
     block_bytes = numbers.block_tokens * kv_row_bytes(spec, kept_type(numbers.kv_type, on_gpu=True))
     yield from host_rows(numbers.tiers, block_bytes, numbers.block_tokens, spec.state_bytes)

@@ -1,4 +1,4 @@
-"""The rows of a table of groups of tokens: those of the definition, in any steps."""
+"""The rows of an n-gram table: those of the definition, in any steps."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Device:
         return kept if states is None else kept._replace(incomplete_pools=states.incomplete)
 
     def ngram_inputs(self, layer: int) -> torch.Tensor:
-        """The states of a layer's embedding of groups of tokens; see `NgramStates`."""
+        """The states of a layer's n-gram embedding; see `NgramStates`."""
         states = self.states.layers[self.layers.index(layer)]
         assert isinstance(states, NgramStates)
         return states.ngram_inputs

@@ -1,5 +1,5 @@
-"""The rows that the host reads for steps in which a request may have several tokens: embedded tokens, and rows of a
-table of groups of tokens if the model has one."""
+"""The rows that the host reads for steps in which a request may have several tokens: embedded tokens, and rows of an
+n-gram table if the model has one."""
 
 from __future__ import annotations
 

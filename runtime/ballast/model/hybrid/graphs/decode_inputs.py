@@ -1,7 +1,7 @@
 """The input of decode steps, at fixed addresses, so that a captured graph can read it.
 
 Each step makes two copies from pinned memory: its tables, and its embedded tokens. Where layers need them, it also
-copies the rows for groups of tokens, and the ids of tokens. They never wait for large copies.
+copies the rows of an n-gram table, and the ids of tokens. They never wait for large copies.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class DecodeInputs:
         self._sent.record()
 
     def host_ngrams(self, batch_size: int) -> NDArray[np.float32]:
-        """What `send_ngrams` copies for groups of tokens, [B, ngram_width]; it changes as `host_rows` do."""
+        """What `send_ngrams` copies of an n-gram table, [B, ngram_width]; it changes as `host_rows` do."""
         rows: NDArray[np.float32] = self._host_ngrams[:batch_size].numpy()
         return rows
 

@@ -1,4 +1,4 @@
-"""The rows of a table of groups of tokens that steps need, read from the mapped file by the host."""
+"""The rows of an n-gram table that steps need, read from the mapped file by the host."""
 
 from __future__ import annotations
 

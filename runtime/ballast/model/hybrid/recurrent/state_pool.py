@@ -21,7 +21,7 @@ class LayerStates(NamedTuple):
 
 
 class NgramStates(NamedTuple):
-    """The same of a layer that embeds groups of tokens."""
+    """The same of a layer with an n-gram embedding."""
 
     recurrent: torch.Tensor
     inputs: torch.Tensor

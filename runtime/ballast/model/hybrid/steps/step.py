@@ -67,8 +67,7 @@ class Step:
     states: StateRows | None = None
     """The slots of recurrent layers; None: no layer is recurrent."""
     ngrams: torch.Tensor | None = None
-    """float32 [T, W], the rows of a table of groups of tokens, for all slices; None: no layer of the device adds them.
-    """
+    """float32 [T, W], the rows of an n-gram table, for all slices; None: no layer of the device adds them."""
     token_ids: torch.Tensor | None = None  # int32 [T]
     """None: no layer looks up experts by them. Slices have none."""
 

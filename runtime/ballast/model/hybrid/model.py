@@ -26,7 +26,7 @@ from ballast.model.hybrid.experts.divided_experts import DividedExperts, RoutedL
 from ballast.model.hybrid.experts.joint_experts import JointExperts
 from ballast.model.hybrid.faults.device_wait import wait_for
 from ballast.model.hybrid.forward_pass import ForwardPass
-from ballast.model.hybrid.layers.embedding import Embedding
+from ballast.model.hybrid.layers.table_reader import TableReader
 from ballast.model.hybrid.prefill_pass import PrefillPass
 from ballast.model.hybrid.steps.pieces import Pieces, drained
 from ballast.model.hybrid.steps.step import Step
@@ -99,7 +99,7 @@ class HybridModel(Runner):
         self._num_streamed_steps = 0
         ngrams = weights.ngram_rows(spec)
         self._decode_steps = DecodeSteps(self.devices, self.layers, divided, ngrams)
-        embedding = Embedding(weights.embedding)
+        embedding = TableReader(weights.embedding)
         self._rows, self._prefill_rows = (  # one for each lane
             StepRows(embedding, ngrams, self.devices, max_step_tokens, spec.hidden) for _ in range(2)
         )

@@ -25,7 +25,7 @@ from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.backends import selection
 from ballast.model.hybrid.compressed.compression import CompressedCache
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
-from ballast.model.hybrid.layers import embedded_rows
+from ballast.model.hybrid.layers import table_rows
 from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.recurrent import (
     chunk_kernels,
@@ -335,7 +335,7 @@ def test_a_pass_gets_the_rows_of_groups_of_tokens_piece_by_piece(
     written: MakeTiny, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second of two devices adds them."""
-    monkeypatch.setattr(embedded_rows, "EMBEDDED_AT_ONCE", 24)
+    monkeypatch.setattr(table_rows, "ROWS_AT_ONCE", 24)
     file = written(arch="qwen38flashnext", mla="split", quant="f32").gguf
     model, batch = load(file, split=[1], stream_from_tokens=STREAM_FROM), batch_of(Row(0, 0, 40, 0, 1))
     [expected] = logits_of(on_cpu(file), [batch])

@@ -10,9 +10,9 @@ import torch
 
 from ballast.model.batch import Batch
 from ballast.model.hybrid.devices.device import Device
-from ballast.model.hybrid.layers.embedded_rows import EmbeddedRows
-from ballast.model.hybrid.layers.embedding import Embedding
 from ballast.model.hybrid.layers.ngram_rows import NgramRows
+from ballast.model.hybrid.layers.table_reader import TableReader
+from ballast.model.hybrid.layers.table_rows import TableRows
 from ballast.model.hybrid.steps.pieces import Pieces, within
 from ballast.model.hybrid.steps.step import Step
 
@@ -21,22 +21,22 @@ class StepRows:
     """The rows of one lane, which has one step at a time."""
 
     def __init__(
-        self, embedding: Embedding, ngrams: NgramRows | None, devices: Sequence[Device], max_tokens: int, hidden: int
+        self, embedding: TableReader, ngrams: NgramRows | None, devices: Sequence[Device], max_tokens: int, hidden: int
     ) -> None:
         """Steps have at most `max_tokens` tokens."""
         self._devices = devices
-        self._embedded = EmbeddedRows(embedding, max_tokens, hidden, devices[0].platform)
+        self._embedded = TableRows(embedding, max_tokens, hidden, devices[0].platform)
         self._ngrams = ngrams
         if ngrams is None:
             return
         self._number = device_with(ngrams, devices)
         ngram, platform = ngrams.ngram, devices[self._number].platform
         most_rows = max_tokens * len(ngram.head_sizes)
-        self._of_table = EmbeddedRows(ngrams.table, most_rows, ngram.row_width, platform)
+        self._of_table = TableRows(ngrams.table, most_rows, ngram.row_width, platform)
 
     def whole(self, batch: Batch, steps: list[Step]) -> torch.Tensor:
         """The embedded tokens [T, D] on the first device. Adds the rows of the table to the step of their device. See
-        `EmbeddedRows.whole`."""
+        `TableRows.whole`."""
         if self._ngrams is not None:
             steps[self._number] = self.with_ngrams(steps[self._number], batch, self._number)
         with self._devices[0].active():

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels, sched
 from ballast.model.batch import Batch
-from ballast.model.hybrid.layers.embedding import Embedding
+from ballast.model.hybrid.layers.table_reader import TableReader
 from ballast.model.layers.ngram import NgramSpec
 
 _ROWS_A_THREAD = 32
@@ -21,7 +21,7 @@ class NgramRows:
         """table [table rows, row width]."""
         self.ngram = ngram
         self.layer = layer
-        self.table = Embedding(table, _ROWS_A_THREAD)
+        self.table = TableReader(table, _ROWS_A_THREAD)
         self._sizes = np.array(ngram.head_sizes, np.uint64)
         self._offsets = np.array(ngram.head_offsets, np.uint64)
 

@@ -17,8 +17,8 @@ ROWS_A_THREAD = 512
 MAX_THREADS = 8
 
 
-class Embedding:
-    """The embedding of a model, or its n-gram table. Not thread-safe."""
+class TableReader:
+    """Reads the embedding of a model, or its n-gram table. Not thread-safe."""
 
     def __init__(self, matrix: kernels.Matrix, rows_a_thread: int | None = None) -> None:
         """matrix [rows, D]. `rows_a_thread`: approximate minimum number of rows for which another thread pays; None:

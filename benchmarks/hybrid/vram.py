@@ -61,8 +61,8 @@ def planned_layers(plan: MemoryPlan, gguf: GgufModel, spec: ModelSpec) -> list[i
     layers: Counter[int] = Counter()
     tensors, whole = used_tensors(spec), whole_modules(spec, plan.gpu_experts)
     for name, _, num_bytes in hybrid_bytes(gguf, spec, "avx512", (1,)):
-        module = tensors[name].module
-        if name.startswith("blk.") and (computes_on_gpu(module) or module in whole):
+        tensor = tensors[name]
+        if name.startswith("blk.") and (computes_on_gpu(tensor) or tensor.module in whole):
             layers[int(name.split(".")[1])] += num_bytes
     return [layers[index] for index in range(spec.num_layers)]
 

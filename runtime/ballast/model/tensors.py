@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 EMBEDDING, OUTPUT_NORM, OUTPUT = "token_embd.weight", "output_norm.weight", "output.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 NGRAM_TABLE = "per_layer_token_embd.weight"
-NGRAM_TABLE_MODULE = ".ple.ple_embedding"
-"""The end of its module's name."""
 
 TYPES = frozenset(GgmlType(known.ggml_type) for known in kernels.formats())
 """Types that matrices may have. Norms and biases are F32."""
@@ -75,7 +73,7 @@ def _ngram_table(spec: ModelSpec) -> tuple[Tensor, ...]:
     layer = next((index for index, layer in enumerate(spec.layers) if layer.ngram is not None), None)
     if layer is None or spec.ngram is None:
         return ()
-    module = f"model.layers.{layer}{NGRAM_TABLE_MODULE}"
+    module = f"model.layers.{layer}.ple.ple_embedding"
     shape, classes = (spec.ngram.table_rows, spec.ngram.row_width), ("{family}NGramEmbedding",)
     return (matrix(TABLE, "per_layer_token_embd", shape, module, group="embedding", classes=classes, in_place=True),)
 

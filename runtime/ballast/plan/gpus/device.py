@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from ballast.host.sizes import human
 from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS, SCRATCH_BYTES
 from ballast.model.layers.plane import KvType, row_bytes
 from ballast.model.layers.stream import GatedStreamSpec
+from ballast.model.layers.tensor import Tensor
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import (
     EMBEDDING,
     NGRAM_TABLE,
-    NGRAM_TABLE_MODULE,
     OUTPUT,
     expected_tensors,
     used_tensors,
@@ -65,13 +65,14 @@ HOST_PROGRAM_BYTES = 3 << 30
 """An estimate of the host memory of Python, torch and CUDA's libraries."""
 
 
-def compared_on_gpu(placement: Placement) -> Placement:
-    """The placement with a note if its rules move modules other than routed experts."""
+def compared_on_gpu(placement: Placement, host_modules: Collection[str]) -> Placement:
+    """The placement with a note if its rules move modules other than routed experts. `host_modules`: those that no GPU
+    always holds."""
 
     def device_of(module: str) -> str:
         if module.endswith(_EXPERTS):
             return placement.devices[module]
-        return "cuda" if computes_on_gpu(module) else "cpu"
+        return "cpu" if module in host_modules else "cuda"
 
     why = "with --device cuda, rules move routed experts only; the embedding is in host memory, the rest on the device"
     return placement.compared(device_of, why)
@@ -100,9 +101,11 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
     """The memory of a device with the layers `own`, for `weights` as named by `hybrid_bytes`; `num_blocks`: usable
     blocks of the cache. Work buffers are those of the widest layer of the model."""
     spec = own.spec
-    modules = {name: tensor.module for name, tensor in used_tensors(spec).items()}
+    tensors = used_tensors(spec)
     on_device = sum(
-        size for name, size in weights.items() if computes_on_gpu(modules[name]) and own.has_module(modules[name])
+        size
+        for name, size in weights.items()
+        if computes_on_gpu(tensors[name]) and own.has_module(tensors[name].module)
     )
     cache = gpu_cache(own, numbers)
     kept = _STORED[cache.kv_type]
@@ -182,7 +185,7 @@ def kv_row_bytes(spec: ModelSpec, kv_type: KvType) -> int:
 def staging_bytes(spec: ModelSpec, weights: Mapping[str, int], step_tokens: int, num_nodes: int) -> int:
     """Host memory for activations in transit, for the experts', and for loading the largest matrix (twice)."""
     tensors, num_used = used_tensors(spec), spec.routing.num_experts_used
-    largest = max(size for name, size in weights.items() if computes_on_gpu(tensors[name].module))
+    largest = max(size for name, size in weights.items() if computes_on_gpu(tensors[name]))
     of_table = 0 if spec.ngram is None else 2 * spec.ngram.width
     in_transit = (5 * spec.hidden + of_table + 2 * num_used) * FLOAT_BYTES
     experts = input_bytes(spec.hidden) + hidden_bytes(num_used * spec.widest_expert)
@@ -205,6 +208,6 @@ def _launch_bytes(own: DeviceLayers, num_graphs: int) -> int:
     return num_graphs * num_nodes * _NODE_BYTES
 
 
-def computes_on_gpu(module: str) -> bool:
-    """Whether a GPU always holds a module: all but the embedding, an n-gram table, and routed experts."""
-    return module != "model.embed_tokens" and not module.endswith((_EXPERTS, NGRAM_TABLE_MODULE))
+def computes_on_gpu(tensor: Tensor) -> bool:
+    """Whether a GPU always holds a tensor: all but the embedding, an n-gram table, and routed experts."""
+    return not tensor.in_place and not tensor.module.endswith(_EXPERTS)

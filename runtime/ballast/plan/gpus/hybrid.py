@@ -63,17 +63,16 @@ def make_hybrid_plan(
     sources = list(hybrid_bytes(gguf, spec, numbers.isa, numbers.threads_per_node))
     sizes = {name: size for name, _, size in sources}
     as_bfloat16 = sum(
-        math.prod(gguf.tensors[source].shape) * 2
-        for name, source, _ in sources
-        if computes_on_gpu(tensors[name].module)
+        math.prod(gguf.tensors[source].shape) * 2 for name, source, _ in sources if computes_on_gpu(tensors[name])
     )
     gpus = _gpu_plan(spec, sizes, placement, numbers, list(zip(devices, owners, strict=True)), expert_options)
     gpus = replace(gpus, bfloat16_bytes=as_bfloat16)
     names = ", ".join(each.name for each in devices)
     whole = whole_modules(spec, gpus.gpu_experts)
+    host_modules = {tensor.module for tensor in tensors.values() if not computes_on_gpu(tensor)}
 
     def device_of(module: str) -> str:
-        if not computes_on_gpu(module) and module not in whole:
+        if module in host_modules and module not in whole:
             return "cpu"
         return next(memory.name for memory, owner in zip(devices, owners, strict=True) if owner.has_module(module))
 
@@ -99,7 +98,7 @@ def make_hybrid_plan(
         weights=weights,
         uses=uses,
         memory=memory,
-        placement=compared_on_gpu(placement),
+        placement=compared_on_gpu(placement, host_modules),
         max_cache_lens=0,
         numbers=numbers,
         gpus=gpus,

@@ -118,15 +118,15 @@ class _Costs:
 
 def _kept_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, num_blocks: int) -> list[int]:
     """Bytes of the dense weights and of the cache, by layer."""
-    modules = {name: tensor.module for name, tensor in used_tensors(spec).items()}
+    tensors = used_tensors(spec)
     found = []
     for layer in range(spec.num_layers):
         own = DeviceLayers(spec, range(layer, layer + 1))
         cache = gpu_cache(own, numbers)
         found.append(cache.num_bytes(num_blocks) + cache.state_bytes(num_blocks))
     for name, size in sizes.items():
-        if computes_on_gpu(modules[name]):
-            found[DeviceLayers.layer_of(spec, modules[name])] += size
+        if computes_on_gpu(tensors[name]):
+            found[DeviceLayers.layer_of(spec, tensors[name].module)] += size
     return found
 
 

@@ -29,16 +29,17 @@ from ballast.engine.request import Request, SamplingParams
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.batch import Batch
-from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
+from ballast.model.layers.stream import StreamSpec
 from ballast.model.metadata import read_spec
 from ballast.model.runner import Runner
 from ballast.tiny import TinyModel
 from ballast.tiny.presets import PRESETS, QWEN3_NEXT, V3
-from ballast.tiny.shape import TinyDeltaNet, TinyIndex, TinyNgram, TinyShape
+from ballast.tiny.shape import TinyShape
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.generate import generate
 from devkit.kernels.isas import FAST_ISAS, isa_params
 from devkit.long import spread, times
+from devkit.models.flash_next_files import other_flash_next
 from devkit.models.mixed_types import with_all_types
 from devkit.models.random_blocks import FORMATS
 from devkit.models.written import MakeTiny, write_tiny_model
@@ -335,19 +336,7 @@ def test_logits_agree_where_texts_end_within_a_prompt(subjects: Callable[..., Su
     compare(subjects("qwen38flashnext", "split", "f32"), chunk_size, isa, tuple(prompt))
 
 
-OTHER_FLASH_NEXT = {
-    "merged tensors, other groups": {
-        "delta_net": TinyDeltaNet(product_layout="merged", beta_layout="merged"),
-        "stream": GatedStreamSpec(num_rows=3, rank=64, is_merged=True),
-        "ngram": TinyNgram(layer=0, most_tokens=2, heads_per_length=8, conv_taps=3),
-    },
-    "groups of four tokens, pools of 16": {
-        "hidden": 768,
-        "index": TinyIndex(pool=16),
-        "ngram": TinyNgram(layer=4, most_tokens=4, heads_per_length=4),
-    },
-    "no groups": {"ngram": None},
-}
+OTHER_FLASH_NEXT = other_flash_next(pool=16)
 
 
 @pytest.mark.parametrize(("case", "isa"), spread(list(OTHER_FLASH_NEXT), ISAS))

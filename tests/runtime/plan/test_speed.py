@@ -145,7 +145,7 @@ def test_predictions_are_within_25_percent_of_measurements(
 def test_attention_counts_in_the_seconds_of_a_long_prompt(
     tmp_path: Path, gpus: str, num_gpus: int, tokens: int, steps: int
 ) -> None:
-    """Of a whole R1 whose keys are expanded, measured on H200s before they divided heads."""
+    """The prompts are those of a whole R1 with expanded keys, measured on H200s before they divided heads."""
     kinds = {name: GgmlType.Q2_K if "_exps" in name else kind for name, kind in common_types(R1_SPEC).items()}
     gguf = open_gguf(write_hollow_model(tmp_path / "r1.gguf", R1_SPEC, kinds))
     [(window, operations)] = attention_work(R1_SPEC).items()

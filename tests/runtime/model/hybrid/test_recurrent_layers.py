@@ -42,7 +42,6 @@ from ballast.model.hybrid.steps.step import Step
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.plane import INDEX_KEYS
-from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.metadata import read_spec
 from ballast.model.packed_tensors import LayerTensors, Packing
 from ballast.model.runner import Runner
@@ -50,7 +49,6 @@ from ballast.model.spec import ModelSpec
 from ballast.model.transformer import Transformer
 from ballast.model.weights import load_weights
 from ballast.tiny.presets import PRESETS
-from ballast.tiny.shape import TinyDeltaNet, TinyIndex, TinyNgram
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated
 from devkit.kernels.interpreted import interpreted
@@ -59,6 +57,7 @@ from devkit.kernels.torch_recurrence import TorchRecurrence
 from devkit.long import if_long, spread
 from devkit.models import float_hybrid
 from devkit.models.cpu_backend import CpuBackend, copied
+from devkit.models.flash_next_files import other_flash_next
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.simulated_devices import SimulatedDevices, owner_of
@@ -290,19 +289,7 @@ def test_only_attention_has_a_cache_and_only_recurrent_layers_states(file: Path)
     assert found == [sum(sizes) for sizes in own]
 
 
-OTHER_FLASH_NEXT = {
-    "merged tensors, three rows, groups of two": {
-        "delta_net": TinyDeltaNet(product_layout="merged", beta_layout="merged"),
-        "stream": GatedStreamSpec(num_rows=3, rank=64, is_merged=True),
-        "ngram": TinyNgram(layer=0, most_tokens=2, heads_per_length=8, conv_taps=3),
-    },
-    "groups of four, pools of two": {
-        "hidden": 768,
-        "index": TinyIndex(pool=2),
-        "ngram": TinyNgram(layer=4, most_tokens=4, heads_per_length=4),
-    },
-    "no groups": {"ngram": None},
-}
+OTHER_FLASH_NEXT = other_flash_next(pool=2)
 
 
 @pytest.mark.parametrize("case", OTHER_FLASH_NEXT)

@@ -69,6 +69,7 @@ def cache(device: torch.device) -> list[torch.Tensor]:
 def test_fetched_blocks_are_unchanged(device: torch.device) -> None:
     layers = cache(device)
     before = [layer.clone() for layer in layers]
+    platform_of(device).synchronize()
     blocks = DeviceBlocks(layers, BLOCK_TOKENS, platform_of(device).host_memory())
     assert blocks.block_bytes == BLOCK_TOKENS * sum(WIDTHS) * 2
     memory = blocks.new_memory(NUM_BLOCKS)
@@ -96,6 +97,7 @@ def test_layers_with_a_window_have_blocks_of_their_own(device: torch.device) -> 
     device_wait.wait_for([blocks.copy_out([30, 2, 39], list(memory), [11, 0, 4])], lambda: None)
     for layer in layers:
         layer.zero_()
+    platform_of(device).synchronize()  # a copy waits for nothing
     device_wait.wait_for([blocks.copy_in([5, 6, 7], list(memory), [1, 2, 0])], lambda: None)
 
     def block(layer: torch.Tensor, number: int) -> torch.Tensor:
@@ -113,6 +115,7 @@ def test_rows_of_8_bits_are_copied_with_their_scales(device: torch.device) -> No
     for tensor in kv.tensors:
         tensor.random_(0, 256, generator=torch.Generator(device).manual_seed(3))
     before = [tensor.clone() for tensor in kv.tensors]
+    platform_of(device).synchronize()
     blocks = DeviceBlocks(kv.tensors, BLOCK_TOKENS, platform_of(device).host_memory(), kv.has_windows)
     assert blocks.block_bytes == BLOCK_TOKENS * sum(row_bytes(layer, "fp8") for layer in planes)
     half = DeviceKvPool(planes, 40, BLOCK_TOKENS, torch.float16, device, 12)
@@ -122,6 +125,7 @@ def test_rows_of_8_bits_are_copied_with_their_scales(device: torch.device) -> No
     device_wait.wait_for([blocks.copy_out([30, 2], list(memory), [11, 4])], lambda: None)
     for tensor in kv.tensors:
         tensor.zero_()
+    platform_of(device).synchronize()
     device_wait.wait_for([blocks.copy_in([30, 2], list(memory), [11, 4])], lambda: None)
     for tensor, held, has_window in zip(kv.tensors, before, kv.has_windows, strict=True):
         for block in (11, 4) if has_window else (30, 2):

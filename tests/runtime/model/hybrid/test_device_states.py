@@ -76,6 +76,7 @@ def done(copy: Any) -> None:
 def test_fetched_states_are_unchanged(device: torch.device) -> None:
     tensors = states_of(device)
     before = [bits(tensor).clone() for tensor in tensors]
+    platform_of(device).synchronize()
     states = DeviceStates([tensors], platform_of(device).host_memory())
     assert states.state_bytes == sum(tensor[0].nbytes for tensor in tensors)
     memory = states.new_memory(3)
@@ -84,6 +85,7 @@ def test_fetched_states_are_unchanged(device: torch.device) -> None:
     assert np.array_equal(memory[0].view(np.int32), held), "ordered by layer, the convolution's last"
     for tensor in tensors:
         tensor.zero_()
+    platform_of(device).synchronize()  # a copy waits for nothing
     done(states.copy_in([2, 8, 3], list(memory)))
     for tensor, old in zip(tensors, before, strict=True):
         for source, target in ((5, 2), (1, 8), (8, 3)):

@@ -1,7 +1,7 @@
 """Write a GGUF file of a model's shape with random weights, for speed measurements. Its text means nothing.
 
 python tools/synthetic_model.py FILE [--shape v2-lite] [--layers 27] [--experts Q2_K] [--hollow] [--vocabulary]
-    [--seed 0]
+    [--skew 0.2] [--seed 0]
 
 Types are those of a Q4_K_M file, of gpt-oss as it is published, and for routed experts those of --experts. The smallest
 models have a layer of experts and a layer of attention. Without --vocabulary, prompts and replies are token ids.
@@ -11,6 +11,9 @@ template and its tokens.
 --hollow makes most of the file a hole, which reads as zeros and takes no disk: a whole DeepSeek-R1 with Q2_K experts is
 225 GB long and takes 2.4 GB on disk. Float32 tensors (routers, so tokens choose different experts), the embedding, the
 output and the first two layers are written.
+
+--skew gives the experts of each layer an order at random, and the router prefers the first: -skew · ln(rank) is added
+to the bias with which it chooses, which R1, V3.2, MiniMax-M2 and others have. Other routers choose uniformly.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from gguf import LlamaFileType
 from numpy.typing import NDArray
 
 from ballast.families.registry import RELEASES, source_of
+from ballast.model.metadata.layers import ROUTER_BIASES
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import NGRAM_TABLE
 from ballast.tiny.quant_mix import fitting_type
@@ -130,6 +134,7 @@ def main() -> None:
     )
     parser.add_argument("--hollow", action="store_true", help="make most of the file a hole")
     parser.add_argument("--vocabulary", action="store_true", help="add a generated vocabulary")
+    parser.add_argument("--skew", type=float, default=0.0, help="how much routers prefer some experts")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     shape = SHAPES[options.shape]
@@ -142,7 +147,9 @@ def main() -> None:
         parser.error(f"{options.file}: there is no folder {options.file.parent}")
     experts = None if options.experts is None else GgmlType[options.experts]
     shape = shape._replace(spec=changed(whole, num_layers=num_layers))
-    write_random_model(options.file, shape, options.seed, experts, options.hollow, options.vocabulary)
+    if options.skew and not any(map(is_router_bias, stored_shapes(shape.spec))):
+        parser.error(f"--skew={options.skew}: routers of {options.shape} choose without a bias")
+    write_random_model(options.file, shape, options.seed, experts, options.hollow, options.vocabulary, options.skew)
 
 
 def first_attention(spec: ModelSpec) -> int:
@@ -157,9 +164,10 @@ def write_random_model(
     experts: GgmlType | None = None,
     is_hollow: bool = False,
     has_vocabulary: bool = False,
+    skew: float = 0.0,
 ) -> None:
     """Writes a model tensor by tensor, so that the weights need not fit into memory. `experts` is the routed experts'
-    type. A hollow file has holes for most tensors."""
+    type. A hollow file has holes for most tensors. `skew`: see above."""
     spec = shape.spec
     rng, types = np.random.default_rng(seed), {**types_of_tables(spec), **shape.types(spec)}
     shapes = stored_shapes(spec)
@@ -188,6 +196,8 @@ def write_random_model(
         out.seek(-out.tell() % writer.data_alignment, SEEK_CUR)
         if kind == GgmlType.I32:
             out.write(table_of_experts(rng, spec.routing.num_experts, dims).data)
+        elif skew and is_router_bias(name):
+            out.write(preferences(rng, skew, dims).data)
         elif not is_hollow or is_always_written(name, kind):
             for piece in pieces(name, dims):
                 out.write(weights(rng, name, piece, kind).data)
@@ -225,6 +235,16 @@ def pieces(name: str, shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 def is_always_written(name: str, kind: GgmlType) -> bool:
     """Whether a hollow file contains the tensor's bytes."""
     return name != NGRAM_TABLE and (kind == GgmlType.F32 or block_of(name) in (None, 0, 1))
+
+
+def is_router_bias(name: str) -> bool:
+    return any(name.endswith(f".{bias}") for bias in ROUTER_BIASES)
+
+
+def preferences(rng: np.random.Generator, skew: float, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """A layer's biases, positive: some engines take 0 for the score of an expert that cannot be chosen."""
+    ranks = rng.permutation(math.prod(shape)) + 1
+    return (skew * np.log(len(ranks) / ranks)).astype(np.float32).reshape(shape)
 
 
 def table_of_experts(rng: np.random.Generator, num_experts: int, shape: tuple[int, ...]) -> NDArray[np.int32]:

@@ -23,7 +23,15 @@ from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.specs.deepseek import R1_SPEC
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC
 from devkit.models.specs.qwen3 import FLASH_NEXT_SPEC, QWEN35_35B_SPEC, with_small_table
-from tools.synthetic_model import SHAPES, V2_LITE, Shape, first_attention, made_up_vocabulary, write_random_model
+from tools.synthetic_model import (
+    SHAPES,
+    V2_LITE,
+    Shape,
+    first_attention,
+    made_up_vocabulary,
+    main,
+    write_random_model,
+)
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "r1"])
@@ -119,6 +127,28 @@ def test_a_hollow_model_has_all_weights_except_experts_and_takes_little_disk(tmp
     for name in ("blk.4.ffn_gate_inp.weight", "blk.1.attn_output.weight", "token_embd.weight", "output.weight"):
         assert gguf.data(name).any(), name
     assert file.stat().st_blocks * 512 < sum(info.num_bytes for info in gguf.tensors.values()) / 2
+
+
+def test_skewed_routers_prefer_experts_in_an_order_of_each_layer(tmp_path: Path) -> None:
+    requested = changed(
+        R1_SPEC, num_layers=5, vocab_size=512, hidden=256, dense_width=512, num_heads=2, num_experts=16, width=256
+    )
+    file = tmp_path / "model.gguf"
+    write_random_model(file, Shape(requested, common_types), seed=0, is_hollow=True, skew=0.2)
+    gguf = open_gguf(file)
+    check_tensors(gguf, read_spec(gguf))
+    biases = [gguf.data(f"blk.{layer}.exp_probs_b.bias").view(np.float32) for layer in (3, 4)]
+    expected = 0.2 * np.log(16 / np.arange(1, 17))
+    for bias in biases:
+        np.testing.assert_allclose(np.sort(bias)[::-1], expected, rtol=1e-6)
+    assert not np.array_equal(*biases)
+
+
+def test_a_skew_without_biases_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["", str(tmp_path / "model.gguf"), "--layers", "2", "--skew", "1"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert not (tmp_path / "model.gguf").exists()
 
 
 def test_a_model_may_have_a_vocabulary_of_its_size(tmp_path: Path) -> None:

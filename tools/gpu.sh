@@ -214,7 +214,7 @@ once() {
   local name=$1
   shift
   timeout -k 10 "${START_S:-900}" "$python" benchmarks/engine/whole_model.py "$out/whole-r1.gguf" --case "$name" --once \
-    --greedy --batch 1 4 16 --prefill 4096 32768 --prompt 16 --steps 8 --numa auto --max_batch_size 16 \
+    --only greedy --batch 1 4 16 --prefill 4096 32768 --prompt 16 --steps 8 --numa auto --max_batch_size 16 \
     --cache_lens 34816 --kv_host_bytes 0 "$@" 2>> "$out/pair.log" | tee -a "$out/pair.jsonl" ||
     { echo "$name: ended with $?, see $out/pair.log"; return 1; }
 }

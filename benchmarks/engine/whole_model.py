@@ -1,7 +1,7 @@
 """Start a model as `ballast serve` does, with or without a GPU, and measure loading, decode and prefill.
 
 python benchmarks/engine/whole_model.py MODEL.gguf [--batch 1 4 8 16] [--prefill 4096 32768] [--steps 32] [--repeats 2]
-                                        [--case NAME] [--once] [--greedy] [any option of `ballast serve`]
+                                        [--case NAME] [--once [--only greedy | sampled]] [any option of `ballast serve`]
 
 For models that take minutes to load: every line is printed as soon as it is known. The first line is the start: from
 opening the file to a model that answers, in seconds and in file bytes per second. GPU kernels may have to be compiled;
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--case", default="", help="suffix of the records' names")
     parser.add_argument("--once", action="store_true", help="measure each case once, over all its steps")
-    parser.add_argument("--greedy", action="store_true", help="with --once: no sampled decode")
+    parser.add_argument("--only", choices=("greedy", "sampled"), help="with --once: decode in one way instead of both")
     options, serve = parser.parse_known_args()
     begin = time.perf_counter()
     gguf = open_gguf(options.model)
@@ -125,7 +125,8 @@ def measure_once(
         # the first call touches the memory
         decode_times(decoding_core(runner, settings, ids, batch, GREEDY, options), batch)
     for batch in options.batch:
-        for name, sampling in ({"": GREEDY} if options.greedy else {"": GREEDY, ", sampled": SAMPLED}).items():
+        ways = {"greedy": ("", GREEDY), "sampled": (", sampled", SAMPLED)}
+        for name, sampling in [ways[options.only]] if options.only else ways.values():
             core = decoding_core(runner, settings, ids, batch, sampling, options)
             step_s = statistics.fmean(decode_times(core, batch))
             figures = {"batch": batch, "steps": options.steps, "step_s": round(step_s, 5)}

@@ -967,7 +967,7 @@ V4_FLASH = Question(
     columns=(Column("tok/s", "tokens_per_s", digits=1, case="one GPU, 24 GiB"),),
     command=(
         "python tools/synthetic_model.py v4-flash.gguf --shape v4-flash --hollow\n"
-        "python benchmarks/engine/whole_model.py v4-flash.gguf --case 'one GPU, 24 GiB' --once --greedy --batch 1 4 16 "
+        "python benchmarks/engine/whole_model.py v4-flash.gguf --case 'one GPU, 24 GiB' --once --only greedy --batch 1 4 16 "
         "--prefill 4096 32768 --steps 48 --device cuda:0 --vram_limit 24GiB --max_batch_size 16 --cache_lens 34816"
     ),
 )

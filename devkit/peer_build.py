@@ -7,7 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-KEPT = ("CMAKE_BUILD_TYPE", "CMAKE_CUDA_ARCHITECTURES", "GGML_NATIVE", "GGML_CUDA", "GGML_AVX2", "GGML_AVX512")
+KEPT = (
+    "CMAKE_BUILD_TYPE",
+    "CMAKE_CUDA_ARCHITECTURES",
+    "GGML_NATIVE",
+    "GGML_CUDA",
+    "GGML_AVX2",
+    "GGML_AVX512",
+    "GGML_AMX_INT8",
+    "GGML_AMX_BF16",
+)
 PROGRAM_TIMEOUT_S = 900
 
 

@@ -136,6 +136,11 @@ def test_without_reasoning_the_call_is_first_and_an_open_thought_must_end() -> N
     assert refused_at(forced(calls(), Start.REASONING), f"more.{E}{C}") == "more.<|end|>"
 
 
+def test_a_forced_call_ends_the_answer_that_a_reply_continues() -> None:
+    assert refused_at(forced(calls(), Start.CONTENT), f"{E}{S}assistant{CALL}") is None
+    assert refused_at(forced(calls(), Start.CONTENT), " to=functions.f") == ""
+
+
 def test_a_single_function_can_be_forced() -> None:
     constraint = forced(calls(only={"f_more"}))
     assert refused_at(constraint, CALL) == "<|channel|>commentary to=functions.f"

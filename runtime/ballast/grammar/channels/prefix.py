@@ -99,18 +99,22 @@ def channel_grammar(
     grammar: Grammar, start: Start, tokenizer: Tokenizer, *, may_reason: bool, is_answer: bool
 ) -> ChannelGrammar | Grammar:
     """The constraint of a reply that begins at `start`, whose last message follows `grammar`: an answer's text, or else
-    a message with its header. Inside an answer it is `grammar` itself."""
-    if start is Start.CONTENT:
+    a message with its header. Inside an answer, an answer follows `grammar` at once, and a message with a header ends
+    the answer first."""
+    is_inside = start is Start.CONTENT
+    if is_inside and is_answer:
         return grammar
     ids = ids_of_marks(tokenizer)
     channel, message, end = ids[Mark.CHANNEL], ids[Mark.MESSAGE], ids[Mark.END]
     banned = tokenizer.eos_ids | (set(ids.values()) - {end})
+    next_message = (end, ids[Mark.START], *_plain("assistant", tokenizer))
+    final = (channel, *_plain(FINAL_CHANNEL, tokenizer), message) if is_answer else ()
     return ChannelGrammar(
         grammar,
-        (channel, *_plain(REASONING_CHANNEL, tokenizer), message) if may_reason else (),
-        (end, ids[Mark.START], *_plain("assistant", tokenizer)),
+        (channel, *_plain(REASONING_CHANNEL, tokenizer), message) if may_reason and not is_inside else (),
+        next_message,
         ~bits_of(banned, tokenizer.vocab_size),
-        (channel, *_plain(FINAL_CHANNEL, tokenizer), message) if is_answer else (),
+        next_message if is_inside else final,
         begins_inside=start is Start.REASONING,
     )
 

@@ -154,6 +154,11 @@ def _num_layers(keys: Keys) -> int:
     if num_layers > len(keys.gguf.tensors):
         raise keys.refuse(f"{keys.full('block_count')}={num_layers}; the file has {len(keys.gguf.tensors)} tensors")
     num_extra = keys.whole("nextn_predict_layers", default=0, minimum=0)
+    beyond = [index for index, is_nextn in blocks.items() if index >= num_layers + num_extra and not is_nextn]
+    if beyond:
+        raise keys.refuse(
+            f"{keys.full('block_count')}={num_layers}; the file has a block {max(beyond)}; expected {max(beyond) + 1}"
+        )
     for index in reversed(range(num_layers)):
         is_nextn = blocks.get(index, num_extra > 0)
         if not is_nextn:

@@ -310,6 +310,7 @@ def test_a_missing_or_invalid_key_is_reported(tmp_path: Path, key: str) -> None:
         ({"leading_dense_block_count": 3}, "all 3 layers are dense"),
         ({"leading_dense_block_count": 4}, "leading_dense_block_count=4; the model has 3 layers"),
         ({"block_count": 2_000_000_000}, "block_count=2000000000; the file has"),
+        ({"block_count": 2}, "block_count=2; the file has a block 2; expected 3"),
         ({"rope.scaling.yarn_log_multiplier": -1.0}, "yarn_log_multiplier=-1.0; expected"),
     ],
 )

@@ -318,8 +318,10 @@ def _tool_call(call: object, path: str, within: str = ".function") -> dict[str, 
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(name, str):
         raise RequestError(f"{path}{within}.name must be a string", param=f"{path}{within}.name")
     arguments = function.get("arguments")
-    if not isinstance(arguments, str):
-        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = "{}"  # clients send an empty text for a function without parameters
+    elif not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
     kind = call.get("type") or "function"
     if kind != "function":
         raise RequestError(f"{path}.type is {kind!r}; only function calls are supported", param=f"{path}.type")

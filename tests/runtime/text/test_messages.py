@@ -74,7 +74,8 @@ def test_no_tool_calls_is_no_key(empty: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"), [('{"a": 1}', '{"a": 1}'), ({"a": "é"}, '{"a": "é"}'), (None, "{}"), ({}, "{}")]
+    ("arguments", "expected"),
+    [('{"a": 1}', '{"a": 1}'), ({"a": "é"}, '{"a": "é"}'), (None, "{}"), ({}, "{}"), ("", "{}"), (" \n", "{}")],
 )
 def test_arguments_of_a_tool_call_are_a_string(arguments: object, expected: str) -> None:
     call = {"id": "c", "function": {"name": "f", "arguments": arguments}}

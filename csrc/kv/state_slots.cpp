@@ -9,7 +9,7 @@ namespace ballast {
 
 int32_t ample_state_slots(int64_t capacity_tokens, int32_t max_batch_size) {
   const int64_t least = least_state_slots(max_batch_size);
-  const int64_t snapshots = std::max<int64_t>(least, capacity_tokens / kSnapshotDistance);
+  const int64_t snapshots = std::max<int64_t>({least, kLeastSnapshots, capacity_tokens / kSnapshotDistance});
   return static_cast<int32_t>(std::min<int64_t>(std::numeric_limits<int32_t>::max(), least + snapshots));
 }
 

@@ -137,6 +137,20 @@ def test_prompts_replies_and_common_prefixes_are_found_again() -> None:
     assert admitted(scheduler, 8, long[:18_000]) == 16_384, "the grid of long prompts"
 
 
+def test_a_request_between_turns_does_not_lose_a_conversation_of_one_user() -> None:
+    sizes = {"num_blocks": 2000, "block_tokens": 4, "max_batch_size": 1, "chunk_size": 64, "prefill_chunk_size": 512}
+    slots = sched.num_state_slots(capacity_tokens=8000, max_batch_size=1)
+    scheduler = sched.Scheduler(sched.SchedulerConfig(**sizes, state_slots=slots))
+    rng = random.Random(5)
+    said = random_tokens(rng, 400)
+    assert admitted(scheduler, 1, said) == 0
+    for turn in range(2, 10, 2):
+        assert admitted(scheduler, turn, random_tokens(rng, 60)) == 0
+        num_known = (len(said) + 5) // 4 * 4
+        said = [*said, *[7] * 6, *random_tokens(rng, 21)]
+        assert admitted(scheduler, turn + 1, said) == num_known
+
+
 def test_steps_are_measured_with_states(make_core: MakeCore) -> None:
     runner = make_core()._runner
     assert isinstance(runner, Transformer)

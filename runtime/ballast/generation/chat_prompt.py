@@ -120,6 +120,8 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
         options |= dict.fromkeys(_SWITCHES, requested)
     if body.effort is not None:
         options.setdefault("reasoning_effort", body.effort)
+    if requested is False and template.has_channels:
+        options.setdefault("reasoning_effort", "none")
     if isinstance(body.thinking, ThinkingSwitch) and body.thinking.clear_thinking is not None:
         options.setdefault("clear_thinking", body.thinking.clear_thinking)
     return options

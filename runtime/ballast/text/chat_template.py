@@ -9,7 +9,7 @@ from ballast.errors import CapacityError, ModelError, RequestError, shown
 from ballast.families.family import Release
 from ballast.families.registry import is_own
 from ballast.guarded import LimitExceededError, TaskFailedError
-from ballast.text.channels.messages import for_channels
+from ballast.text.channels.messages import described, for_channels, known_effort
 from ballast.text.foreign.template import ForeignTemplate
 from ballast.text.messages import (
     has_calls,
@@ -133,6 +133,8 @@ class ChatTemplate:
             chat = with_object_arguments(chat)
         if self.has_channels:
             chat = for_channels(chat, takes_both=self.release is not None)
+            if self.release is None:
+                options, tools = known_effort(options or {}), described(tools or ())
         values = {
             **(self.release.options or {} if self.release else {}),
             **protect(dict(options or {})),

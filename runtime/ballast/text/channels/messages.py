@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+_LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
+"""Level of the API → level that the model knows."""
+
 
 def for_channels(chat: Sequence[Mapping[str, Any]], *, takes_both: bool) -> list[dict[str, Any]]:
     """The messages with the leading system texts in one message, reasoning in `thinking`, and one call per message with
@@ -15,6 +18,32 @@ def for_channels(chat: Sequence[Mapping[str, Any]], *, takes_both: bool) -> list
     head = [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
     rest = [_with_thinking(message, takes_both=takes_both) for message in chat[num_leading:]]
     return [*head, *_single_calls(rest)]
+
+
+def known_effort(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A template's variables with a level of reasoning that the model knows: published templates write any level."""
+    effort = options.get("reasoning_effort")
+    if not isinstance(effort, str):
+        return dict(options)
+    return {**options, "reasoning_effort": _LEVELS.get(effort, effort)}
+
+
+def described(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The tools, with an empty description for each function and parameter without one, on which some published
+    templates fail. A parameter that may be anything is an object as well."""
+    return [{**tool, "function": _described_function(tool["function"])} for tool in tools]
+
+
+def _described_function(function: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = function.get("parameters")
+    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    if isinstance(parameters, Mapping) and isinstance(properties, Mapping):
+        known = {
+            name: {"description": "", **(schema if isinstance(schema, Mapping) else {})}
+            for name, schema in properties.items()
+        }
+        function = {**function, "parameters": {**parameters, "properties": known}}
+    return {"description": "", **function}
 
 
 def _with_thinking(message: Mapping[str, Any], *, takes_both: bool) -> dict[str, Any]:

@@ -8,10 +8,12 @@ import pytest
 
 from ballast.errors import RequestError
 from ballast.families.registry import FAMILIES, RELEASES, source_of
+from ballast.generation.chat_prompt import render_prompt
 from ballast.text.chat_template import ChatTemplate
 from ballast.text.control_text import unescape
 from ballast.text.loading import Text, load_text
 from ballast.text.marks import Start, channel_start, marks_of
+from ballast.wire.openai.request import ChatCompletionRequest
 from devkit.models.vocabulary import byte_metadata
 
 FAMILY = FAMILIES["gpt_oss"]
@@ -249,6 +251,49 @@ def test_an_unknown_template_of_the_family_gets_messages_in_its_form() -> None:
         f"<|start|>assistant to=functions.f<|message|>{{}}<|call|>{result}R1<|end|>{thought('')}"
         f"<|start|>assistant to=functions.g<|message|>{{}}<|call|>{result}R2<|end|>{REPLY}"
     )
+
+
+EARLY = """
+{{- 'Reasoning: ' + (reasoning_effort or 'medium') }}
+{%- for tool in tools or [] %}
+    {{- '// ' + tool.function.description + '|' }}
+    {%- for name, schema in tool.function.parameters.properties.items() %}
+        {{- '// ' + schema.description + '|' + name + '|' }}
+    {%- endfor %}
+{%- endfor %}
+"""
+"""In the form of an early published template, which needs a description of everything."""
+
+
+@pytest.fixture(scope="module")
+def early() -> Text:
+    metadata = byte_metadata("gpt-4o", user_defined=TOKENS) | {"tokenizer.chat_template": EARLY}
+    return load_text(None, metadata, "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort"),
+    [
+        ({}, "medium"),
+        ({"reasoning_effort": "minimal"}, "low"),
+        ({"reasoning_effort": "xhigh"}, "high"),
+        ({"reasoning_effort": "none"}, "low"),
+        ({"enable_thinking": False}, "low"),
+        ({"enable_thinking": False, "reasoning_effort": "high"}, "high"),
+    ],
+)
+def test_a_published_template_gets_levels_that_the_model_knows(
+    early: Text, fields: dict[str, Any], effort: str
+) -> None:
+    body = ChatCompletionRequest.model_validate({"messages": [USER], **fields})
+    assert unescape(render_prompt(early, body, (), always_think=False)) == f"Reasoning: {effort}"
+
+
+def test_a_published_template_gets_a_description_of_each_tool_and_parameter(early: Text) -> None:
+    properties = {"a": {"type": "string"}, "b": {"description": "B"}, "c": True}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": properties}}}]
+    prompt = early.require_template().render([USER], tools=tools)
+    assert prompt == "Reasoning: medium// |// |a|// B|b|// |c|"
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,13 @@ class Tensors:
             problem = f"has {int(values[is_wrong][0])}; expected whole numbers from 0 to {limit - 1}"
             raise ModelError(self._gguf.tensors[name].file, problem, tensor=name)
 
+    def check_decay(self, name: str) -> None:
+        """Raises ModelError if a number of a tensor is above 0."""
+        most = self.vector(name).max()
+        if most > 0:
+            problem = f"has {most}; expected -exp(A_log), which is below 0, convert the model again"
+            raise ModelError(self._gguf.tensors[name].file, problem, tensor=name)
+
     def experts(
         self,
         names: Mapping[str, str],
@@ -239,6 +246,8 @@ class LayerTensors:
                 tensors.check_finite(each.name)
             if each.below:
                 tensors.check_below(each.name, each.below)
+            if each.is_decay:
+                tensors.check_decay(each.name)
 
     def __contains__(self, role: str) -> bool:
         return role in self._by_role

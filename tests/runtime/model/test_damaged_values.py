@@ -1,4 +1,5 @@
-"""Files with a NaN or an infinity in a norm, a bias or a matrix that selects positions are refused when loaded."""
+"""Files with a NaN or an infinity in a norm, a bias or a matrix that selects positions are refused when loaded, and
+those whose states would grow."""
 
 from __future__ import annotations
 
@@ -58,6 +59,16 @@ def damaged(folder: Path, arch: str, name: str, value: float) -> Path:
 def test_values_that_are_not_finite_are_found_by_name(tmp_path: Path, arch: str, name: str, value: float) -> None:
     file = damaged(tmp_path, arch, name, value)
     message = rf"{re.escape(name)}: 1 of \d+ values are NaN or infinite; the file is damaged"
+    with pytest.raises(ModelError, match=message):
+        core_of(file)
+    with pytest.raises(ModelError, match=message):
+        load_hybrid(file, CPU, SETTINGS)
+
+
+@pytest.mark.parametrize("arch", ["qwen3next", "kimilinear"])
+def test_a_rate_with_which_a_state_would_grow_is_refused(tmp_path: Path, arch: str) -> None:
+    file = damaged(tmp_path, arch, "blk.0.ssm_a", 0.5)
+    message = r"blk\.0\.ssm_a: has 0\.5; expected -exp\(A_log\), which is below 0"
     with pytest.raises(ModelError, match=message):
         core_of(file)
     with pytest.raises(ModelError, match=message):

@@ -89,6 +89,9 @@ class Tensor:
     """Whether its rows are read from the mapped file, so that it is not packed."""
     below: int = 0
     """Its numbers are whole ones below this (I32), such as experts; 0: it has other numbers."""
+    is_decay: bool = False
+    """Whether its numbers are rates of decay, none of which is above 0: with such a rate a state grows with each
+    token."""
     is_added: bool = False
     """Whether it is added to a vector: biases, but no matrix or norm."""
 

@@ -141,7 +141,8 @@ class EngineCore:
             np.array(request.prompt_ids, dtype=np.int32),
             params.max_tokens,
             np.array(sorted(params.stop_token_ids), dtype=np.int32),
-            params.min_tokens,
+            # The sampler forbids stop tokens before that, unless a constraint allows nothing else.
+            0 if params.constraint is not None else params.min_tokens,
             priority=request.priority,
             leader=leader if leader in self._sequences else None,
             scores_prompt=request.prompt_logprobs is not None,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,14 @@ def test_every_token_is_allowed_by_its_grammar_which_ends_the_text():
         assert message == sorted(set(message), reverse=True)
         assert message[-1] < 10
         assert result.finish_reason is FinishReason.STOP
+
+
+def test_a_grammar_that_has_ended_ends_the_text_before_min_tokens():
+    request = make_request(0, Countdown())
+    longer = replace(request, sampling=replace(request.sampling, min_tokens=50))
+    (expected,), (result,) = (generate(make_core(), [each]) for each in (request, longer))
+    assert len(expected.token_ids) < 50
+    assert (result.token_ids, result.finish_reason) == (expected.token_ids, FinishReason.STOP)
 
 
 def test_masks_affect_only_their_own_request_in_any_batch_and_after_preemption():

@@ -76,6 +76,8 @@ class ChatTemplate:
         self.has_channels = has_channels
         self._keeps_late: bool | None = None
         self._takes_text: bool | None = None
+        self._fails_at_text = False
+        """Whether it fails where the arguments of a call are text; False until `_takes_text` is known."""
         if len(source) > MAX_SOURCE_CHARS:
             raise ModelError(name, f"chat template: {len(source)} characters; expected at most {MAX_SOURCE_CHARS}")
         try:
@@ -130,7 +132,7 @@ class ChatTemplate:
         if self._numbers_calls:
             chat = with_numbered_calls(chat)
         if has_calls(chat) and not self._takes_text_arguments():
-            chat = with_object_arguments(chat)
+            chat = with_object_arguments(chat, wraps_text=self._fails_at_text)
         if self.has_channels:
             chat = for_channels(chat, takes_both=self.release is not None)
             if self.release is None:
@@ -186,6 +188,7 @@ class ChatTemplate:
             return not self.release.object_arguments
         if self._takes_text is None:
             as_text, as_object = self._tried(_TRIED_ARGUMENTS), self._tried({_LATE: "a"})
+            self._fails_at_text = not as_text
             shows_text = _TRIED_ARGUMENTS in as_text
             # A template that puts an object where text belongs shows it as Python does.
             shows_object = _LATE in as_object and "{'" not in as_object

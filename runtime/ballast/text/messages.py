@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -30,6 +31,8 @@ _PARTS = {"assistant": _TEXT | {"refusal"}}
 _Divide: TypeAlias = Callable[[str, ThinkTags], tuple[str, str]]
 _MAX_LEVELS = 64
 """Of arguments in calls; request bodies have the same limit."""
+UNPARSED = "_unparsed"
+"""The key of an object for arguments that are none. No schema has it."""
 _REMINDER = "system-reminder"
 """The tag around instructions inside a user's turn. Anthropic's agents use it, and tell the model what it means."""
 # OpenAI's names have 64 characters at most, Anthropic's 128; those that clients make of MCP servers' need more than 64.
@@ -88,11 +91,11 @@ def has_calls(chat: Sequence[Mapping[str, Any]]) -> bool:
     return any(message.get("tool_calls") for message in chat)
 
 
-def with_object_arguments(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def with_object_arguments(chat: Sequence[Mapping[str, Any]], *, wraps_text: bool = False) -> list[dict[str, Any]]:
     """The messages with the arguments of calls as objects, for templates that go through them. Text that is no JSON
-    object, or one of more than 64 levels, stays text."""
+    object, or one of more than 64 levels, stays text; with `wraps_text` it is the one value of an object."""
     return [
-        {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
+        {**message, "tool_calls": [_with_object(call, wraps_text) for call in message["tool_calls"]]}
         if message.get("tool_calls")
         else dict(message)
         for message in chat
@@ -128,14 +131,15 @@ def with_numbered_calls(chat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     return out
 
 
-def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
+def _with_object(call: Mapping[str, Any], wraps_text: bool) -> dict[str, Any]:
     function = call["function"]
-    try:
+    arguments: Any = None
+    with suppress(ValueError, RecursionError):
         arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        return dict(call)
     if not isinstance(arguments, dict) or is_deeper(arguments, _MAX_LEVELS):
-        return dict(call)
+        if not wraps_text:
+            return dict(call)
+        arguments = {UNPARSED: function["arguments"]}
     return {**call, "function": {**function, "arguments": arguments}}
 
 

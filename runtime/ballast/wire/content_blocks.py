@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
+from ballast.text.messages import UNPARSED
 from ballast.text.reply_parts import CallArguments, CallBegin, Content, Part, Reasoning
 
 BlockKind = Literal["reasoning", "text", "call"]
@@ -28,12 +29,12 @@ class Block:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """A call's arguments as an object. Text that is not a JSON object is stored under a key that no schema has."""
+        """A call's arguments as an object. Text that is not a JSON object is stored under UNPARSED."""
         try:
             value = orjson.loads(self.text)
         except orjson.JSONDecodeError:
             value = None
-        return value if isinstance(value, dict) else {"_unparsed": self.text}
+        return value if isinstance(value, dict) else {UNPARSED: self.text}
 
 
 class Blocks:

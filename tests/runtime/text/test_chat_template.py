@@ -414,6 +414,14 @@ def test_call_arguments_have_the_type_that_the_template_expects(shown: str, expe
     assert template.render(ASKS_ONE) == expected
 
 
+@pytest.mark.parametrize(("given", "shown"), [("not JSON", "_unparsed=not JSON;"), ("[1]", "_unparsed=[1];")])
+def test_non_object_arguments_are_one_value_where_text_fails(given: str, shown: str) -> None:
+    go_through = "{% for k, v in call.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}"
+    template = ChatTemplate(EACH_CALL.replace("CALL", go_through), bos_token="", eos_token="")
+    call = {"id": "c", "function": {"name": "f", "arguments": given}}
+    assert template.render([ASKS_ONE[0], {**ASKS_ONE[1], "tool_calls": [call]}]) == shown
+
+
 def test_non_object_arguments_stay_text() -> None:
     go_through = "{{ call.function.arguments.items() | list if call.function.arguments is mapping else 'text' }}"
     template = ChatTemplate(EACH_CALL.replace("CALL", go_through), bos_token="", eos_token="")

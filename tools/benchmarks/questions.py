@@ -66,27 +66,6 @@ KT_KERNEL = Question(
     peer="kt-kernel 0.7.2 with AMX; both with 15 threads.",
 )
 
-LONG_PROMPT = Question(
-    name="long-prompt",
-    title="Prefill: a prompt of 32,768 tokens inside 24 GiB",
-    about=(
-        "R1's shape cut to 8 layers, with `--vram_limit 24GiB`. A pass reads the experts once, so a longer pass reads "
-        "less per token."
-    ),
-    file="engine_long_prompt.jsonl",
-    rows=tuple(
-        Row(f"passes of {tokens:,} tokens", f"r1.gguf: prompt of 32768 in passes of {tokens}", {"gpu": "NVIDIA H200"})
-        for tokens in (4096, 16384)
-    ),
-    columns=(
-        Column("tok/s", "tokens_per_s"),
-        Column("Seconds", "seconds", digits=2),
-        Column("GPU memory used, MiB", "peak_mib"),
-        Column("planned, MiB", "plan_mib"),
-    ),
-    command="python benchmarks/engine/long_prompt.py MODEL.gguf --vram_limit 24GiB",
-)
-
 PROMPTS_BESIDE = Question(
     name="prompts-beside",
     title="A prompt that arrives while others decode",
@@ -246,22 +225,15 @@ WHOLE_R1 = Question(
         "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape with random weights; attention by "
         "flashinfer. The last rows have no limit: 3,966 of 14,848 experts are in the GPU's 80 GB. The last column is "
         "what a step reads from host memory, by the CPU and across PCIe, divided by its whole time. The next table has "
-        "the memory bandwidth: with several streams a step uses all of it, so no kernel could be faster. With one "
-        "stream, memory is idle while the GPU computes its part of each layer."
+        "the memory bandwidth: with several streams a step uses all of it, so no kernel could be faster."
     ),
     file="engine_whole_model.jsonl",
     rows=(
         *(Row(f"decode, {streams}", f"{_SECOND}decode B={batch}, sampled") for batch, streams in _STREAMS),
         *(
-            Row(f"decode, {streams}, greedy, nothing across PCIe", f"{_SECOND}decode B={batch}, no share")
-            for batch, streams in _STREAMS
-        ),
-        Row("prompt of 4,096 tokens", f"{_SECOND}prefill 4096"),
-        *(
             Row(f"decode, {streams}, all of the GPU", f"{_WHOLE_GPU}decode B={batch}, sampled")
             for batch, streams in _STREAMS
         ),
-        Row("prompt of 4,096 tokens, all of the GPU", f"{_WHOLE_GPU}prefill 4096"),
     ),
     columns=(Column("tok/s", "tokens_per_s", digits=1), _READ),
     command="tools/gpu.sh build whole",
@@ -842,15 +814,21 @@ DECODE_LLAMA_CPP = Question(
 
 RECURRENT_LLAMA_CPP = Question(
     name="recurrent-llama-cpp",
-    title="Qwen3.5-35B's and gpt-oss-120b's shapes, compared with llama.cpp",
+    title="Other shapes, compared with llama.cpp",
     about=(
-        "A GPU computes attention and Gated DeltaNet, and all experts are in host memory. One round; the files are "
-        "hollow: most weights are zeros. Ballast samples; llama-batched-bench does not. gpt-oss-120b: prompts only."
+        "A GPU computes everything but the experts, which are in host memory. One round; the files are hollow: most "
+        "weights are zeros. Ballast samples; llama-batched-bench does not. The link limits prompts: the 61 GB of "
+        "gpt-oss-120b's experts cross it in 1.1 s."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
-        Row(f"{label}: {named}", f"{model}.gguf, experts in host memory: {case}")
-        for label, model, batches in (("Qwen3.5-35B", "qwen3.5-35b", (1, 4, 16)), ("gpt-oss-120b", "gpt-oss-120b", ()))
+        Row(f"{label}: {named}", f"{model}, experts in host memory: {case}")
+        for label, model, batches in (
+            (_R1_CUT, "r1-8.gguf, hollow", (1, 4, 16)),
+            ("Qwen3.5-35B", "qwen3.5-35b.gguf", (1, 4, 16)),
+            ("Qwen3-Coder-Next", "qwen3-coder-next.gguf", ()),
+            ("gpt-oss-120b", "gpt-oss-120b.gguf", ()),
+        )
         for named, case in (
             *((f"prompt of {tokens:,} tokens", f"prefill {tokens}") for tokens in (4096, 32768)),
             *((_streams(batch), f"decode B={batch}, sampled") for batch in batches),
@@ -858,7 +836,8 @@ RECURRENT_LLAMA_CPP = Question(
     ),
     columns=_WITH_LLAMA_CPP,
     command=(
-        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="qwen3.5-35b gpt-oss-120b" PLACES=host HOLLOW=1 tools/gpu.sh peers'
+        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="r1:8 qwen3.5-35b qwen3-coder-next gpt-oss-120b" PLACES=host '
+        "HOLLOW=1 tools/gpu.sh peers"
     ),
     peer="llama.cpp b12032, with [the options of the comparison](benchmarks.md#prompts-compared-with-llamacpp).",
 )
@@ -888,15 +867,23 @@ CPU_NEW_SHAPES = Question(
 
 AGENTS = Question(
     name="agents",
-    title="An agent's conversation with Qwen3-Coder-Next's shape",
+    title="Agents' conversations with Qwen3-Coder-Next's shape",
     about=(
         "20 turns with tool results and questions grow to 40,000 tokens, so that each adds about 2,000. Turns 2 to 20 "
         "continue from snapshots of the recurrent state, inside 24 GiB of GPU memory. The same prompts were also sent "
         "with another first word, which no cache can serve. For each turn, about 40 GB of experts cross PCIe once. "
-        "Another request decodes meanwhile."
+        "Another request decodes meanwhile. With a cache for one of four conversations, the others wait and are then "
+        "fetched from host memory."
     ),
     file="agents.jsonl",
-    rows=(Row("1 conversation", "qwen3-coder-next: 1 at once, 20 turns to 40000 tokens"),),
+    rows=tuple(
+        Row(label, f"qwen3-coder-next{cache}, 20 turns to 40000 tokens")
+        for label, cache in (
+            ("1 conversation", ": 1 at once"),
+            ("4 conversations", ", cache of 200000: 4 at once"),
+            ("4 conversations, cache for one", ": 4 at once"),
+        )
+    ),
     columns=(
         Column("first token p50, s", "first_token_p50_s", digits=2),
         Column("without the cache, s", "again_p50_s", digits=2),
@@ -904,7 +891,8 @@ AGENTS = Question(
         Column("ITL of the other request, ms", "others_itl_p50_ms", digits=1),
         Column("alone, ms", "others_alone_itl_p50_ms", digits=1),
     ),
-    command="MODEL_DIR=FOLDER SERVERS=ballast tools/gpu.sh agent",
+    command="MODEL_DIR=FOLDER SERVERS=ballast tools/gpu.sh agent\n"
+    "MODEL_DIR=FOLDER SERVERS=ballast CONVERSATIONS=4 CACHE=200000 tools/gpu.sh agent",
 )
 
 STARTS = Question(
@@ -967,8 +955,9 @@ V4_FLASH = Question(
     columns=(Column("tok/s", "tokens_per_s", digits=1, case="one GPU, 24 GiB"),),
     command=(
         "python tools/synthetic_model.py v4-flash.gguf --shape v4-flash --hollow\n"
-        "python benchmarks/engine/whole_model.py v4-flash.gguf --case 'one GPU, 24 GiB' --once --only greedy --batch 1 4 16 "
-        "--prefill 4096 32768 --steps 48 --device cuda:0 --vram_limit 24GiB --max_batch_size 16 --cache_lens 34816"
+        "python benchmarks/engine/whole_model.py v4-flash.gguf --case 'one GPU, 24 GiB' --once --only greedy "
+        "--batch 1 4 16 --prefill 4096 32768 --steps 48 --device cuda:0 --vram_limit 24GiB --max_batch_size 16 "
+        "--cache_lens 34816"
     ),
 )
 
@@ -1039,7 +1028,6 @@ MEASURED = (
     RECURRENT_LLAMA_CPP,
     AGENTS,
     PROMPTS_BESIDE,
-    LONG_PROMPT,
     WHOLE_R1,
     READ_SPEED,
     WHOLE_R1_Q4_K,

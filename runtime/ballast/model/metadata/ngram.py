@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ballast._core import sched
 from ballast.errors import shown
 from ballast.model.layers.ngram import NgramSpec
-from ballast.model.metadata.keys import Keys, is_whole
+from ballast.model.metadata.keys import LARGEST, Keys, is_whole
 from ballast.model.metadata.limits import MAX_HEADS, MAX_TAPS
 from ballast.model.tensors import NGRAM_TABLE
 
@@ -49,6 +49,10 @@ def _table(keys: Keys) -> tuple[int, int]:
     if info is None or len(info.shape) != 2 or info.shape[1] != width:
         found = "nothing" if info is None else f"shape {info.shape}"
         raise keys.refuse(f"found {found}; expected a matrix with rows of {width} numbers", NGRAM_TABLE)
+    if info.shape[0] > LARGEST:
+        raise keys.refuse(
+            f"has {info.shape[0]} rows; expected at most {LARGEST}, because row ids have 32 bits", NGRAM_TABLE
+        )
     return info.shape[0], width
 
 

@@ -148,6 +148,14 @@ def test_a_table_that_is_missing_or_too_small_is_refused(tmp_path: Path) -> None
         read_back(tmp_path, FLASH_NEXT_SPEC, shapes={NGRAM_TABLE: (100, 8)})
 
 
+def test_a_table_whose_row_ids_exceed_32_bits_is_refused(tmp_path: Path) -> None:
+    ngram = replace(NGRAM, table_rows=2**31)
+    layers = tuple(replace(layer, ngram=layer.ngram and ngram) for layer in FLASH_NEXT_SPEC.layers)
+    file = write_hollow_model(tmp_path / "model.gguf", replace(FLASH_NEXT_SPEC, layers=layers), {})
+    with pytest.raises(ModelError, match=f"{NGRAM_TABLE}.* has 2147483648 rows; expected at most 2147483647"):
+        read_spec(open_gguf(file))
+
+
 @pytest.mark.parametrize(
     ("name", "found"),
     [

@@ -87,6 +87,10 @@ class Stream:
     rows: torch.Tensor  # float32 [T, D], or [T, N, D]
     weights: torch.Tensor | None = None  # float32 [T, W], of the block that read last; with gates their products [T, N]
 
+    def of(self, tokens: torch.Tensor) -> Stream:
+        """A copy for the tokens with these indices, int64 [S]."""
+        return Stream(self.rows[tokens], None if self.weights is None else self.weights[tokens])
+
 
 class StreamMixer(Protocol):
     """The operations of hyper-connections; see `StreamSpec`."""

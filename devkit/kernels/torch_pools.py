@@ -9,7 +9,6 @@ import torch
 
 from ballast.model.hybrid.pointwise.pools import BlockTokens, PooledTokens, PoolMemory
 from ballast.model.hybrid.steps.step import Step
-from devkit.kernels.torch_recurrence import states_left
 
 
 def keep_pools(tokens: PooledTokens, memory: PoolMemory, step: Step) -> None:
@@ -48,7 +47,7 @@ def _keep(
     for row, (begin, end) in enumerate(itertools.pairwise(rows.begins.tolist())):
         num_open = int(step.positions[begin]) % pool
         kept = before[row][:num_open] if rows.before[row] else before[row][:0]
-        left = dict(states_left(rows, row))
+        left = dict(rows.left_by(row))
         for token in range(begin, end):
             kept = torch.cat([kept, added[token][None]])
             if int(step.positions[token]) % pool == pool - 1:

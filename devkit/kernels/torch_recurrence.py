@@ -54,7 +54,7 @@ class TorchRecurrence:
         for row, (begin, end) in enumerate(_bounds(rows)):
             slot = int(rows.before[row])
             state = states[slot].clone() if slot else torch.zeros_like(states[0])
-            left = list(states_left(rows, row))
+            left = list(rows.left_by(row))
             for token in range(begin, end):
                 query, key = (each[key_head][:, :, None] for each in keyed[token])
                 state = state * decays[token, :, :, None]
@@ -82,20 +82,10 @@ def convolve(x: torch.Tensor, weights: torch.Tensor, inputs: torch.Tensor, rows:
         seen = torch.cat([earlier, x[begin:end]])
         sums = sum(seen[tap : tap + end - begin] * weight for tap, weight in enumerate(weights))
         out[begin:end] = F.silu(torch.as_tensor(sums))
-        for at, left in states_left(rows, row):
+        for at, left in rows.left_by(row):
             inputs[left] = seen[at - begin : at - begin + kept]
     return out
 
 
 def _bounds(rows: StateRows) -> list[tuple[int, int]]:
     return list(itertools.pairwise(rows.begins.tolist()))
-
-
-def states_left(rows: StateRows, row: int) -> list[tuple[int, int]]:
-    """The states that a row leaves: the token that follows, and the slot."""
-    if row < rows.num_single or rows.chunks is None:
-        left = [(int(rows.begins[row + 1]), int(rows.after[row]))]
-    else:
-        begin, end = rows.chunks.of_row[row : row + 2].tolist()
-        left = [(int(rows.chunks.ends[at]), int(rows.chunks.slots[at])) for at in range(begin, end)]
-    return [(at, slot) for at, slot in left if slot]

@@ -15,6 +15,7 @@ from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.backends import selection
 from ballast.model.hybrid.backends.backend import EarlyKernels, LateAttention
 from ballast.model.hybrid.compressed.compression import Compression, Rotation
+from ballast.model.hybrid.compressed.plain import PlainCompression
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.small_copies import SmallCopy
 from ballast.model.hybrid.experts.division import Divide
@@ -37,7 +38,6 @@ from ballast.model.rope import RopeTable
 from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from devkit.kernels.plain_routing import Router, divide
-from devkit.kernels.torch_compression import TorchCompression
 from devkit.kernels.torch_pointwise import TorchPointwise
 from devkit.kernels.torch_recurrence import TorchRecurrence, convolve
 from devkit.kernels.torch_stream import TorchRowGates, TorchStreamMixer
@@ -91,7 +91,7 @@ class CpuBackend:
         self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype
     ) -> Compression:
         """See `Backend`."""
-        return TorchCompression(mixer, block_tokens, rms_eps, rotation, kv_dtype)
+        return PlainCompression(mixer, block_tokens, rms_eps, rotation, kv_dtype)
 
     def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> StreamMixer:
         return TorchStreamMixer(spec, rms_eps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,19 +15,22 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.compressed import (
     entry_attention_kernels,
     entry_kernels,
+    gpu,
     triton_compression,
     window_kernels,
 )
 from ballast.model.hybrid.compressed.compression import CompressedCache, Compression, EntryTokens, Rotation
+from ballast.model.hybrid.compressed.gpu import Trial, compression_kernels
+from ballast.model.hybrid.compressed.plain import PlainCompression
 from ballast.model.hybrid.compressed.triton_compression import DeviceLimits, TritonCompression
 from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool, EntryStates
 from ballast.model.hybrid.sparse import choice_kernels, triton_choice
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.compressed import CompressedSpec, EntryIndexSpec
 from ballast.model.layers.positions import RopeSpec
+from ballast.model.spec import ModelSpec
 from devkit.kernels.interpreted import interpreted
-from devkit.kernels.torch_compression import TorchCompression
-from devkit.models.specs.deepseek4 import V4_SPEC
+from devkit.models.specs.deepseek4 import V4_FLASH_SPEC, V4_PRO_SPEC, V4_SPEC
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-5}
 BLOCK_TOKENS, NUM_SLOTS, NUM_POSITIONS = 32, 12, 160
@@ -97,6 +101,11 @@ def step_of(rows: Sequence[tuple[int, int, int, int, list[tuple[int, int]]]], de
     return Step.from_batch(batch, device, has_states=True)
 
 
+def rotation_on(device: torch.device, num_positions: int = NUM_POSITIONS, num_pairs: int = 8) -> Rotation:
+    angles = torch.outer(torch.arange(num_positions), 0.5 ** torch.arange(num_pairs)).float()
+    return Rotation(angles.cos().to(device), angles.sin().to(device))
+
+
 class Case:
     """A layer's operations on random numbers, with all results."""
 
@@ -108,8 +117,7 @@ class Case:
             return torch.randn(shape, generator=rng).to(device)
 
         self._mixer, self._step, num_tokens = mixer, step, len(step.positions)
-        angles = torch.outer(torch.arange(NUM_POSITIONS), 0.5 ** torch.arange(8)).float()
-        self.rotation = Rotation(angles.cos().to(device), angles.sin().to(device))
+        self.rotation = rotation_on(device)
         self._heads, self.key = some(num_tokens, 3, 48), some(num_tokens, 60)[:, :48]
         self.norm, self._sinks = some(48), some(3)
         self._tokens = EntryTokens(
@@ -164,7 +172,7 @@ def both(
     cases = [Case(mixer, step, kv_dtype, device) for _ in range(2)]
     given = mixer, BLOCK_TOKENS, 1e-6, cases[0].rotation, kv_dtype
     limits = DeviceLimits(227 << 10, num_processors)
-    return cases[0].run(TritonCompression(*given, limits)), cases[1].run(TorchCompression(*given))
+    return cases[0].run(TritonCompression(*given, limits)), cases[1].run(PlainCompression(*given))
 
 
 @pytest.mark.parametrize(
@@ -191,8 +199,63 @@ def test_numbers_too_large_for_the_cache_are_clamped_and_counted(device: torch.d
     case = Case(mixer, step, torch.float16, device)
     given = mixer, BLOCK_TOKENS, 1e-6, case.rotation, torch.float16
     counts = []
-    for compression in (TritonCompression(*given, DeviceLimits(227 << 10, 4)), TorchCompression(*given)):
+    for compression in (TritonCompression(*given, DeviceLimits(227 << 10, 4)), PlainCompression(*given)):
         key = compression.key(case.key, 6e4 * case.norm.abs(), step)
         assert key.abs().max() == 65504.0
         counts.append(int(compression.num_saturated))
     assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("kv_dtype", [torch.float16, torch.float32])
+def test_correct_kernels_pass_the_check_at_start(device: torch.device, name: str, kv_dtype: torch.dtype) -> None:
+    given = MIXERS[name], BLOCK_TOKENS, 1e-6, rotation_on(device), kv_dtype
+    assert Trial(*given).why_wrong(TritonCompression(*given, DeviceLimits(227 << 10, 4))) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("key", "keys differ from the plain implementation's by"),
+        ("attend", "attention differ"),
+        ("keep_window", "windows differ"),
+        ("keep_entries", "entries differ"),
+        ("choose", "of 3 selected entries are not those with the highest scores"),
+    ],
+)
+def test_incorrect_kernels_are_detected_at_start(device: torch.device, wrong: str, reason: str) -> None:
+    given = MIXERS["selected entries"], BLOCK_TOKENS, 1e-6, rotation_on(device), torch.float32
+    compression = TritonCompression(*given, DeviceLimits(227 << 10, 4))
+    right = getattr(compression, wrong)
+
+    def other(*arguments: Any) -> Any:
+        if wrong.startswith("keep"):
+            return None
+        found = right(*arguments)
+        return found - 3 if wrong == "choose" else found * 1.2
+
+    setattr(compression, wrong, other)
+    found = Trial(*given).why_wrong(compression)
+    assert found is not None
+    assert reason in found
+
+
+def test_kernels_that_do_not_compile_end_the_start(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("PTX is not supported\nand more")
+
+    monkeypatch.setattr(gpu, "limits_of", lambda _: DeviceLimits(227 << 10, 4))
+    monkeypatch.setattr(TritonCompression, "attend", refused)
+    given = MIXERS["windows"], BLOCK_TOKENS, 1e-6, rotation_on(device), torch.float16
+    with pytest.raises(ValueError, match=r"does not work on this GPU: .*PTX is not supported; use --device cpu"):
+        compression_kernels(*given)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("spec", [V4_SPEC, V4_FLASH_SPEC, V4_PRO_SPEC], ids=["tiny", "Flash", "Pro"])
+@pytest.mark.parametrize("num_positions", [16, 1000, 100_000])
+def test_kernels_of_published_sizes_pass_the_check_at_start(spec: ModelSpec, num_positions: int) -> None:
+    for mixer in spec.attentions:
+        assert isinstance(mixer, CompressedSpec)
+        rotation = rotation_on(torch.device("cuda:0"), num_positions, mixer.rope.dim // 2)
+        compression_kernels(mixer, 64, spec.rms_eps, rotation, torch.float16)

@@ -24,6 +24,7 @@ from ballast.model.batch import Batch
 from ballast.model.hybrid.attention.device_kv_pool import LayerCache
 from ballast.model.hybrid.backends import selection
 from ballast.model.hybrid.compressed.compression import CompressedCache
+from ballast.model.hybrid.compressed.plain import PlainCompression
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.layers import table_rows
 from ballast.model.hybrid.model import HybridModel
@@ -52,7 +53,6 @@ from ballast.tiny.presets import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated
 from devkit.kernels.interpreted import interpreted
-from devkit.kernels.torch_compression import TorchCompression
 from devkit.kernels.torch_recurrence import TorchRecurrence
 from devkit.long import if_long, spread
 from devkit.models import float_hybrid
@@ -430,7 +430,7 @@ def test_failed_requests_leave_no_state(
 ) -> None:
     """Their states and snapshots hold NaN."""
     core = core_of(load(next_file))
-    update, keep_window, attend = TorchRecurrence.update, TorchCompression.keep_window, TorchCompression.attend
+    update, keep_window, attend = TorchRecurrence.update, PlainCompression.keep_window, PlainCompression.attend
 
     def spoil(states: torch.Tensor, rows: StateRows) -> None:
         for slots in (rows.after, *(() if rows.chunks is None else (rows.chunks.slots,))):
@@ -441,7 +441,7 @@ def test_failed_requests_leave_no_state(
         spoil(*arguments[-2:])
         return out * torch.nan
 
-    def keep_nan(self: TorchCompression, key: torch.Tensor, window: torch.Tensor, step: Step) -> None:
+    def keep_nan(self: PlainCompression, key: torch.Tensor, window: torch.Tensor, step: Step) -> None:
         keep_window(self, key, window, step)
         assert step.states is not None
         spoil(window, step.states)
@@ -453,8 +453,8 @@ def test_failed_requests_leave_no_state(
     failed = []
     with monkeypatch.context() as patch:
         patch.setattr(TorchRecurrence, "update", with_nan)
-        patch.setattr(TorchCompression, "keep_window", keep_nan)
-        patch.setattr(TorchCompression, "attend", lambda *arguments: attend(*arguments) * torch.nan)
+        patch.setattr(PlainCompression, "keep_window", keep_nan)
+        patch.setattr(PlainCompression, "attend", lambda *arguments: attend(*arguments) * torch.nan)
         for _ in range(12):
             failed += [seq for seq, _ in core.step().failed]
             core.check()

@@ -97,8 +97,8 @@ class Backend(Protocol):
     def compression(
         self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype
     ) -> Compression:
-        """The operations of attention to compressed entries with this mixer, of both lanes. Raises ValueError if heads
-        are too large."""
+        """The operations of attention to compressed entries with this mixer, of both lanes. Raises ValueError if the
+        device cannot compute them."""
 
     def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> StreamMixer:
         """The operations of hyper-connections."""

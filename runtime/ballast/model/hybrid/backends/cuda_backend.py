@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import triton
 
 from ballast._core import kernels
 from ballast.host.gpu import driver_library
@@ -24,7 +23,8 @@ from ballast.model.hybrid.attention.late_flashinfer import LateFlashinfer
 from ballast.model.hybrid.attention.sizes import Sizes
 from ballast.model.hybrid.attention.triton_expanded import checked_expansion
 from ballast.model.hybrid.compressed.compression import Rotation
-from ballast.model.hybrid.compressed.triton_compression import DeviceLimits, TritonCompression
+from ballast.model.hybrid.compressed.gpu import compression_kernels
+from ballast.model.hybrid.compressed.triton_compression import TritonCompression
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.small_copies import SmallCopy, carried
@@ -105,9 +105,8 @@ class CudaBackend:
         self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype
     ) -> TritonCompression:
         """See `Backend`."""
-        about = triton.runtime.driver.active.utils.get_device_properties(self.device.index or 0)
-        device = DeviceLimits(about["max_shared_mem"], about["multiprocessor_count"])
-        return TritonCompression(mixer, block_tokens, rms_eps, rotation, kv_dtype, device)
+        compiled_first = partial(self.parallel_compile, lambda _: None)
+        return compression_kernels(mixer, block_tokens, rms_eps, rotation, kv_dtype, compiled_first)
 
     def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> TritonStreamMixer:
         """See `Backend`."""

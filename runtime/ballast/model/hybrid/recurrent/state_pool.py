@@ -51,18 +51,10 @@ class DeviceStatePool:
         def zeros(*shape: int) -> torch.Tensor:
             return torch.zeros((num_slots + 1, *shape), device=device)
 
-        def entry_states(mixer: CompressedSpec) -> EntryStates:
-            shapes: list[tuple[int, ...]] = [(mixer.window, mixer.head_dim)]
-            if mixer.ratio:
-                shapes.append((mixer.entry_columns // mixer.head_dim, 3, mixer.head_dim))
-            if mixer.index is not None:
-                shapes.append((mixer.index_columns // mixer.index.key_dim, 3, mixer.index.key_dim))
-            return EntryStates(zeros(*shape) for shape in shapes)
-
         def states(layer: LayerSpec) -> LayerStates | NgramStates | PoolStates | EntryStates | None:
             mixer, stream, ngram = layer.mixer, layer.stream, layer.ngram
             if isinstance(mixer, CompressedSpec):
-                return entry_states(mixer)
+                return entry_states(mixer, num_slots, device)
             if isinstance(mixer, RecurrentMixer):
                 sizes = sizes_of(mixer)
                 recurrent = zeros(sizes.num_heads, sizes.key_dim, sizes.v_dim)
@@ -83,3 +75,13 @@ class DeviceStatePool:
     def tensors(self) -> list[torch.Tensor]:
         """The states of all layers, in order; each [slots, …]."""
         return [tensor for layer in self.layers if layer is not None for tensor in layer]
+
+
+def entry_states(mixer: CompressedSpec, num_slots: int, device: torch.device) -> EntryStates:
+    """The states of a layer with this mixer: zeros, with the null slot in addition to `num_slots`."""
+    shapes: list[tuple[int, ...]] = [(mixer.window, mixer.head_dim)]
+    if mixer.ratio:
+        shapes.append((mixer.entry_columns // mixer.head_dim, 3, mixer.head_dim))
+    if mixer.index is not None:
+        shapes.append((mixer.index_columns // mixer.index.key_dim, 3, mixer.index.key_dim))
+    return EntryStates(torch.zeros((num_slots + 1, *shape), device=device) for shape in shapes)

@@ -41,6 +41,15 @@ class StateRows:
     """The first rows have one token each, and leave no state but the one after it: they need no chunks."""
     chunks: Chunks | None  # of the other rows; None: there are none
 
+    def left_by(self, row: int) -> list[tuple[int, int]]:
+        """The states that a row leaves: the token that follows, and the slot. Reads the tables on the host."""
+        if row < self.num_single or self.chunks is None:
+            left = [(int(self.begins[row + 1]), int(self.after[row]))]
+        else:
+            begin, end = self.chunks.of_row[row : row + 2].tolist()
+            left = [(int(self.chunks.ends[at]), int(self.chunks.slots[at])) for at in range(begin, end)]
+        return [(at, slot) for at, slot in left if slot]
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:

@@ -1,4 +1,4 @@
-"""Attention to compressed entries in torch's operations, token after token, on any device."""
+"""`Compression` in torch's operations, token after token, on any device: what kernels are compared with."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from ballast.model.hybrid.compressed.compression import (
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.compressed import CompressedSpec
-from devkit.kernels.torch_recurrence import states_left
 
 
-class TorchCompression:
-    """`Compression` in float32."""
+class PlainCompression:
+    """`Compression` in float32. It reads tables on the host, so CUDA graphs cannot capture it."""
 
     def __init__(
         self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype
@@ -57,7 +56,7 @@ class TorchCompression:
         gates = (tokens.gates + tokens.offset[places]).view(len(places), -1, width).flip(1)
         values = tokens.values.reshape(gates.shape).flip(1)
         for row, (begin, end) in enumerate(itertools.pairwise(rows.begins.tolist())):
-            state, left = before[row], states_left(rows, row)
+            state, left = before[row], rows.left_by(row)
             for token in range(begin, end):
                 state = _added(state, gates[token], values[token])
                 if places[token] == ratio - 1:
@@ -113,7 +112,7 @@ class TorchCompression:
         assert rows is not None
         before = [window[slot].clone() if slot else torch.zeros_like(window[0]) for slot in rows.before.tolist()]
         for row, (begin, end) in enumerate(itertools.pairwise(rows.begins.tolist())):
-            ring, left = before[row], states_left(rows, row)
+            ring, left = before[row], rows.left_by(row)
             for token in range(begin, end):
                 ring[int(step.positions[token]) % size] = key[token]
                 for _, slot in (each for each in left if each[0] == token + 1):

@@ -23,7 +23,7 @@ from ballast.model.layers.layer import AttentionMixer, Mixer, RecurrentMixer
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import NGRAM_TABLE, expected_tensors
+from ballast.model.tensors import expected_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
 from ballast.plan.kv_cache import CachePlan
 from ballast.plan.kv_tiers import host_rows
@@ -49,9 +49,9 @@ def make_plan(
 ) -> MemoryPlan:
     """The memory that `gguf`, a checked model, needs under `numbers` on a machine with `memory`. `folder` keeps packed
     weights. Pure."""
-    loaded = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node)
-    table_bytes = loaded.pop(NGRAM_TABLE, 0)
-    weights = tuple(weight_rows(gguf, spec, _on_cpu, {name: (name, size) for name, size in loaded.items()}))
+    loaded, tensors = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node), expected_tensors(spec)
+    counted = {name: (name, size) for name, size in loaded.items() if not tensors[name].few_rows}
+    weights = tuple(weight_rows(gguf, spec, _on_cpu, counted))
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
     num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)
     num_cached_tokens = num_blocks * numbers.block_tokens
@@ -61,7 +61,7 @@ def make_plan(
         *host_weight_rows(
             sum(row.num_bytes for row in weights), "packed while loading; embedding in page cache", kept, folder
         ),
-        *table_rows(table_bytes),
+        *table_rows(gguf, spec),
         MemoryRow(
             "KV cache",
             kv_bytes,

@@ -12,7 +12,7 @@ from ballast.host.sizes import human
 from ballast.model.kept_weights import KeptWeights
 from ballast.model.layers.tensor import GROUPS, Group
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import used_tensors
+from ballast.model.tensors import expected_tensors, used_tensors
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_key import key_of
 
@@ -74,8 +74,9 @@ def host_weight_rows(num_bytes: int, detail: str, kept: KeptWeights, folder: Pac
     ]
 
 
-def table_rows(num_bytes: int) -> tuple[MemoryRow, ...]:
-    """The table of groups of tokens, which needs no memory; none for a model without."""
+def table_rows(gguf: GgufModel, spec: ModelSpec) -> tuple[MemoryRow, ...]:
+    """The n-gram table, which needs no memory; none for a model without."""
+    num_bytes = sum(gguf.tensors[name].num_bytes for name, each in expected_tensors(spec).items() if each.few_rows)
     if num_bytes == 0:
         return ()
     return (MemoryRow("n-gram table", 0, f"{human(num_bytes)} of the file, read by rows through page cache"),)

@@ -87,6 +87,8 @@ class Tensor:
     """Whether files may store it in 16 bits although it has one dimension."""
     in_place: bool = False
     """Whether its rows are read from the mapped file, so that it is not packed."""
+    few_rows: bool = False
+    """Whether tokens read so few of its rows that plans count no memory for it. It is read in place."""
     below: int = 0
     """Its numbers are whole ones below this (I32), such as experts; 0: it has other numbers."""
     is_decay: bool = False

@@ -14,7 +14,6 @@ from ballast.model.packed_size import loaded_bytes
 from ballast.model.spec import ModelSpec
 from ballast.model.tensors import (
     EMBEDDING,
-    NGRAM_TABLE,
     OUTPUT,
     expected_tensors,
     used_tensors,
@@ -85,7 +84,7 @@ def hybrid_bytes(
     routers and the weights of an indexer's heads are kept as float32."""
     expected = expected_tensors(spec)
     for name, num_bytes in loaded_bytes(gguf, spec, isa, threads_per_node).items():
-        if name == NGRAM_TABLE:  # read by rows
+        if expected[name].few_rows:
             continue
         if expected[name].is_exact:
             yield name, name, math.prod(expected[name].shape) * FLOAT_BYTES

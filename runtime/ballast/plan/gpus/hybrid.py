@@ -12,7 +12,7 @@ from ballast.model.hybrid.copies.exchange_sizes import exchange_bytes
 from ballast.model.kept_weights import kept_weights
 from ballast.model.kv_pool import kept_type, num_kv_blocks
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import NGRAM_TABLE, expert_module, used_tensors
+from ballast.model.tensors import expert_module, used_tensors
 from ballast.moe.device_rules import NO_RULES, Placement
 from ballast.moe.gpu_experts import GpuExperts
 from ballast.plan.gpus.device import (
@@ -89,7 +89,8 @@ def make_hybrid_plan(
             f"activations of {numbers.step_tokens} tokens in transit; while loading, the next tensor for {names}",
             numbers.step_option,
         ),
-        *_other_rows(gguf, spec, numbers),
+        *table_rows(gguf, spec),
+        *_tier_rows(spec, numbers),
         MemoryRow("program", HOST_PROGRAM_BYTES, "Python, torch, CUDA's libraries, vocabulary; an estimate"),
     )
     return MemoryPlan(
@@ -113,11 +114,10 @@ def _staging_bytes(spec: ModelSpec, sizes: Mapping[str, int], numbers: Numbers, 
     return num_bytes
 
 
-def _other_rows(gguf: GgufModel, spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
-    """The n-gram table, and host memory of the tiers of the GPUs' cache."""
-    yield from table_rows(0 if spec.ngram is None else gguf.tensors[NGRAM_TABLE].num_bytes)
+def _tier_rows(spec: ModelSpec, numbers: Numbers) -> Iterator[MemoryRow]:
+    """Host memory of the tiers of the GPUs' cache."""
     block_bytes = numbers.block_tokens * kv_row_bytes(spec, kept_type(numbers.kv_type, on_gpu=True))
-    yield from host_rows(numbers.tiers, block_bytes, numbers.block_tokens, spec.state_bytes)
+    return host_rows(numbers.tiers, block_bytes, numbers.block_tokens, spec.state_bytes)
 
 
 def _gpu_plan(

@@ -15,7 +15,7 @@ from ballast.host.machine import Memory
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import EMBEDDING, NGRAM_TABLE, expected_tensors
+from ballast.model.tensors import EMBEDDING, expected_tensors
 from ballast.moe.expert_skew import ExpertSkew, ExpertUse
 from ballast.plan.described import Described
 from ballast.plan.memory import MemoryPlan
@@ -130,7 +130,7 @@ def usual_activation_bytes(gguf: GgufModel, spec: ModelSpec) -> int:
     num_weights: Counter[int] = Counter()
     weights = {name: tensor for name, tensor in expected_tensors(spec).items() if not tensor.below}
     for name, tensor in weights.items():
-        num_weights[of_type[gguf.tensors[name].ggml_type]] += 0 if name == NGRAM_TABLE else math.prod(tensor.shape)
+        num_weights[of_type[gguf.tensors[name].ggml_type]] += 0 if tensor.few_rows else math.prod(tensor.shape)
     return num_weights.most_common(1)[0][0]
 
 

@@ -64,7 +64,7 @@ class ForcedPositions:
 
     def _noted(self, of_layer: dict[int, int], choose: PositionChoice) -> PositionChoice:
         def chosen(
-            query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
+            query: torch.Tensor, weights: torch.Tensor | None, keys: torch.Tensor, owners: torch.Tensor, step: Step
         ) -> torch.Tensor:
             found = choose(query, weights, keys, owners, step)
             self._chosen[of_layer[keys.data_ptr()]][: len(found)].copy_(found)  # a captured step replays this copy
@@ -76,7 +76,7 @@ class ForcedPositions:
         assert isinstance(choose, PlainPositionChoice)
 
         def chosen(
-            query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
+            query: torch.Tensor, weights: torch.Tensor | None, keys: torch.Tensor, owners: torch.Tensor, step: Step
         ) -> torch.Tensor:
             ours = choose(query, weights, keys, owners, step)
             theirs = self._chosen[of_layer[keys.data_ptr()]][: len(ours)].cpu()
@@ -85,7 +85,8 @@ class ForcedPositions:
                 if num_seen <= self._sizes.top_pools:
                     continue
                 own = slice(token, token + 1)
-                [scores] = choose.scores(query[own], weights[own], keys, step.requests.blocks[owner])
+                own_weights = None if weights is None else weights[own]
+                [scores] = choose.scores(query[own], own_weights, keys, step.requests.blocks[owner])
                 ours[token] = self._nearest(scores[:num_seen], ours[token], theirs[token])
             return ours
 

@@ -197,7 +197,7 @@ def gated_rows() -> None:
 
 def chosen_blocks() -> None:
     """Grouped-query attention to blocks of positions, one token of one row and two chunks of another."""
-    sizes, index = GroupedSizes(24, 2, 256, 256, 0.1, 16), IndexSizes(4, 128, 2048, 16, pool=4)
+    sizes, index = GroupedSizes(24, 2, 256, 256, 0.1, 16), IndexSizes(4, 128, 2048, 16, pool=4, has_weights=False)
     case = attention_case(sizes, [1, 70], [3, 90], CPU, torch.float16)
     rows = PlannedRows([0, 1, 71], [1, 2], [1, 2], [(1, 1, 65, 0), (1, 65, 71, 2)], 1).send(torch.from_numpy)
     step, owners = replace(case.step, states=rows), torch.zeros(71, dtype=torch.int32)
@@ -206,7 +206,7 @@ def chosen_blocks() -> None:
     query = pointwise.block_queries(torch.zeros(71, 4, 128), torch.zeros(128), kept, step)
     tokens = BlockTokens(torch.zeros(71, 128), torch.zeros(128))
     pointwise.keep_blocks(tokens, PoolMemory(kept, torch.zeros(3, 3, 128)), step)
-    chosen = TritonPositionChoice(index, 132)(query, torch.zeros(71, 4), kept, owners, step)
+    chosen = TritonPositionChoice(index, 132)(query, None, kept, owners, step)
     attend = TritonChosenAttention(sizes, index, choose_tilings(sizes, 227 << 10), 132)
     attend(case.query, case.cache, chosen, owners, step)
     attend(case.query[:1], case.cache, chosen[:1], owners[:1], step)  # shared by several programs

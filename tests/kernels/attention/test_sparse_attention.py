@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -37,11 +38,12 @@ INDEX = IndexSizes(num_heads=20, key_dim=24, top_k=24, block_tokens=16)
 V32 = LatentSizes(num_heads=128, rank=512, rope_dim=64, scale=0.1, block_tokens=32)
 V32_INDEX = IndexSizes(num_heads=64, key_dim=128, top_k=2048, block_tokens=32)
 POOLED = replace(INDEX, pool=4)
+FLASH_NEXT_INDEX = replace(V32_INDEX, num_heads=4, pool=4, has_weights=False)
 PUBLISHED = {
     "V3.2": (V32, V32_INDEX),
     "GLM-5": (replace(V32, num_heads=64), replace(V32_INDEX, num_heads=32)),
     "GLM-5.3-Flash": (replace(V32, num_heads=64, rope_dim=0), replace(V32_INDEX, num_heads=32, pool=4)),
-    "Qwen3.8-Flash-Next": (GroupedSizes(24, 2, 256, 256, 0.0625, 32), replace(V32_INDEX, num_heads=4, pool=4)),
+    "Qwen3.8-Flash-Next": (GroupedSizes(24, 2, 256, 256, 0.0625, 32), FLASH_NEXT_INDEX),
 }
 GROUPED = GroupedSizes(num_heads=36, num_kv_heads=2, key_dim=24, v_dim=40, scale=0.2, block_tokens=16)
 SMALL_TILES = Tilings(prompts=Tiling(32, 16, 4, 1), singles=Tiling(16, 16, 4, 1))
@@ -119,6 +121,14 @@ def scores_of(choice: TritonPositionChoice, case: Case) -> torch.Tensor:
     scores = torch.full((len(case.query), capacity), torch.nan, device=case.query.device)
     choice.score(*case.of_choice, 0, scores)
     return scores
+
+
+def test_heads_without_weights_have_weight_1(device: torch.device) -> None:
+    case, unweighted = make(*STEPS["single tokens"], device), replace(INDEX, has_weights=False)
+    query, ones, rest = case.index_query, torch.ones_like(case.weights), (case.keys, case.owners, case.step)
+    for make_choice in (PlainPositionChoice, partial(TritonPositionChoice, num_processors=2, spans=SMALL_SPANS)):
+        found, expected = make_choice(unweighted)(query, None, *rest), make_choice(INDEX)(query, ones, *rest)
+        assert case.seen(found) == case.seen(expected)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
@@ -330,7 +340,7 @@ def test_heads_of_a_group_read_their_keys_and_values_at_chosen_positions(
     torch.testing.assert_close(attend(given.query, given.cache, chosen, *rest), plain, **TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("index", [INDEX, POOLED], ids=["positions", "pools"])
+@pytest.mark.parametrize("index", [INDEX, replace(POOLED, has_weights=False)], ids=["positions", "pools"])
 @pytest.mark.parametrize("wrong", ["scores", "choice", "attention", "nothing"])
 def test_incorrect_kernels_are_detected_at_start(device, wrong: str, index: IndexSizes) -> None:
     choose, attend = TritonPositionChoice(index, 2, SMALL_SPANS), TritonChosenAttention(SIZES, index, SMALL_TILES, 2)
@@ -379,7 +389,8 @@ def test_kernels_of_published_sizes_match_the_reference(sizes: Sizes, index: Ind
         return torch.randn(shape, generator=rng, device=device)
 
     owners = torch.tensor([0, 1, 1, 1, 2], dtype=torch.int32, device=device)
-    keys, weights = some(len(given.cache) // index.pool, 128).half(), some(5, index.num_heads)
+    keys = some(len(given.cache) // index.pool, 128).half()
+    weights = some(5, index.num_heads) if index.has_weights else None
     query = some(5, index.num_heads, 128).half()
     chosen = choose(query, weights, keys, owners, given.step)
     expected = PlainPositionChoice(index)(query, weights, keys, owners, given.step)
@@ -390,7 +401,8 @@ def test_kernels_of_published_sizes_match_the_reference(sizes: Sizes, index: Ind
         assert len(ours ^ theirs) <= 4 * index.pool, "which scores are as near as float32 rounds"
         assert sorted(ours) == chosen[token, :count].tolist()
         blocks = given.step.requests.blocks[int(owners[token])]
-        alone = choose(query[token : token + 1], weights[token : token + 1], keys, *alone_at(given.step, token, blocks))
+        own, own_weights = query[token : token + 1], None if weights is None else weights[token : token + 1]
+        alone = choose(own, own_weights, keys, *alone_at(given.step, token, blocks))
         assert torch.equal(alone[0, :count], chosen[token, :count]), "independent of the batch"
     found = attend(given.query, given.cache, chosen, owners, given.step)
     plain = PlainChosenAttention(sizes, index)(
@@ -412,6 +424,7 @@ def alone_at(step: Step, token: int, blocks: torch.Tensor) -> tuple[torch.Tensor
 
 COMPILED = {
     "score": (choice_kernels.score, score_constants(V32_INDEX, Spans())),
+    "score without weights": (choice_kernels.score, score_constants(FLASH_NEXT_INDEX, Spans())),
     "first round": (choice_kernels.keep_highest, keep_constants(V32_INDEX, Spans(), is_first=True)),
     "later rounds": (choice_kernels.keep_highest, keep_constants(V32_INDEX, Spans(), is_first=False)),
 }
@@ -436,5 +449,5 @@ def test_the_kernels_compile_for_gpus_and_fit_their_shared_memory(name, capabili
     pointers["given"] = "*fp32" if known.get("IS_FIRST") else "*i32"
     compiled = compiled_for(capability, function, known, pointers)
     assert compiled.metadata.shared <= shared_bytes
-    if name in ("score", "attend", "attend heads"):
+    if name in ("score", "score without weights", "attend", "attend heads"):
         assert "mma" in compiled.asm["ptx"], "products are made on tensor cores"

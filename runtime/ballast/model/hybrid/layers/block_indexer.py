@@ -48,5 +48,4 @@ def choose_blocks(
     keys = cache.index_keys.view(-1, key.shape[1])
     normed = pointwise.block_queries(query.view(len(key), -1, key.shape[1]), weights.query, keys, step)
     pointwise.keep_blocks(BlockTokens(key, weights.key), PoolMemory(keys, cache.incomplete_pools), step)
-    # All heads have the same weight, which changes no selection.
-    attend.choose(normed, key.new_ones(normed.shape[:2]), keys, step)
+    attend.choose(normed, None, keys, step)

@@ -23,12 +23,12 @@ class PositionChoice(Protocol):
     """The selection by one model's indexers. Shapes: T tokens, H index heads."""
 
     def __call__(
-        self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
+        self, query: torch.Tensor, weights: torch.Tensor | None, keys: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:
-        """query [T, H, key_dim] in the keys' type, weights float32 [T, H], keys [slots, key_dim], owners int32 [T], the
-        request of each token → int32 [T, most_chosen]. For a token that sees n positions, the first `num_chosen(n)`
-        entries are the selected positions, ascending; the other entries are undefined. Scores are float32. With pools,
-        keys are [slots / pool, key_dim]."""
+        """query [T, H, key_dim] in the keys' type, weights float32 [T, H] (None: the sizes have none), keys [slots,
+        key_dim], owners int32 [T], the request of each token → int32 [T, most_chosen]. For a token that sees n
+        positions, the first `num_chosen(n)` entries are the selected positions, ascending; the other entries are
+        undefined. Scores are float32. With pools, keys are [slots / pool, key_dim]."""
 
 
 class PlainPositionChoice:
@@ -38,7 +38,7 @@ class PlainPositionChoice:
         self._sizes = sizes
 
     def __call__(
-        self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
+        self, query: torch.Tensor, weights: torch.Tensor | None, keys: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `PositionChoice`."""
         sizes, requests = self._sizes, step.requests
@@ -53,13 +53,14 @@ class PlainPositionChoice:
             piece = min(tokens_at_once(num_keys), max(1, _PRODUCT_BYTES // (4 * sizes.num_heads * num_keys)))
             for begin in range(first, last, piece):
                 own = slice(begin, min(begin + piece, last))
-                scores = self.scores(query[own], weights[own], keys, blocks)[:, :num_keys]
+                own_weights = None if weights is None else weights[own]
+                scores = self.scores(query[own], own_weights, keys, blocks)[:, :num_keys]
                 num_seen = (step.positions[own] + 1) // sizes.pool
                 chosen[own, :count] = highest(scores, num_seen, count)
         return chosen if sizes.pool == 1 or not sizes.spreads else spread(chosen, step.positions + 1, sizes)
 
     def scores(
-        self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, blocks: torch.Tensor
+        self, query: torch.Tensor, weights: torch.Tensor | None, keys: torch.Tensor, blocks: torch.Tensor
     ) -> torch.Tensor:
         """Scores [T, positions or pools of blocks] of tokens of one request, including those that the tokens do not
         see."""
@@ -67,8 +68,8 @@ class PlainPositionChoice:
         offsets = torch.arange(sizes.block_pools, device=query.device)
         own = keys[(blocks[:, None] * sizes.block_pools + offsets).flatten()].float()
         products = torch.einsum("thk,nk->thn", query.float(), own)
-        weighted = torch.where(products < 0, 0.0, products) * (weights * sizes.scale)[..., None]
-        return weighted.sum(1)
+        factors = sizes.scale if weights is None else (weights * sizes.scale)[..., None]
+        return (torch.where(products < 0, 0.0, products) * factors).sum(1)
 
 
 def num_chosen(num_seen: torch.Tensor, sizes: IndexSizes) -> torch.Tensor:

@@ -32,7 +32,7 @@ def _share(num_positions, num_splits, SPAN: tl.constexpr):
 @triton.jit(do_not_specialize=["first_token", "max_blocks", "capacity", "num_splits"])
 def score(
     query,  # [T, HEADS, WIDTH], in the keys' type
-    weights,  # float32 [T, HEADS]
+    weights,  # float32 [T, HEADS], if HAS_WEIGHTS
     keys,  # [slots, WIDTH]
     positions,  # int32 [T]
     owners,  # int32 [T], the request of each token
@@ -47,6 +47,7 @@ def score(
     BLOCK_TOKENS: tl.constexpr,  # keys of a block
     POOL: tl.constexpr,  # tokens that share a key
     HEADS: tl.constexpr,
+    HAS_WEIGHTS: tl.constexpr,
     WIDTH: tl.constexpr,
     PADDED_HEADS: tl.constexpr,
     PADDED_WIDTH: tl.constexpr,
@@ -70,7 +71,9 @@ def score(
         mask=is_head[:, None] & in_width[None, :],
         other=0.0,
     )
-    weight = tl.load(weights + token * HEADS + of_head, mask=is_head, other=0.0) * scale
+    weight = tl.full((PADDED_HEADS,), 1.0, tl.float32) * scale
+    if HAS_WEIGHTS:
+        weight = tl.load(weights + token * HEADS + of_head, mask=is_head, other=0.0) * scale
     own_blocks = blocks + tl.load(owners + token).to(tl.int64) * max_blocks
     own_scores = scores + row.to(tl.int64) * capacity
     for begin in range(first_position, end, SPAN):

@@ -93,7 +93,7 @@ class Trial:
         self._keys = some((num_blocks + 1) * index.block_pools, index.key_dim).to(kv_dtype)
         self._cache = some((num_blocks + 1) * index.block_tokens, sizes.row_width).to(kv_dtype)
         self._index_query = some(2, index.num_heads, index.key_dim).to(kv_dtype)
-        self._weights = some(2, index.num_heads)
+        self._weights = some(2, index.num_heads) if index.has_weights else None
         self._query = some(2, sizes.num_heads, sizes.key_dim)
         # One request has three groups, the last of which is short; the other has two.
         length = pool * (2 * choose.group + index.top_pools + _MORE) + pool - 1

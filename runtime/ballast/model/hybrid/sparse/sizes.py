@@ -29,6 +29,8 @@ class IndexSizes:
     of its own pool if that is incomplete."""
     spreads: bool = True
     """Whether the positions of pools are the result, otherwise the pools."""
+    has_weights: bool = True
+    """Whether each token weights the heads; otherwise all have weight 1."""
 
     @property
     def top_pools(self) -> int:

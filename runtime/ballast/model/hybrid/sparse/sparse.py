@@ -32,7 +32,7 @@ class SparseAttention:
         for requests in [part.step.requests for part in step.slices] or [step.requests]:
             self._owners[requests.place] = self._owners_of(requests)
 
-    def choose(self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, step: Step) -> None:
+    def choose(self, query: torch.Tensor, weights: torch.Tensor | None, keys: torch.Tensor, step: Step) -> None:
         """Select positions for this layer and the layers above it without an indexer; see `PositionChoice`."""
         place = step.requests.place
         self._chosen[place] = self._choose(query, weights, keys, self._owners[place], step)

@@ -45,7 +45,7 @@ class TritonPositionChoice:
         return self._spans.group
 
     def __call__(
-        self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, owners: torch.Tensor, step: Step
+        self, query: torch.Tensor, weights: torch.Tensor | None, keys: torch.Tensor, owners: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `PositionChoice`."""
         sizes = self._sizes
@@ -62,7 +62,7 @@ class TritonPositionChoice:
     def score(
         self,
         query: torch.Tensor,
-        weights: torch.Tensor,
+        weights: torch.Tensor | None,
         keys: torch.Tensor,
         owners: torch.Tensor,
         step: Step,
@@ -76,7 +76,7 @@ class TritonPositionChoice:
         num_splits = self._splits(num_rows, capacity)
         choice_kernels.score[num_rows, num_splits](
             query,
-            weights,
+            query if weights is None else weights,  # any pointer, if there are none
             keys,
             step.positions,
             owners,
@@ -122,6 +122,7 @@ def score_constants(sizes: IndexSizes, spans: Spans) -> dict[str, int]:
         "BLOCK_TOKENS": sizes.block_pools,
         "POOL": sizes.pool,
         "HEADS": sizes.num_heads,
+        "HAS_WEIGHTS": sizes.has_weights,
         "WIDTH": sizes.key_dim,
         "PADDED_HEADS": max(_SMALLEST_SIDE, padded(sizes.num_heads)),
         "PADDED_WIDTH": max(_SMALLEST_SIDE, padded(sizes.key_dim)),

@@ -163,8 +163,14 @@ def test_the_cache_is_limited_by_the_smallest_device_for_its_layers(r1: GgufMode
     reported, found = render(plan), to_json(plan)["device"]
     assert f"has room for cache_lens = {most[0]}, but cuda:2 has not\n" in reported
     assert f"has room for cache_lens = {most[1]}, but cuda:2 has not\n" in reported
-    assert f"limits cache_lens to {most[2]}, as the GPU with the least room\n" in reported
+    assert f"limits cache_lens to {most[2]}: no GPU has less room\n" in reported
     assert (found["max_cache_lens"], found["cache_limited_by"]) == (most[2], "cuda:2")
+
+
+def test_devices_with_the_same_room_all_limit_the_cache(r1: GgufModel) -> None:
+    reported = render(planned(r1, RANGES, [24 * GIB, 3 * GIB, 3 * GIB]))
+    assert reported.count("limits cache_lens to 0: no GPU has less room\n") == 2
+    assert "has room for cache_lens = 0" not in reported
 
 
 def test_the_advice_for_a_cache_that_does_not_fit_is_for_all_devices(r1: GgufModel) -> None:

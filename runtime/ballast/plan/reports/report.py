@@ -53,8 +53,8 @@ def _cache_limit(plan: MemoryPlan, device: DevicePlan) -> str:
     limiter, most = plan.gpus.cache_limiter, device.max_cache_lens
     if len(plan.devices) == 1:
         return f"the largest cache_lens is {most}"
-    if device is limiter:
-        return f"limits cache_lens to {most}, as the GPU with the least room"
+    if most == limiter.max_cache_lens:  # several GPUs may have the same room
+        return f"limits cache_lens to {most}: no GPU has less room"
     return f"has room for cache_lens = {most}, but {limiter.memory.name} has not"
 
 

@@ -70,7 +70,7 @@ LayerWeights make_layer(const std::string& name, const LayerInput& input, const 
       std::nullopt,
       std::nullopt};
   if (input.ngram) {
-    require(shape.stream.rank > 0, name + " embeds groups of tokens; expected a stream of gated rows");
+    require(shape.stream.rank > 0, name + " embeds n-grams; expected a stream of gated rows");
     layer.ngram.emplace(*input.ngram, shape.stream.num_rows, shape.hidden, tensors);
   }
   if (tensors.has("mlp")) layer.mlp = tensors.experts("mlp", 1, shape.hidden);

@@ -43,7 +43,7 @@ const CompressedShape kIndexedEntries{4, 12, kRopeDim, 3, 2, 2, IndexShape{5, 8,
 const CompressedShape kEntries{4, 12, kRopeDim, 3, 4, 2, std::nullopt};
 
 // Pooled and compressed ones have hyper-connections as well, and compressed ones tables of experts; gated
-// ones have gated rows, chosen blocks and an embedding of groups of tokens.
+// ones have gated rows, chosen blocks and an n-gram embedding.
 enum class Kind { kOfLatent, kOfGroups, kSparse, kPooled, kGated, kCompressed };
 
 bool mixes_rows(Kind kind) { return kind == Kind::kPooled || kind == Kind::kCompressed; }
@@ -508,7 +508,7 @@ TEST(a_mismatched_indexer_is_rejected_by_name) {
                      "layers[0] has an indexer, but no query_down"));
 }
 
-TEST(gates_blocks_and_groups_of_tokens_that_do_not_fit_are_rejected_by_name) {
+TEST(gates_blocks_and_ngrams_that_do_not_fit_are_rejected_by_name) {
   const auto refused = [](void (*break_input)(ModelInput&, SmallModel&)) {
     return refusal(break_input, Kind::kGated);
   };
@@ -526,7 +526,7 @@ TEST(gates_blocks_and_groups_of_tokens_that_do_not_fit_are_rejected_by_name) {
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->head_offsets[0] = -1; }),
                      "layers[0].ngram_table has 30 rows; head 0 expects 7 from row -1"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->multipliers.resize(5); }),
-                     "layers[0] embeds groups of 5 tokens; expected 2 to 4"));
+                     "layers[0] embeds n-grams of up to 5 tokens; expected 2 to 4"));
   EXPECT(begins_with(refused([](ModelInput& w, SmallModel&) { w.layers[0].ngram->head_sizes.pop_back(); }),
                      "layers[0] has 3 sizes and 4 offsets of heads"));
 }

@@ -180,7 +180,7 @@ def test_convolutions_keep_the_last_inputs(device: torch.device, net: RecurrentM
 
 @pytest.mark.parametrize("step", STEPS)
 def test_convolutions_skip_inputs_without_weights(device: torch.device, step: str) -> None:
-    """Every third of ten inputs has weights, as in the embedding of groups of tokens."""
+    """Every third of ten inputs has weights, as in the n-gram embedding."""
     num_tokens, width = sum(row.num_tokens for row in STEPS[step]), 40
     x, inputs, taps = random(num_tokens, width), random(NUM_SLOTS, 9, width), random(4, width)
     weights = torch.zeros(10, width)

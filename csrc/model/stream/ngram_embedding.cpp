@@ -17,15 +17,15 @@ namespace {
 
 NgramShape checked(const NgramShape& shape, const std::string& layer) {
   const int64_t most = shape.most_tokens();
-  require(most >= 2 && most <= kEarlierTokens + 1, layer + " embeds groups of " + std::to_string(most) +
-                                                       " tokens; expected 2 to " +
+  require(most >= 2 && most <= kEarlierTokens + 1, layer + " embeds n-grams of up to " +
+                                                       std::to_string(most) + " tokens; expected 2 to " +
                                                        std::to_string(kEarlierTokens + 1));
   require(shape.num_heads() > 0 && shape.num_heads() % (most - 1) == 0 &&
               shape.head_offsets.size() == shape.head_sizes.size(),
           layer + " has " + std::to_string(shape.num_heads()) + " sizes and " +
               std::to_string(shape.head_offsets.size()) +
               " offsets of heads; expected as many, and equal parts for " + std::to_string(most - 1) +
-              " lengths of groups");
+              " lengths of n-grams");
   require(shape.conv_taps >= 2,
           layer + " has a convolution of " + std::to_string(shape.conv_taps) + " taps; expected 2 or more");
   return shape;

@@ -1,5 +1,5 @@
-// An embedding of groups of neighbouring tokens (n-grams) that a layer adds to each row of its stream
-// (Qwen3.8-Flash-Next): each group is hashed to rows of a large table.
+// An embedding of n-grams that a layer adds to each row of its stream (Qwen3.8-Flash-Next): each n-gram is
+// hashed to rows of a large table.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace ballast {
 
-// Groups of 2, 3, … tokens end at each token. Each has the same number of heads, and each head a range of
-// rows of the table.
+// N-grams of 2, 3, … tokens end at each token. Each length has the same number of heads, and each head a
+// range of rows of the table.
 struct NgramShape {
-  std::vector<uint64_t> multipliers;  // of a group's last token, of the one before it, …; their number is the
-                                      // most tokens of a group
-  std::vector<int64_t> head_offsets;  // [heads], the first row of each head; first those of groups of 2
+  std::vector<uint64_t> multipliers;  // of an n-gram's last token, of the one before it, …; their number is
+                                      // the most tokens of an n-gram
+  std::vector<int64_t> head_offsets;  // [heads], the first row of each head; first those of n-grams of 2
   std::vector<int64_t> head_sizes;    // [heads], its rows
-  int32_t end_id;     // ends a text: a group has it in place of all tokens before the last one of it
-  int64_t conv_taps;  // of a convolution whose taps are as many tokens apart as the longest group has
+  int32_t end_id;     // ends a text: an n-gram has it in place of all tokens before the last one of it
+  int64_t conv_taps;  // of a convolution whose taps are as many tokens apart as the longest n-gram has
 
   int64_t num_heads() const { return static_cast<int64_t>(head_sizes.size()); }
   int64_t most_tokens() const { return static_cast<int64_t>(multipliers.size()); }

@@ -170,7 +170,7 @@ QWEN35_397B_SPEC = with_delta_net(
 def _flash_next(
     spec: ModelSpec, net: DeltaNetSpec, index: BlockIndexSpec, stream: GatedStreamSpec, ngram: NgramSpec
 ) -> ModelSpec:
-    """`spec` with these parts in place of its own; layer 1 embeds groups of tokens."""
+    """`spec` with these parts in place of its own; layer 1 embeds n-grams."""
     layers = []
     for number, layer in enumerate(with_delta_net(spec, net).layers):
         mixer = replace(layer.mixer, index=index) if isinstance(layer.mixer, GroupedSpec) else layer.mixer
@@ -179,7 +179,7 @@ def _flash_next(
 
 
 def with_small_table(spec: ModelSpec) -> ModelSpec:
-    """`spec` with fewer rows in its table of groups of tokens, if it has one, for any vocabulary."""
+    """`spec` with fewer rows in its n-gram table, if it has one, for any vocabulary."""
     layers = []
     for layer in spec.layers:
         ngram = layer.ngram

@@ -161,8 +161,8 @@ class HeadMatrix(PybindObject):
     def __init__(self, matrix: Matrix, head_stride: int, row_offset: int, transposed: bool) -> None: ...
 
 class NgramShape(PybindObject):
-    """The sizes of an embedding of groups of neighbouring tokens, of 2 up to as many as there are multipliers. A head
-    has head_sizes rows of the table from head_offsets on; the first heads are those of groups of 2."""
+    """The sizes of an n-gram embedding, for n-grams of 2 up to as many tokens as there are multipliers. A head has
+    head_sizes rows of the table from head_offsets on; the first heads are those of n-grams of 2 tokens."""
 
     def __init__(
         self,

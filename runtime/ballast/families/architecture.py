@@ -164,7 +164,7 @@ class Architecture:
     gates_stream: bool = False
     """Whether blocks read and add to these rows by gates of a low rank instead."""
     embeds_ngrams: bool = False
-    """Whether a layer may embed groups of tokens by a table: ple.layers."""
+    """Whether a layer may embed n-grams: ple.layers."""
     delta_gate: Literal["silu", "sigmoid"] = "silu"
     """The function of gates that multiply the output of Gated DeltaNet."""
     shared_index_context: int | None = None

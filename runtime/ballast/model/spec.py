@@ -51,7 +51,7 @@ class ModelSpec:
 
     @property
     def ngram(self) -> NgramSpec | None:
-        """The embedding of groups of tokens, which one layer has at most."""
+        """The n-gram embedding, which one layer has at most."""
         return next((layer.ngram for layer in self.layers if layer.ngram is not None), None)
 
     @property

@@ -70,7 +70,7 @@ def output_tensors(spec: ModelSpec) -> tuple[Tensor, ...]:
 
 
 def _ngram_table(spec: ModelSpec) -> tuple[Tensor, ...]:
-    """The table of the layer that embeds groups of tokens."""
+    """The table of the layer that embeds n-grams."""
     layer = next((index for index, layer in enumerate(spec.layers) if layer.ngram is not None), None)
     if layer is None or spec.ngram is None:
         return ()

@@ -187,7 +187,7 @@ def _stream_floats(spec: ModelSpec) -> int:
 
 
 def _attention_floats(spec: ModelSpec) -> int:
-    """Floats per token between the operations of attention, and of the embedding of groups of tokens, which shares
+    """Floats per token between the operations of attention, and of the n-gram embedding, which shares
     their buffers. Recurrent layers have buffers of their own."""
     ngram = 0 if spec.ngram is None or spec.stream is None else 3 * spec.stream.num_rows * spec.hidden
     recurrent = {isinstance(mixer, RecurrentMixer) for mixer in spec.mixers}

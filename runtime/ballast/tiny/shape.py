@@ -139,7 +139,7 @@ class TinyCompressed:
 
 @dataclass(frozen=True, slots=True)
 class TinyNgram:
-    """The embedding of groups of tokens, whose heads are as wide together as the model."""
+    """The n-gram embedding, whose heads are as wide together as the model."""
 
     layer: int = 1
     most_tokens: int = 3
@@ -259,7 +259,7 @@ class TinyShape:
     stream: StreamSpec | GatedStreamSpec | None = None
     """The hyper-connections; None: none."""
     ngram: TinyNgram | None = None
-    """None: no layer embeds groups of tokens."""
+    """None: no layer embeds n-grams."""
     factors: TinyFactors | None = None
     limits: TinyLimits | None = None
     router_bias_name: str = ROUTER_BIAS

@@ -324,7 +324,7 @@ def test_logits_agree_with_other_pools_streams_and_decays(subjects: Callable[...
 
 @pytest.mark.parametrize(("chunk_size", "isa"), spread([1, 7], ISAS))
 def test_logits_agree_where_texts_end_within_a_prompt(subjects: Callable[..., Subject], chunk_size: int, isa: str):
-    """Groups of tokens never reach across the end of a text."""
+    """N-grams never reach across the end of a text."""
     prompt = list(make_prompt())
     [end] = {
         layer.ngram.end_id

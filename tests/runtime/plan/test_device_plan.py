@@ -684,8 +684,8 @@ def test_a_gpu_takes_hyper_connections_and_pools_beside_recurrent_layers(written
     assert use(plan, "recurrent state") == slots * spec.state_bytes
 
 
-def test_a_gpu_takes_blocks_of_positions_and_groups_of_tokens(written: MakeTiny, beside_a_gpu: None) -> None:
-    """The table of groups of tokens stays in the file."""
+def test_a_gpu_takes_blocks_of_positions_and_ngrams(written: MakeTiny, beside_a_gpu: None) -> None:
+    """The n-gram table stays in the file."""
     gguf = open_gguf(written(arch="qwen38flashnext", quant="q8_0").gguf)
     spec = read_spec(gguf)
     config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
@@ -703,7 +703,7 @@ def test_a_gpu_takes_blocks_of_positions_and_groups_of_tokens(written: MakeTiny,
     assert str(table.detail).endswith("of the file, read by rows through page cache")
 
 
-def test_a_gpu_has_room_for_gates_and_groups_of_tokens() -> None:
+def test_a_gpu_has_room_for_gates_and_ngrams() -> None:
     spec = FLASH_NEXT_125B_SPEC
     assert spec.ngram is not None
     without = replace(spec, layers=tuple(replace(layer, stream=None, ngram=None) for layer in spec.layers))

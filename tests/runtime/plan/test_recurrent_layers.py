@@ -80,7 +80,7 @@ def test_states_are_those_of_the_pool(gguf: GgufModel, cache_lens: int, max_batc
 
 @pytest.mark.parametrize("spec", [KIMI_LINEAR_48B_SPEC, FLASH_NEXT_125B_SPEC], ids=lambda spec: spec.name)
 def test_states_of_other_layers_are_those_of_the_pool(tmp_path: Path, spec: ModelSpec) -> None:
-    """Kimi Delta Attention; and an embedding of groups of tokens and incomplete blocks of positions."""
+    """Kimi Delta Attention; and an n-gram embedding and incomplete blocks of positions."""
     file = open_gguf(write_hollow_model(tmp_path / "other.gguf", spec, common_types(spec)))
     devices = [DeviceMemory("cuda:0", 80 * GIB, "the limit")]
     [device] = make_hybrid_plan(file, spec, NUMBERS, HOST, devices, GpuExpertOptions(0)).devices

@@ -36,7 +36,7 @@ class LayerSpec:
     stream: StreamSpec | GatedStreamSpec | None = None
     """The hyper-connections around mixer and feed-forward; None: what they give is added to the residual stream."""
     ngram: NgramSpec | None = None
-    """The embedding of groups of tokens that is added to the stream before the mixer, which needs a gated stream."""
+    """The n-gram embedding that is added to the stream before the mixer, which needs a gated stream."""
 
     @property
     def experts(self) -> ExpertsSpec | None:

@@ -1,4 +1,4 @@
-"""An embedding of groups of neighbouring tokens (n-grams), each hashed to rows of a large table."""
+"""An embedding of n-grams: each is hashed to rows of a large table."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ TABLE = "ngram_table"
 @dataclass(frozen=True, slots=True)
 class NgramSpec:
     """The per-layer embedding (PLE) of Qwen3.8-Flash-Next, which a layer adds to each row of its stream before its
-    mixer. Groups of 2, 3, … tokens end at each token; each has the same number of heads, and each head a row of its
-    own range of the table."""
+    mixer. N-grams of 2, 3, … tokens end at each token; each length has the same number of heads, and each head a row of
+    its own range of the table."""
 
     table_rows: int
     row_width: int
     multipliers: tuple[int, ...]
-    """One multiplier per token of the longest group, from its last token backwards."""
+    """One multiplier per token of the longest n-gram, from its last token backwards."""
     head_offsets: tuple[int, ...]
-    """The first row of each head, first those of groups of 2."""
+    """The first row of each head, first those of n-grams of 2 tokens."""
     head_sizes: tuple[int, ...]
     """The number of rows of each head."""
     end_id: int
-    """The token that ends a text: a group has it in place of all tokens before the last end of a text."""
+    """The token that ends a text: an n-gram has it in place of all tokens before the last end of a text."""
     conv_taps: int
-    """Tokens that the convolution sees, its own the last, at distances of the most tokens in a group."""
+    """Tokens that the convolution sees, its own the last, at distances of the longest n-gram."""
 
     @property
     def width(self) -> int:

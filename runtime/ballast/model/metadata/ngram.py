@@ -1,4 +1,4 @@
-"""The embedding of groups of tokens of Qwen3.8-Flash-Next's files (PLE)."""
+"""The n-gram embedding of Qwen3.8-Flash-Next's files (PLE)."""
 
 from __future__ import annotations
 

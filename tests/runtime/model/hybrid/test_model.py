@@ -95,7 +95,7 @@ RECURRENT = ("qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext
 """Architectures with recurrent layers. The first two have gated queries and a gate of shared experts, and heads that
 share a key: neighbouring heads, and alternating ones. In the others, each row of a state has a decay, and latent
 attention rotates nothing. The fourth one has hyper-connections, and positions that are selected by pools of 4. The last
-one selects such pools for grouped-query attention, reads gated rows, and embeds groups of tokens."""
+one selects such pools for grouped-query attention, reads gated rows, and embeds n-grams."""
 SPARSE = ("v32", "glm5")
 """Architectures whose tokens attend to 32 positions that an indexer selects: in every layer, and shared by some
 layers."""

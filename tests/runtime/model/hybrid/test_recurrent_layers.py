@@ -318,7 +318,7 @@ def test_layers_without_an_indexer_attend_to_all_positions(written: MakeTiny, mo
     assert np.abs(found[1] - selected[1]).max() > 0.01
 
 
-def test_a_pass_gets_the_rows_of_groups_of_tokens_piece_by_piece(
+def test_a_pass_gets_the_rows_of_ngrams_piece_by_piece(
     written: MakeTiny, simulated: SimulatedDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second of two devices adds them."""

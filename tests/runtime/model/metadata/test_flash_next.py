@@ -1,4 +1,4 @@
-"""Files of Qwen3.8-Flash-Next: a gated stream, attention to chosen blocks, and an embedding of groups of tokens."""
+"""Files of Qwen3.8-Flash-Next: a gated stream, attention to chosen blocks, and an n-gram embedding."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_all_layers_with_attention_may_have_one_ratio(tmp_path: Path) -> None:
     assert exact(read_back(tmp_path, FLASH_NEXT_SPEC, {"attention.compress_ratios": 4})) == exact(FLASH_NEXT_SPEC)
 
 
-def test_layers_may_attend_to_all_positions_and_embed_no_groups(tmp_path: Path) -> None:
+def test_layers_may_attend_to_all_positions_and_embed_no_ngrams(tmp_path: Path) -> None:
     layers = []
     for layer in FLASH_NEXT_SPEC.layers:
         mixer = replace(layer.mixer, index=None) if isinstance(layer.mixer, GroupedSpec) else layer.mixer

@@ -272,10 +272,11 @@ def test_a_tiny_models_type_may_use_the_gguf_spelling(tmp_path):
 
 
 def test_a_tiny_model_may_be_named_by_its_architecture(tmp_path):
-    made = ballast("tiny-model", str(tmp_path / "tiny"), "--arch", "deepseek4")
-    assert made.returncode == 0, made.stderr
-    assert open_gguf(tmp_path / "tiny" / "model.gguf").metadata["general.architecture"] == "deepseek4"
-    refused = ballast("tiny-model", str(tmp_path / "other"), "--arch", "deepseek5")
+    for option in ("--family", "--arch"):
+        made = ballast("tiny-model", str(tmp_path / option), option, "deepseek4")
+        assert made.returncode == 0, made.stderr
+        assert open_gguf(tmp_path / option / "model.gguf").metadata["general.architecture"] == "deepseek4"
+    refused = ballast("tiny-model", str(tmp_path / "other"), "--family", "deepseek5")
     assert refused.returncode == 2
     assert "invalid choice: 'deepseek5'" in refused.stderr
 

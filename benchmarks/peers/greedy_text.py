@@ -8,12 +8,14 @@ token it would have chosen at each position. Both read a file with float32 weigh
 of the two logits, relative to the largest, distinguishes a near tie from an error.
 
 Ballast also generates texts from a file with the same weights before they were written as float32, of type `--quant`.
-There it rounds activations to sixteen bits, which may change the choice of an expert. llama.cpp would round them to
-eight bits, which changes the text of a small random model.
+There it rounds activations to sixteen bits, which may change the choice of an expert or of a position. llama.cpp would
+round them to eight bits, which changes the text of a small random model. If a text then differs by more than a near
+tie, the comparison is repeated with a model of the same shape whose tokens take all experts and all positions. If those
+texts are equal, only choices explain the difference.
 
 LLAMA_BUILD_BIN is the folder of libllama.so in a build (`ninja -C build llama`); `llama_cpp.py --help` says where to
 get the source, which must still be there: the program next to this one is compiled against it. It prints one JSON line
-per architecture, and ends with 1 if a text from float32 weights differs by more than near ties.
+per architecture, and ends with 1 if a text from float32 weights or one without choices differs by more than near ties.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import check_tensors
-from ballast.tiny import TinyYarn, write_tiny_model
+from ballast.tiny import TinyShape, TinyYarn, write_tiny_model
 from ballast.tiny.presets import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.bench_record import bench_record
@@ -51,6 +53,9 @@ from devkit.peer_build import output_of, source_of_build
 
 NEAR_TIE = 5e-3
 """Largest difference of two logits, relative to the largest of their position, that rounding explains."""
+
+MOST_POSITIONS = 4096
+"""More than the tokens of any prompt and text."""
 
 Ids = tuple[int, ...]
 
@@ -81,7 +86,7 @@ PROGRAM = Path(__file__).with_name("llama_logits.cpp")
 
 
 def main() -> int:
-    """Returns 0 if every text from float32 weights is llama.cpp's up to near ties."""
+    """Returns 0 if every text from float32 weights, and every one without choices, is llama.cpp's up to near ties."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llama_build_bin", type=Path)
     parser.add_argument("--archs", nargs="+", choices=PRESETS, default=[*PRESETS], metavar="ARCH")
@@ -101,8 +106,21 @@ def main() -> int:
             copy = write_floats(file, Path(scratch) / "floats.gguf", ADDED.get(arch, {}))
             floats, quantised = (compare(options, f"{arch}, {each.name}", program, each, copy) for each in (copy, file))
             num_wrong += floats.num_wrong
-            print(record(options, arch, floats, quantised), flush=True)
+            whole = None
+            if quantised.num_wrong:
+                shape = without_choices(shape)
+                file = write_tiny_model(Path(scratch) / arch, quant=options.quant, overrides=shape).gguf
+                copy = write_floats(file, Path(scratch) / "floats.gguf", ADDED.get(arch, {}))
+                whole = compare(options, f"{arch}, {file.name} without choices", program, file, copy)
+                num_wrong += whole.num_wrong
+            print(record(options, arch, floats, quantised, whole), flush=True)
     return int(num_wrong > 0)
+
+
+def without_choices(shape: TinyShape) -> TinyShape:
+    """The shape with all experts and all positions of the longest text."""
+    index = shape.index and replace(shape.index, top_k=MOST_POSITIONS)
+    return replace(shape, num_experts_used=shape.num_experts, num_groups=1, num_groups_used=1, index=index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +137,10 @@ class Compared:
     """Median distance between llama.cpp's best token and the next."""
 
 
-def record(options: argparse.Namespace, arch: str, floats: Compared, quantised: Compared) -> str:
+def record(
+    options: argparse.Namespace, arch: str, floats: Compared, quantised: Compared, whole: Compared | None
+) -> str:
+    """`whole`: the quantised texts without choices, if they were compared."""
     command = f"greedy_text.py BUILD/bin --archs {arch} --quant {options.quant} --prompts {options.prompts}"
     return bench_record(
         "peers/greedy_text",
@@ -134,6 +155,7 @@ def record(options: argparse.Namespace, arch: str, floats: Compared, quantised: 
         quantised_equal=quantised.num_equal,
         quantised_near_ties=[float(f"{gap:.1e}") for gap in quantised.near_ties],
         quantised_wrong=quantised.num_wrong,
+        **({"unchosen_equal": whole.num_equal, "unchosen_wrong": whole.num_wrong} if whole else {}),
         adjusted=sorted((*ADJUSTED.get(arch, ()), *ADDED.get(arch, ()))),
         version=options.version or "unknown",
         command=f"{command} --tokens {options.tokens} --largest-id {options.largest_id}",
@@ -239,7 +261,8 @@ def llama_logits(
         [program, file, str(num_threads)], input="".join(lines).encode(), capture_output=True, timeout=TIMEOUT_S
     )
     if done.returncode != 0:
-        sys.exit(f"{program.name} ended with {done.returncode}:\n{done.stderr.decode()[-2000:]}")
+        reason = done.stderr.decode(errors="replace")[-2000:]
+        sys.exit(f"{program.name} ended with {done.returncode}:\n{reason}")
     return np.frombuffer(done.stdout, np.float32).reshape(len(texts), len(texts[0]), -1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Literal, NamedTuple
 
@@ -157,6 +157,8 @@ class Family:
     """Tokens that identify the family: no earlier family's vocabulary has all of them."""
     without_template: str | None = None
     """The name of the release whose template a file gets that has none."""
+    without_template_of: Mapping[str, str] = field(default_factory=dict)
+    """`general.architecture` → that name, for architectures whose files need another template."""
     ends: tuple[str, ...] = ()
     """Tokens that end a reply, in addition to those of the file."""
     never_ends: tuple[str, ...] = ()

@@ -118,9 +118,13 @@ def templates_for(reply: ReplyForm) -> list[str]:
     return [name for name, (family, _) in RELEASES.items() if family.reply is reply]
 
 
-def without_template(reply: ReplyForm) -> str | None:
-    """The release of a file without a template whose replies have this form; None: none is known."""
-    return next((family.without_template for family in FAMILIES.values() if family.reply is reply), None)
+def without_template(reply: ReplyForm, architecture: str = "") -> str | None:
+    """The release of a file without a template whose replies have this form; None: none is known. `architecture`: the
+    file's `general.architecture`."""
+    family = next((family for family in FAMILIES.values() if family.reply is reply), None)
+    if family is None:
+        return None
+    return family.without_template_of.get(architecture, family.without_template)
 
 
 def family_of_vocabulary(spellings: Container[str]) -> Family | None:

@@ -74,6 +74,9 @@ def load_text(
     if not tokenizer.has_vocabulary:
         return Text(tokenizer, None, tokenizer_source, "none: there is no vocabulary")
     found = _chosen_template(chat_template) if chat_template else _find_template(directory, metadata, gguf_name)
+    architecture = str(metadata.get("general.architecture"))
+    if found is None and (own := without_template(tokenizer.reply, architecture)) is not None:
+        found = source_of(RELEASES[own][1]), own
     template, template_source = _make_template(found, tokenizer, today)
     return Text(tokenizer, template, tokenizer_source, template_source, fim_tokens(tokenizer, metadata))
 
@@ -149,8 +152,6 @@ def _make_template(
     found: tuple[str, str] | None, tokenizer: Tokenizer, today: str | None
 ) -> tuple[ChatTemplate | None, str]:
     """The template, and where it came from."""
-    if found is None and (own := without_template(tokenizer.reply)) is not None:
-        found = source_of(RELEASES[own][1]), own
     if found is None:
         return None, "none: chat requests will be refused"
     source, name = found

@@ -652,6 +652,13 @@ def test_hunyuan_refuses_an_effort_that_no_one_knows() -> None:
         family("hy3").render([{"role": "user", "content": "U"}], options={"reasoning_effort": "some"})
 
 
+@pytest.mark.parametrize(("arch", "name"), [("mistrallarge3", "mistral-large-3"), ("mistral4", "mistral-small-4")])
+def test_mistral_files_without_a_template_get_their_models(tmp_path: Path, arch: str, name: str) -> None:
+    metadata = dict(open_gguf(write_tiny_model(tmp_path, arch=arch).gguf).metadata)
+    metadata.pop("tokenizer.chat_template", None)
+    assert load_text(None, metadata, "m.gguf").require_template().release == RELEASES[name][1]
+
+
 def test_mistral_small_4_refuses_an_effort_that_no_one_knows() -> None:
     with pytest.raises(RequestError, match="reasoning_effort is some; expected none or high"):
         family("mistral-small-4").render([{"role": "user", "content": "U"}], options={"reasoning_effort": "some"})

@@ -2,7 +2,7 @@
 
 Conversions of Mistral Large 3 carry a template of another model, Devstral, with its instructions. It is replaced by one
 that writes what mistral-common does, without default instructions. For Mistral Small 4, whose requests set the effort
-of reasoning, a file's own template is used by default.
+of reasoning, a file's own template is used by default; `mistral4` files are all of this model.
 """
 
 from __future__ import annotations
@@ -32,4 +32,5 @@ FAMILY = Family(
     ),
     vocabulary=("[INST]", "[TOOL_CALLS]", "[ARGS]"),
     without_template="mistral-large-3",
+    without_template_of={"mistral4": "mistral-small-4"},
 )

@@ -303,7 +303,7 @@ def test_a_layer_may_mix_types_and_widths(rng, pool, make_matrix, isa, num_bytes
 
 @every_width
 @every_isa
-@pytest.mark.parametrize("cols", [1408, 1344, 1376])
+@pytest.mark.parametrize("cols", [1408, 1344, 1376, 2880])
 @pytest.mark.parametrize("kind", [T.Q8_0, T.Q4_1, T.MXFP4], ids=lambda kind: kind.name)
 def test_rows_in_smaller_shares_and_several_pieces(rng, pool, make_matrix, isa, num_bytes, kind, cols):
     weight, values = make_matrix(kind, 37, cols)

@@ -1,4 +1,4 @@
-"""What whole models with recurrent layers take, from loads of a layer of each kind in its real size."""
+"""What whole models with recurrent layers or windows take, from loads of a layer of each kind in its real size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ballast._core import kernels
 from ballast.host.machine import Memory
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
-from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_state_slots
+from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_state_slots, num_window_blocks
 from ballast.model.layers.feed_forward import EXPERT_TABLE, EXPERTS
 from ballast.model.layers.ngram import TABLE
 from ballast.model.metadata import read_spec
@@ -38,7 +38,10 @@ from devkit.models.gguf_files import write_hollow_model
 from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
 from devkit.models.specs.glm import GLM53_FLASH_SPEC
+from devkit.models.specs.gpt_oss import GPT_OSS_120B_SPEC
 from devkit.models.specs.kimi import KIMI_LINEAR_48B_SPEC
+from devkit.models.specs.laguna import LAGUNA_S_SPEC
+from devkit.models.specs.mimo import MIMO_FLASH_SPEC
 from devkit.models.specs.qwen3 import (
     FLASH_NEXT_125B_SPEC,
     QWEN3_NEXT_80B_SPEC,
@@ -58,6 +61,8 @@ NUMBERS = Numbers(
 )
 NUM_EXPERTS, VOCAB_SIZE = 16, 1024
 """Sizes of the loaded parts. Memory is proportional to both if rows of routers and outputs fill whole panels."""
+OF_EXPERTS = (EXPERTS, "router", "router_bias", "router_logit_bias")
+"""The roles whose memory grows with the number of experts."""
 
 
 @pytest.mark.parametrize(
@@ -71,6 +76,9 @@ NUM_EXPERTS, VOCAB_SIZE = 16, 1024
         (GLM53_FLASH_SPEC, q4_k_m_types, 188.8e9),
         (FLASH_NEXT_125B_SPEC, q4_k_m_types, 120e9),
         (V4_FLASH_SPEC, mxfp4_types, 155e9),
+        (GPT_OSS_120B_SPEC, mxfp4_types, 63.4e9),
+        (MIMO_FLASH_SPEC, q4_k_m_types, 187.1e9),
+        (LAGUNA_S_SPEC, q4_k_m_types, 71.2e9),
     ],
     ids=lambda value: value.name if isinstance(value, ModelSpec) else "",
 )
@@ -100,8 +108,11 @@ def test_the_plan_is_the_sum_of_loaded_layers(
     num_blocks = num_kv_blocks(NUMBERS.cache_lens, NUMBERS.block_tokens)
     num_slots = num_state_slots(spec.states, NUMBERS.cache_lens, NUMBERS.max_batch_size)
     states = StatePool(spec.states, num_slots)
-    assert use(plan, "KV cache") == KvPool(spec.planes, num_blocks, NUMBERS.block_tokens).nbytes
-    assert use(plan, "recurrent state") == sum(state.nbytes for of_layer in states.layers for state in of_layer)
+    sizes = spec.window, num_blocks, NUMBERS.block_tokens, NUMBERS.max_batch_size, NUMBERS.step_tokens
+    pool = KvPool(spec.planes, num_blocks, NUMBERS.block_tokens, num_window_blocks(*sizes, has_tiers=False))
+    assert use(plan, "KV cache") == pool.nbytes
+    of_states = sum(state.nbytes for of_layer in states.layers for state in of_layer)
+    assert sum(row.num_bytes for row in plan.uses if row.name == "recurrent state") == of_states
     estimates = sum(use(plan, name) for name in ("work buffers", "tables", "program"))
     assert estimates < 0.03 * plan.needed_bytes
 
@@ -170,9 +181,12 @@ def layer_bytes(spec: ModelSpec, layer: Mapping[str, object]) -> int:
         if role != TABLE  # of which page cache has the rows that are read
     }
     factor = spec.routing.num_experts // NUM_EXPERTS
+    experts = layer.get(EXPERTS)
+    if isinstance(experts, kernels.Experts) and experts.biases is not None:
+        by_role[EXPERTS] += sum(bias.nbytes for bias in experts.biases)
     if EXPERT_TABLE in by_role:  # its vocabulary and choice are smaller as well
         by_role[EXPERT_TABLE] = by_role[EXPERT_TABLE] * spec.vocab_size * spec.routing.num_experts_used // VOCAB_SIZE
-    return sum(size * (factor if role in (EXPERTS, "router") else 1) for role, size in by_role.items())
+    return sum(size * (factor if role in OF_EXPERTS else 1) for role, size in by_role.items())
 
 
 def matrix_bytes(loaded: object) -> int:

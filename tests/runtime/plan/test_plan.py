@@ -36,6 +36,7 @@ from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model, write_model
 from devkit.models.specs.deepseek import V3_SPEC, V32_671B_SPEC, V32_SPEC
 from devkit.models.specs.deepseek4 import V4_FLASH_SPEC, V4_PRO_SPEC
+from devkit.models.specs.dots import DOTS1_142B_SPEC
 from devkit.models.specs.glm import (
     GLM5_SPEC,
     GLM45_AIR_SPEC,
@@ -149,6 +150,7 @@ def test_the_plan_matches_the_memory_of_the_loaded_model(
         (GLM46_SPEC, 352.8e9, 2 * 376_832),
         (MINIMAX_M2_SPEC, 228.7e9, 2 * 253_952),
         (HUNYUAN3_SPEC, 295.0e9, 2 * 327_680),
+        (DOTS1_142B_SPEC, 142.8e9, 2 * 1_015_808),
         (V32_671B_SPEC, 671.9e9, 2 * 85_888),
         (GLM5_SPEC, 743.9e9, 2 * 109_824),
         (GLM52_SPEC, 743.4e9, 2 * 95_232),

@@ -102,7 +102,7 @@ def _part(question: Question, records: list[tuple[Record, ...]]) -> Iterator[str
     if question.peer:
         yield from paragraph(f"Peer: {question.peer}")
         yield ""
-    yield from paragraph(f"Measured on {_source(_distinct(records))}; `{question.file}`. To repeat:")
+    yield from paragraph(f"Measured on {_source(_distinct(records))}; `{question.file}`. Command:")
     yield ""
     yield "```"
     yield question.command

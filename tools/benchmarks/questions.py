@@ -34,7 +34,7 @@ ALL_ON_GPU_PAIR = Question(
     rows=tuple(
         Row(label, f"v2-lite.gguf, experts in gpu memory: {case}")
         for label, case in (
-            *((f"prompt of {tokens:,} tokens", f"prefill {tokens}") for tokens in (512, 4096, 32768)),
+            *((f"prompt of {tokens:,}", f"prefill {tokens}") for tokens in (512, 4096, 32768)),
             *((streams, f"decode B={batch}, sampled") for batch, streams in _STREAMS),
         )
     ),
@@ -830,7 +830,7 @@ RECURRENT_LLAMA_CPP = Question(
             ("gpt-oss-120b", "gpt-oss-120b.gguf", ()),
         )
         for named, case in (
-            *((f"prompt of {tokens:,} tokens", f"prefill {tokens}") for tokens in (4096, 32768)),
+            *((f"prompt of {tokens:,}", f"prefill {tokens}") for tokens in (4096, 32768)),
             *((_streams(batch), f"decode B={batch}, sampled") for batch in batches),
         )
     ),
@@ -863,6 +863,35 @@ CPU_NEW_SHAPES = Question(
         '--peer_options "--load-mode none -fa auto -b 2048 -ub 512"'
     ),
     peer="llama.cpp b12032, built for this CPU (GGML_NATIVE).",
+)
+
+GREEDY_TEXTS = Question(
+    name="greedy-texts",
+    title="Texts of small random models, compared with llama.cpp's",
+    about=(
+        "Equal greedy texts. With float32 weights, all architectures give equal texts. With Q8_0, Ballast rounds "
+        "activations to 16 bits, while llama.cpp b12032 has the same weights in float32. Rounding can change a choice "
+        "between nearly equal experts or positions. Models whose tokens take them all give equal texts."
+    ),
+    file="greedy_text.jsonl",
+    rows=tuple(
+        Row(label, arch)
+        for label, arch in (
+            ("GLM-5", "glm5"),
+            ("DeepSeek-V2-Lite", "v2lite"),
+            ("DeepSeek-V3", "v3"),
+            ("DeepSeek-V3.2", "v32"),
+            ("MiMo-V2", "mimov2"),
+            ("GLM-4.5", "glm45"),
+            ("Qwen3.8-Flash-Next", "qwen38flashnext"),
+        )
+    ),
+    columns=(
+        Column("float32", "equal"),
+        Column("Q8_0", "quantised_equal"),
+        Column("Q8_0 without choices", "unchosen_equal"),
+    ),
+    command="python benchmarks/peers/greedy_text.py LLAMA_BUILD_BIN",
 )
 
 AGENTS = Question(
@@ -1040,6 +1069,7 @@ MEASURED = (
     CPU_TYPES,
     CPU_AVX2,
     CPU_NEW_SHAPES,
+    GREEDY_TEXTS,
     KT_KERNEL,
     RESIDENT,
     AMX,

@@ -175,3 +175,12 @@ def test_layers_of_kt_kernel_are_compared_by_method(tmp_path: Path) -> None:
     called = (tmp_path / "words").read_text().splitlines()
     assert [line.split()[1] for line in called] == ["gguf", "gguf", "int8", "int8"]
     assert {line.partition(" ")[2].partition(" ")[2] for line in called} == {"1 64 8 7168 2048 12 1"}
+
+
+def test_choices_explain_every_recorded_text_that_differs() -> None:
+    """Texts of the newest records are equal with float32 weights, and with quantised ones if there is no choice."""
+    lines = (ROOT / "benchmarks/results/greedy_text.jsonl").read_text().splitlines()
+    newest = {record["case"]: record for record in map(json.loads, lines)}
+    for case, record in newest.items():
+        assert record["equal"] == record["texts"], case
+        assert not record["quantised_wrong"] or record["unchosen_equal"] == record["texts"], case

@@ -29,8 +29,8 @@ from devkit.vm.image import PAUSE_IMAGE, RUNTIME_IMAGE, STORE
 
 NAME = "two-nodes"
 CPUS_PER_NODE = 4
-GPU_NODE = 1
-"""NUMA node of the GPU. Without a topology hint, CPUs are taken from node 0 first."""
+ONE_GPU = (1,)
+"""NUMA node of a single GPU. Without a topology hint, CPUs are taken from node 0 first."""
 MEMORY_RESERVED_MIB = 400
 """Reserved from pods, together with the eviction threshold: half of it on each NUMA node."""
 FOLDER = STORE.parents[1]
@@ -62,7 +62,8 @@ class GuestNode:
         self._proxy: Process | None = None
         self._running: dict[str, int] = {}
         """Process ids of the kubelet and of programs that depend on it."""
-        self._policy = ""
+        self._runs_with: tuple[str, tuple[int, ...]] | None = None
+        """The kubelet's policy and the NUMA nodes of the GPUs."""
 
     def start(self) -> None:
         """Start containerd with the runtime's image, and set up routes from the host to pods and Services."""
@@ -81,12 +82,12 @@ class GuestNode:
         if self._proxy is not None:
             self._proxy.stop()
 
-    def run_kubelet(self, topology_policy: str) -> None:
-        """Start a kubelet with this policy, and a GPU on NUMA node 1; return when the node has both.
+    def run_kubelet(self, topology_policy: str, gpu_nodes: tuple[int, ...] = ONE_GPU) -> None:
+        """Start a kubelet with this policy, and a GPU on each of these NUMA nodes; return when the node has them.
 
-        If a kubelet with another policy runs, no pod may be on the node.
+        If a kubelet with another policy or other GPUs runs, no pod may be on the node.
         """
-        if self._policy == topology_policy:
+        if self._runs_with == (topology_policy, gpu_nodes):
             return
         self._end_kubelet()
         config = kubelet_config(self._control_plane, FOLDER, self._server(), ADDRESS, _managers(topology_policy))
@@ -94,9 +95,10 @@ class GuestNode:
         words = [f"--config={FOLDER}/kubelet.json", f"--kubeconfig={self._credentials()}"]
         self._start("kubelet", *words, f"--hostname-override={NAME}", f"--node-ip={ADDRESS}")
         wait_for(f"node {NAME} to be Ready", self._is_ready, READY_TIMEOUT_S, interval_s=0.5)
-        self._start("device-plugin", f"-numa-node={GPU_NODE}")
-        wait_for("a GPU", lambda: self._allocatable().get("nvidia.com/gpu") == "1", READY_TIMEOUT_S, interval_s=0.5)
-        self._policy = topology_policy
+        count = str(len(gpu_nodes))
+        self._start("device-plugin", f"-count={count}", f"-numa-nodes={','.join(map(str, gpu_nodes))}")
+        wait_for("GPUs", lambda: self._allocatable().get("nvidia.com/gpu") == count, READY_TIMEOUT_S, interval_s=0.5)
+        self._runs_with = topology_policy, gpu_nodes
 
     def _end_kubelet(self) -> None:
         """Stop it and delete its allocation state: a kubelet with another policy does not start with this state."""
@@ -117,7 +119,9 @@ class GuestNode:
         return Given(
             cpus=next(iter(cpus.values()), ""),
             memory_nodes={node for blocks in memory.values() for block in blocks for node in block["numaAffinity"]},
-            gpu_nodes=[int(node) for entry in devices if entry["PodUID"] == pod_uid for node in entry["DeviceIDs"]],
+            gpu_nodes=sorted(
+                int(node) for entry in devices if entry["PodUID"] == pod_uid for node in entry["DeviceIDs"]
+            ),
         )
 
     def allowed(self, pod_uid: str) -> tuple[str, str]:

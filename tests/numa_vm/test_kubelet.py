@@ -1,6 +1,7 @@
 """Services with a kubelet on two NUMA nodes: what it allocates, what it rejects, and what the operator reports.
 
-Each NUMA node has four CPUs, one of them reserved for the system. Node 1 has a simulated GPU.
+Each NUMA node has four CPUs, one of them reserved for the system. Node 1 has a simulated GPU;
+in one test, node 0 has one too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from devkit.vm.table import Table
 
 __all__ = ["CPUS_PER_NODE"]
 
+TWO_GPUS = (1, 0)
+"""The NUMA nodes of two GPUs."""
 BACKOFF_S, MOST_ATTEMPTS = 45, 3
 """The first two delays between attempts are 10 s and 20 s, the next one is 40 s."""
 
@@ -57,15 +60,14 @@ def test_one_numa_node_is_allocated_and_preferably_the_gpus(cluster: GuestCluste
         without = seen(cluster, name)
     # Node 0 is free again: only the GPU makes the next pod use node 1.
     with cluster.service("with-gpu", "SingleNode", "Require", gpus=1, cpuFallback=True) as name:
-        # Without a driver, the process cannot learn the GPU's node: reported as unknown, and an error if required.
-        cluster.wait(name, "NUMAPinned", "False", "GPUNodeUnknown")
-        cluster.wait(name, "Ready", "False", "GPUNodeUnknown")
+        # Without a driver, the engine computes on the CPU, so that the GPU's node does not matter to it.
+        cluster.wait(name, "Ready", "True", "Serving")
+        cluster.wait(name, "NUMAPinned", "True", "CPUsAndMemoryAligned")
         with_gpu = seen(cluster, name)
     assert without == {"cpus": "1-2", "memory_nodes": "0", "gpu_nodes": []}
     assert with_gpu == {"cpus": "5-6", "memory_nodes": "1", "gpu_nodes": [1]}
     table.add("kubelet single-numa-node, SingleNode and Require, 2 CPUs", **without, numa_pinned="True")
-    reason = "GPUNodeUnknown"
-    table.add("kubelet single-numa-node, SingleNode and Require, 2 CPUs and a GPU", **with_gpu, numa_pinned=reason)
+    table.add("kubelet single-numa-node, SingleNode and Require, 2 CPUs and a GPU", **with_gpu, numa_pinned="True")
 
 
 def test_a_pod_that_fits_no_numa_node_is_retried_rarely(cluster: GuestCluster, table: Table) -> None:
@@ -97,6 +99,21 @@ def test_restricted_spreads_only_pods_that_need_several_nodes(cluster: GuestClus
     assert (given.cpus, given.memory_nodes) == ("1-3,5-6", {0, 1})
     table.add("kubelet restricted, AllNodes, 5 CPUs and 1 GiB", refused=True)
     table.add("kubelet restricted, AllNodes, 5 CPUs and 2 GiB", refused=False, cpus=given.cpus, memory_nodes="0-1")
+
+
+def test_two_gpus_on_two_numa_nodes_need_a_policy_of_all_nodes(cluster: GuestCluster, table: Table) -> None:
+    """The engine ends at its start, because there is no driver; until then the kubelet has allocated everything."""
+    cluster.node.run_kubelet("restricted", TWO_GPUS)
+    with cluster.service("two-gpus", "SingleNode", "Require", gpus=2) as name:
+        assert "numa.policy AllNodes" in cluster.wait(name, "Scheduled", "False", "TopologyAffinityError")
+        cluster.apply(name, "AllNodes", "Require", gpus=2, cpus=5, memory="2Gi")
+        cluster.wait(name, "Scheduled", "True", "PodsScheduled")
+        wait_for("CPUs", lambda: cluster.given(name).cpus)
+        given = cluster.given(name)
+    assert (given.cpus, given.memory_nodes, given.gpu_nodes) == ("1-3,5-6", {0, 1}, [0, 1])
+    table.add("kubelet restricted, SingleNode and Require, 2 CPUs and 2 GPUs", refused=True)
+    shown = {"cpus": given.cpus, "memory_nodes": "0-1", "gpu_nodes": given.gpu_nodes}
+    table.add("kubelet restricted, AllNodes and Require, 5 CPUs and 2 GPUs", refused=False, **shown)
 
 
 def test_a_pod_that_fits_no_numa_node_starts_and_reports_it(cluster: GuestCluster, table: Table) -> None:

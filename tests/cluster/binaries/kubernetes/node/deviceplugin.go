@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -74,15 +75,20 @@ func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 func serveDevices() int {
 	resource := flag.String("resource", "nvidia.com/gpu", "resource name to register")
 	count := flag.Int("count", 1, "number of devices")
-	numaNode := flag.Int64("numa-node", 0, "NUMA node of every device")
+	numaNodes := flag.String("numa-nodes", "0", "NUMA node of each device, separated by commas; the last one for the rest")
 	folder := flag.String("folder", api.DevicePluginPath, "the kubelet's folder for device plugins")
 	envName := flag.String("env", "NVIDIA_VISIBLE_DEVICES", "variable that names the devices in the container")
 	unhealthy := flag.String("unhealthy-file", "", "device 0 is unhealthy while this file exists")
 	flag.Parse()
 
+	nodes := strings.Split(*numaNodes, ",")
 	devices := make([]*api.Device, *count)
 	for i := range devices {
-		topology := &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: *numaNode}}}
+		node, err := strconv.ParseInt(nodes[min(i, len(nodes)-1)], 10, 64)
+		if err != nil {
+			log.Fatalf("-numa-nodes %s: %v", *numaNodes, err)
+		}
+		topology := &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: node}}}
 		devices[i] = &api.Device{ID: fmt.Sprintf("GPU-%d", i), Topology: topology}
 	}
 	const socket = "ballast-test.sock"
@@ -109,7 +115,7 @@ func serveDevices() int {
 	if _, err := api.NewRegistrationClient(connection).Register(ctx, register, grpc.WaitForReady(true)); err != nil {
 		log.Fatal(err)
 	}
-	log.Printf("registered %d x %s on NUMA node %d", *count, *resource, *numaNode)
+	log.Printf("registered %d x %s on NUMA nodes %s", *count, *resource, *numaNodes)
 
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)

@@ -307,29 +307,6 @@ WHOLE_R1_START = Question(
     command="EXPERTS=Q4_K PACKED=/mnt/packed tools/gpu.sh build whole",
 )
 
-AMX = Question(
-    name="amx",
-    title="A CPU with AMX: wide activations and long prompts",
-    about=(
-        "One MoE layer of R1's shape with 64 experts in Q4_K. Memory is the limit with few tokens, arithmetic with "
-        "many. The next table has newer figures for few tokens with 8-bit activations."
-    ),
-    file="amx.jsonl",
-    rows=tuple(
-        Row(
-            f"{tokens:,} {'token' if tokens == 1 else 'tokens'}, {width}-bit activations",
-            f"r1, amx, {width // 8} bytes an activation, {tokens} tokens",
-        )
-        for width, tokens in ((16, 1), (16, 4), (16, 16), (16, 1024), (8, 1024))
-    ),
-    columns=(
-        Column("GB/s", "gb_per_s"),
-        Column("% of memory bandwidth", "share", scale=100),
-        Column("TFLOP/s", "gop_per_s", scale=0.001, digits=1),
-    ),
-    command="python benchmarks/kernels/packed_experts.py --shape r1 --tokens 1 4 16 1024",
-)
-
 EXPERT_TYPES = Question(
     name="expert-types",
     title="A CPU with AMX: read speed of expert types",
@@ -816,7 +793,7 @@ RECURRENT_LLAMA_CPP = Question(
     name="recurrent-llama-cpp",
     title="Other shapes, compared with llama.cpp",
     about=(
-        "A GPU computes everything but the experts, which are in host memory. One round; the files are hollow: most "
+        "A GPU computes everything but the experts, which are in host memory. One round, hollow files: most "
         "weights are zeros. Ballast samples; llama-batched-bench does not. The link limits prompts: the 61 GB of "
         "gpt-oss-120b's experts cross it in 1.1 s."
     ),
@@ -842,27 +819,35 @@ RECURRENT_LLAMA_CPP = Question(
     peer="llama.cpp b12032, with [the options of the comparison](benchmarks.md#prompts-compared-with-llamacpp).",
 )
 
-CPU_NEW_SHAPES = Question(
-    name="cpu-new-shapes",
-    title="A CPU alone: Qwen3.5 and gpt-oss, compared with llama.cpp",
+CPU_LLAMA_CPP = Question(
+    name="cpu-llama-cpp",
+    title="A CPU alone, compared with llama.cpp",
     about=(
-        "12 layers of Qwen3.5-35B-A3B's and gpt-oss-20b's shapes with random weights on two cores: three alternating "
-        "rounds, one with gpt-oss. Ballast samples."
+        "8 layers of DeepSeek-V2-Lite's and 12 of Qwen3.5-35B-A3B's and gpt-oss-20b's shapes, random weights, two "
+        "cores, three alternating rounds; one with gpt-oss. Ballast samples."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
-        Row(f"{label}: {named}", f"{file}.gguf, 2 CPU cores: {case}")
-        for label, file, batches in (("Qwen3.5-35B", "q35-12", (1, 4, 16)), ("gpt-oss-20b", "oss20-12", (1, 16)))
+        Row(f"{label}: {named}", f"{file}.gguf, 2 CPU cores{isa}: {case}")
+        for label, file, isa, batches in (
+            ("V2-Lite", "v2-lite-8", "", (1, 4, 16)),
+            ("V2-Lite, AVX2", "v2-lite-8", ", AVX2", (1, 4, 16)),
+            ("Qwen3.5-35B", "q35-12", "", (1, 4, 16)),
+            ("gpt-oss-20b", "oss20-12", "", (1, 16)),
+        )
         for named, case in _prompt_and_streams(*batches)
         for case in (case if case.startswith("prefill") else f"{case}, sampled",)
     ),
     columns=_WITH_LLAMA_CPP,
     command=(
-        "python tools/synthetic_model.py q35-12.gguf --shape qwen3.5-35b --layers 12\n"
-        "python benchmarks/peers/llama_cpp.py q35-12.gguf LLAMA_BUILD_BIN --prefill 512 --steps 48 --device cpu "
+        "python tools/synthetic_model.py v2-lite-8.gguf --layers 8\n"
+        "python benchmarks/peers/llama_cpp.py v2-lite-8.gguf LLAMA_BUILD_BIN --prefill 512 --steps 48 --device cpu "
         '--peer_options "--load-mode none -fa auto -b 2048 -ub 512"'
     ),
-    peer="llama.cpp b12032, built for this CPU (GGML_NATIVE).",
+    peer=(
+        "llama.cpp b12032, built for this CPU (GGML_NATIVE), or with GGML_AVX2 alone. Its `src/models/deepseek2.cpp` "
+        "knows V2-Lite by its number of layers; 8 was added."
+    ),
 )
 
 GREEDY_TEXTS = Question(
@@ -1068,11 +1053,10 @@ MEASURED = (
     WHOLE_R1_START,
     CPU_TYPES,
     CPU_AVX2,
-    CPU_NEW_SHAPES,
+    CPU_LLAMA_CPP,
     GREEDY_TEXTS,
     KT_KERNEL,
     RESIDENT,
-    AMX,
     EXPERT_TYPES,
     CPU_CACHE,
     SPARSE_ATTENTION,

@@ -54,10 +54,6 @@ class BlockManager {
   BlockId find(BlockId parent, const int32_t* content, const Salt& salt) const {
     return index_.find(parent, content, salt);
   }
-  // Whether the cache has other blocks after those of a match.
-  bool has_others_after(const PrefixMatch& match) const {
-    return !match.blocks.empty() && index_.has_children(match.blocks.back());
-  }
   // Number of usable blocks of a match that no request holds.
   int32_t num_unheld(const PrefixMatch& match) const;
   void hold(BlockId block);

@@ -70,18 +70,18 @@ bool StateSlots::is_own(StateSlot id) const {
   return id != kNullSlot && slot(id).num_holders == 1 && slot(id).block == kNullBlock;
 }
 
-void StateSlots::attach(BlockId block, StateSlot id, const SnapshotUse& use, int32_t num_tokens) {
+void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid, int32_t num_tokens) {
   if (of(block) != kNullSlot) {
-    this->use(block, use);
+    use(of(block), is_on_grid);
     return;
   }
   Slot& attached = slot(id);
   BALLAST_CHECK(attached.num_holders > 0 && attached.block == kNullBlock);
   attached.block = block;
+  attached.is_on_grid = is_on_grid;
   attached.num_tokens = num_tokens;
   snapshots_[index_of(block)] = id;
   ++num_snapshots_;
-  set_use(id, use, attached.number);
 }
 
 std::vector<int32_t> StateSlots::positions(size_t most) const {
@@ -107,58 +107,24 @@ void StateSlots::restore(BlockId block, StateSlot id) {
   ++num_snapshots_;
 }
 
-// Where conversations diverge, a snapshot does not become a turn's again.
-void StateSlots::use(BlockId block, const SnapshotUse& use) {
-  if (of(block) == kNullSlot) return;
-  const SnapshotUse before = use_of(block);
-  const bool remains = use.goes_first && use.request == 0;
-  const bool diverges = !before.goes_first && before.request == 0;
-  set_use(of(block), remains || diverges ? before : use, ++num_uses_);
+void StateSlots::touch(BlockId block) {
+  if (of(block) != kNullSlot) use(of(block), slot(of(block)).is_on_grid);
 }
 
-void StateSlots::set_use(StateSlot id, const SnapshotUse& use, int64_t number) {
+// It counts as used now, and leaves the grid if it is more than that.
+void StateSlots::use(StateSlot id, bool is_on_grid) {
   Slot& used = slot(id);
   if (used.num_holders == 0) unheld_.erase(eviction_key(used));
-  of_requests_.erase({used.use.request, id});
-  used.use = use;
-  used.number = number;
-  if (use.request != 0) of_requests_.emplace(use.request, id);
+  used.is_on_grid &= is_on_grid;
+  used.number = ++num_uses_;
   if (used.num_holders == 0) unheld_.emplace(eviction_key(used), id);
-}
-
-void StateSlots::supersede(int64_t request) {
-  for (const StateSlot id : snapshots_of(request)) {
-    set_use(id, {0, slot(id).use.end, /*goes_first=*/true}, slot(id).number);
-  }
-}
-
-bool StateSlots::has_left(int64_t request, TurnEnd end) const {
-  const std::vector<StateSlot> ids = snapshots_of(request);
-  return std::any_of(ids.begin(), ids.end(), [&](StateSlot id) { return slot(id).use.end == end; });
-}
-
-void StateSlots::demote_others(int64_t request, TurnEnd end) {
-  for (const StateSlot id : snapshots_of(request)) {
-    const Slot& other = slot(id);
-    if (other.use.end != end) set_use(id, {request, other.use.end, /*goes_first=*/true}, other.number);
-  }
-}
-
-std::vector<StateSlot> StateSlots::snapshots_of(int64_t request) const {
-  std::vector<StateSlot> found;
-  for (auto each = of_requests_.lower_bound({request, kNullSlot});
-       each != of_requests_.end() && each->first == request; ++each) {
-    found.push_back(each->second);
-  }
-  return found;
 }
 
 void StateSlots::detach(StateSlot id) {
   Slot& detached = slot(id);
   snapshots_[index_of(detached.block)] = kNullSlot;
-  of_requests_.erase({detached.use.request, id});
   detached.block = kNullBlock;
-  detached.use = {};
+  detached.is_on_grid = false;
   --num_snapshots_;
 }
 
@@ -179,7 +145,7 @@ void StateSlots::check(const std::vector<int32_t>& holders) const {
     is_free[index_of(id)] = true;
   }
   int32_t num_held = 0, num_snapshots = 0;
-  size_t num_waiting = 0, num_of_requests = 0;
+  size_t num_waiting = 0;
   for (size_t id = 1; id < slots_.size(); ++id) {
     const Slot& each = slots_[id];
     BALLAST_CHECK(each.num_holders == holders[id]);
@@ -189,9 +155,6 @@ void StateSlots::check(const std::vector<int32_t>& holders) const {
     num_held += is_held;
     if (!is_snapshot) continue;
     ++num_snapshots;
-    num_of_requests += each.use.request != 0;
-    BALLAST_CHECK(of_requests_.count({each.use.request, StateSlot{static_cast<int32_t>(id)}}) ==
-                  (each.use.request != 0));
     BALLAST_CHECK(index_of(snapshots_[index_of(each.block)]) == id);
     if (is_held) continue;
     ++num_waiting;
@@ -199,7 +162,6 @@ void StateSlots::check(const std::vector<int32_t>& holders) const {
     BALLAST_CHECK(found != unheld_.end() && index_of(found->second) == id);
   }
   BALLAST_CHECK(num_held == num_held_ && num_snapshots == num_snapshots_ && num_waiting == unheld_.size());
-  BALLAST_CHECK(num_of_requests == of_requests_.size());
   BALLAST_CHECK(holders[index_of(kNullSlot)] == 0);
 }
 

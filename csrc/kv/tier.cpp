@@ -54,11 +54,11 @@ bool Tier::has_or_gets_state(BlockId block) const {
          });
 }
 
-StateSlot Tier::send_state(BlockId block, const SnapshotUse& use) {
+StateSlot Tier::send_state(BlockId block) {
   const bool has_room = blocks_.states().num_held() < config_.num_states;
   if (!takes_more_ || is_busy_with_states() || !has_room) return kNullSlot;
   const StateSlot state = blocks_.states().take();
-  storing_states_.push_back({state, {block, blocks_.stamp(block)}, use});
+  storing_states_.push_back({state, {block, blocks_.stamp(block)}});
   return state;
 }
 
@@ -68,22 +68,8 @@ void Tier::state_arrives(bool is_whole) {
   storing_states_.pop_front();
   takes_more_ = takes_more_ && is_whole;
   const bool is_known = blocks_.is_known(sent.of.block) && blocks_.stamp(sent.of.block) == sent.of.stamp;
-  if (is_whole && is_known) blocks_.states().attach(sent.of.block, sent.state, sent.use);
+  if (is_whole && is_known) blocks_.states().attach(sent.of.block, sent.state, false);
   blocks_.states().release(sent.state);
-}
-
-void Tier::supersede(int64_t request) {
-  blocks_.states().supersede(request);
-  for (SentState& sent : storing_states_) {
-    if (sent.use.request == request) sent.use = {0, sent.use.end, /*goes_first=*/true};
-  }
-}
-
-void Tier::demote_others(int64_t request, TurnEnd end) {
-  blocks_.states().demote_others(request, end);
-  for (SentState& sent : storing_states_) {
-    if (sent.use.request == request) sent.use.goes_first |= sent.use.end != end;
-  }
 }
 
 BlockId Tier::first(const std::vector<int32_t>& tokens, const Salt& salt) const {

@@ -16,7 +16,6 @@ int32_t RequestBlocks::num_to_admit(const Request& request) const {
 
 void RequestBlocks::begin(Request& request) {
   request.num_known = static_cast<int32_t>(request.match.blocks.size());
-  request.leaves_known = blocks_.has_others_after(request.match);
   request.match.resize(request.match.num_usable);
   request.blocks = std::move(request.match.blocks);
   request.match = {};

@@ -8,12 +8,6 @@
 
 namespace ballast {
 
-namespace {
-
-int64_t id_of(const Request& request) { return request.arrival + 1; }
-
-}  // namespace
-
 RequestStates::RequestStates(int32_t block_tokens, int32_t max_batch_size, BlockManager& blocks,
                              TierMirror& tiers)
     : block_tokens_(block_tokens),
@@ -42,18 +36,10 @@ void RequestStates::set_wanted(Request& request, const std::vector<int32_t>& sna
 }
 
 void RequestStates::begin(Request& request) {
-  if (!slots().is_used()) return;
-  request.begins_at = begins_at_;
-  if (request.blocks.empty()) return;
-  if (request.found.empty()) {
-    const SnapshotUse found = slots().use_of(request.blocks.back());
-    note_turn(request, found);
-    const bool diverges = request.leaves_known && request.num_known == request.num_published;
-    if (diverges && found.request == 0) slots().use(request.blocks.back(), {});
-  }
+  if (!slots().is_used() || request.blocks.empty()) return;
   for (const int32_t num_tokens : request.snapshots_at) {
     if (num_tokens > request.num_computed || num_tokens == 0) continue;
-    slots().use(request.blocks[static_cast<size_t>(num_tokens / block_tokens_ - 1)], {id_of(request)});
+    slots().touch(request.blocks[static_cast<size_t>(num_tokens / block_tokens_ - 1)]);
   }
   tiers_.states().note_begin(request.blocks.back());
   const StateSlot snapshot = slots().of(request.blocks.back());
@@ -64,23 +50,6 @@ void RequestStates::begin(Request& request) {
   state.num_kept = request.num_computed;
   slots().hold(snapshot);
   slots().hold(snapshot);
-}
-
-// `found`: of the snapshot at which it begins. The next turn of a conversation begins where the last one
-// ended.
-void RequestStates::note_turn(Request& request, const SnapshotUse& found) {
-  if (found.request == id_of(request)) return;  // it was preempted
-  request.continues = found.request != 0;
-  if (!request.continues) return;
-  // If it repeats the reply, but the snapshot after that is gone, it would have begun there.
-  const bool repeats_reply = !request.leaves_known && request.num_known > request.num_published;
-  if (found.end == TurnEnd::kPrompt && repeats_reply)
-    begins_at_ = TurnEnd::kReply;
-  else if (found.end != TurnEnd::kPrompt || request.leaves_known)
-    begins_at_ = found.end;
-  request.begins_at = begins_at_;
-  slots().supersede(found.request);
-  tiers_.states().supersede(found.request);
 }
 
 void RequestStates::plan(Request& request) {
@@ -123,20 +92,15 @@ void RequestStates::plan_saves(Request& request, int32_t num_without_slot) {
   }
 }
 
-SnapshotUse RequestStates::use_at(const Request& request, int32_t num_tokens, TurnEnd end) const {
-  const bool is_last = num_tokens == last_block_end(request.prompt_tokens - 1);
-  if (end != TurnEnd::kPrompt || is_requested(request, num_tokens)) return {id_of(request), end};
-  if (is_last) return {id_of(request), end, /*goes_first=*/!request.snapshots_at.empty()};
-  const bool diverges = num_tokens == request.num_known * block_tokens_ && !request.continues;
-  return {0, end, /*goes_first=*/!diverges};
-}
-
-void RequestStates::attach(Request& request, int32_t num_tokens, StateSlot slot, TurnEnd end) {
+void RequestStates::attach(Request& request, int32_t num_tokens, StateSlot slot) {
   const int32_t index = num_tokens / block_tokens_ - 1;
   if (index < 0 || index >= request.num_published) return;
   const BlockId block = request.blocks[static_cast<size_t>(index)];
   if (!blocks_.is_known(block)) return;
-  slots().attach(block, slot, use_at(request, num_tokens, end), num_tokens);
+  const bool ends_prompt = num_tokens == last_block_end(request.prompt_tokens - 1);
+  const bool is_only_on_grid =
+      is_on_grid(request, num_tokens) && !ends_prompt && !is_requested(request, num_tokens);
+  slots().attach(block, slot, is_only_on_grid, num_tokens);
   tiers_.states().note_snapshot(block);
 }
 
@@ -169,21 +133,21 @@ void RequestStates::keep_before_opener(Request& request) {
   if (request.num_generated() == 0 || request.num_uncomputed() != 1) return;
   if (std::find(openers.begin(), openers.end(), request.tokens.back()) == openers.end()) return;
   request.snapshot_before.clear();
-  keep_as_snapshot(request, TurnEnd::kCall);
+  keep_as_snapshot(request);
 }
 
 // The kept state becomes a snapshot, unless it is one.
-void RequestStates::keep_as_snapshot(Request& request, TurnEnd end) {
+void RequestStates::keep_as_snapshot(Request& request) {
   const RequestState& state = request.state;
   if (state.kept != kNullSlot && !slots().is_snapshot(state.kept))
-    attach(request, state.num_kept, state.kept, end);
+    attach(request, state.num_kept, state.kept);
 }
 
 void RequestStates::release(Request& request, bool keeps) {
   if (!slots().is_used()) return;
   RequestState& state = request.state;
   BALLAST_CHECK(state.next == kNullSlot && state.saves.empty());
-  if (keeps) keep_as_snapshot(request, TurnEnd::kReply);
+  if (keeps) keep_as_snapshot(request);
   slots().release(state.live);
   slots().release(state.kept);
   slots().release(state.fetched);
@@ -194,10 +158,6 @@ void RequestStates::finish(Request& request) {
   std::vector<int32_t> ends = request.snapshots_at;
   ends.push_back(request.state.num_kept);
   release(request, /*keeps=*/true);
-  if (slots().has_left(id_of(request), request.begins_at)) {
-    slots().demote_others(id_of(request), request.begins_at);
-    tiers_.states().demote_others(id_of(request), request.begins_at);
-  }
   std::vector<BlockId> blocks;
   for (const int32_t num_tokens : ends) {
     const int32_t index = num_tokens / block_tokens_ - 1;
@@ -225,13 +185,7 @@ void RequestStates::end_fetch(Request& request, bool is_complete) {
   slots().release(std::exchange(state.live, fetched));
   slots().release(std::exchange(state.kept, fetched));
   state.num_kept = request.num_computed;
-  request.leaves_known = false;  // the tier knows more than the cache did
-  const SnapshotUse found = state.fetched_use;
-  note_turn(request, found);
   attach(request, state.num_kept, fetched);
-  const BlockId block = request.blocks[static_cast<size_t>(state.num_kept / block_tokens_ - 1)];
-  if (found.request == 0 && !found.goes_first && !is_requested(request, state.num_kept))
-    slots().use(block, {});
 }
 
 }  // namespace ballast

@@ -19,10 +19,6 @@ namespace ballast {
 // Snapshots are taken of the end of a prompt, where the request wants them, of the end of what other requests
 // have in common with it, at regular distances in long prompts, and of the last full block when a request
 // ends or is preempted. No step is divided for them: the kernels write them while they compute the tokens.
-//
-// A request that begins where another one's prompt or reply ended is the next turn of its conversation.
-// Snapshots of earlier turns are evicted first, and of a conversation's last turn all but those at the end
-// where turns begin: templates and clients that rewrite replies do so in every turn.
 class RequestStates {
  public:
   // `blocks` and `tiers` must outlive this.
@@ -70,17 +66,14 @@ class RequestStates {
   bool is_requested(const Request& request, int32_t num_tokens) const;
   bool is_on_grid(const Request& request, int32_t num_tokens) const;
   void keep_before_opener(Request& request);
-  void keep_as_snapshot(Request& request, TurnEnd end);
-  void attach(Request& request, int32_t num_tokens, StateSlot slot, TurnEnd end = TurnEnd::kPrompt);
-  SnapshotUse use_at(const Request& request, int32_t num_tokens, TurnEnd end) const;
-  void note_turn(Request& request, const SnapshotUse& found);
+  void keep_as_snapshot(Request& request);
+  void attach(Request& request, int32_t num_tokens, StateSlot slot);
   int32_t last_block_end(int32_t num_tokens) const { return num_tokens / block_tokens_ * block_tokens_; }
 
   int32_t block_tokens_;
   int32_t most_saves_;  // slots that are not reserved for running requests
   int32_t num_saves_ = 0;
   int64_t num_hits_ = 0;
-  TurnEnd begins_at_ = TurnEnd::kPrompt;  // where the last turn that continues a conversation has
   BlockManager& blocks_;
   TierMirror& tiers_;
 };

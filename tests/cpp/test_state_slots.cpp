@@ -21,9 +21,9 @@ std::vector<BlockId> ids(int32_t end) {
 }
 
 // Stores a slot that no request holds as the snapshot of a block.
-StateSlot snapshot_of(StateSlots& slots, BlockId block, bool goes_first = false) {
+StateSlot snapshot_of(StateSlots& slots, BlockId block, bool is_on_grid = false) {
   const StateSlot slot = slots.take();
-  slots.attach(block, slot, {0, TurnEnd::kPrompt, goes_first});
+  slots.attach(block, slot, is_on_grid);
   slots.release(slot);
   return slot;
 }
@@ -89,7 +89,7 @@ TEST(snapshots_are_evicted_in_the_order_of_last_use) {
   slots.hold(first);
   slots.release(first);
   const StateSlot third = slots.take();
-  slots.attach(id(1), third, {});  // the block has a snapshot already, which counts as used
+  slots.attach(id(1), third, false);  // the block has a snapshot already, which counts as used
   slots.release(third);
   EXPECT(slots.of(id(1)) == first);
   slots.take();
@@ -113,32 +113,6 @@ TEST(a_snapshot_that_is_not_only_on_the_grid_leaves_it_for_good) {
   }
 }
 
-TEST(snapshots_of_a_conversation_that_has_continued_go_first) {
-  StateSlots slots(9, {4});
-  const auto leave = [&](int32_t block, const SnapshotUse& use) {
-    const StateSlot slot = slots.take();
-    slots.attach(id(block), slot, use);
-    slots.release(slot);
-  };
-  leave(4, {5, TurnEnd::kReply});
-  leave(3, {6, TurnEnd::kReply});
-  leave(2, {6, TurnEnd::kPrompt});
-  leave(1, {5, TurnEnd::kPrompt});
-  EXPECT(slots.has_left(6, TurnEnd::kReply) && !slots.has_left(6, TurnEnd::kCall));
-  slots.demote_others(6, TurnEnd::kReply);
-  slots.use(id(4), {});  // conversations diverge there, so it is no turn's any more
-  slots.use(id(4), {7});
-  slots.supersede(5);
-  slots.check(std::vector<int32_t>(5));
-  EXPECT(slots.use_of(id(1)).request == 0 && slots.use_of(id(2)).request == 6);
-  for (const int32_t evicted : {2, 1, 3, 4}) {
-    EXPECT(slots.of(id(evicted)) != kNullSlot);
-    slots.take();
-    EXPECT(slots.of(id(evicted)) == kNullSlot);
-  }
-  slots.check({0, 1, 1, 1, 1});
-}
-
 TEST(only_a_slot_with_one_holder_that_is_no_snapshot_may_be_written) {
   StateSlots slots(9, {3});
   const StateSlot slot = slots.take();
@@ -146,7 +120,7 @@ TEST(only_a_slot_with_one_holder_that_is_no_snapshot_may_be_written) {
   slots.hold(slot);
   EXPECT(!slots.is_own(slot));
   slots.release(slot);
-  slots.attach(id(1), slot, {});
+  slots.attach(id(1), slot, false);
   EXPECT(!slots.is_own(slot) && slots.is_snapshot(slot));
   slots.drop(id(1));  // the slot stays with its holder
   EXPECT(slots.is_own(slot) && slots.num_held() == 1);
@@ -188,33 +162,6 @@ TEST(a_third_prompt_begins_where_the_first_two_diverge) {
     EXPECT(serve(scheduler, seq, prompt) == (seq == 3 ? 16 : 0));
   }
   EXPECT(scheduler.stats().prefix_cut_tokens == 16);
-}
-
-// The slots hold a few turns of one conversation; others rest.
-TEST(a_long_conversation_evicts_neither_a_resting_one_nor_where_conversations_diverge) {
-  SchedulerConfig config{200, 4, 1, 64, 64, true};
-  config.states.num_slots = 8;
-  Scheduler scheduler(config);
-  const auto prompt_of = [](int32_t conversation) {
-    std::vector<int32_t> prompt = tokens(18);
-    const std::vector<int32_t> own = tokens(20, 100 * conversation);
-    prompt.insert(prompt.end(), own.begin(), own.end());
-    return prompt;
-  };
-  EXPECT(serve(scheduler, 1, prompt_of(1), 6) == 0);
-  std::vector<int32_t> said = prompt_of(2);
-  EXPECT(serve(scheduler, 2, said, 6) == 0);
-  for (int32_t turn = 0; turn < 8; ++turn) {
-    const auto num_known = static_cast<int32_t>((said.size() + 5) / 4 * 4);
-    said.insert(said.end(), 6, 7);
-    said.insert(said.end(), 11, 500 + turn);
-    EXPECT(serve(scheduler, 10 + turn, said, 6) == num_known);
-  }
-  std::vector<int32_t> next = prompt_of(1);
-  next.insert(next.end(), 6, 7);
-  next.insert(next.end(), 5, 600);
-  EXPECT(serve(scheduler, 3, next, 6) >= 36);
-  EXPECT(serve(scheduler, 4, prompt_of(3), 6) == 16);
 }
 
 TEST(a_later_request_begins_at_a_requested_snapshot) {

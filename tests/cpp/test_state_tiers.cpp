@@ -183,21 +183,6 @@ TEST(a_conversation_that_continues_is_not_at_rest) {
   EXPECT(num_others == 17);
 }
 
-TEST(a_tier_keeps_the_states_of_a_conversation_while_another_one_continues) {
-  // The cache has no room for both conversations, and the tier for the states of a few turns.
-  Server server(config_of({{100, 100, 5, 2}}, 24, 12));
-  std::vector<int32_t> said = tokens(22, 1000);
-  server.serve(1, tokens(22));
-  server.store_all();
-  for (int64_t seq = 2; seq < 9; ++seq) {
-    EXPECT(server.serve(seq, said) > 0 || seq == 2);
-    server.store_all();
-    said.insert(said.end(), {7, 7, 5, 5, 5, 5, 5, 5, 5});
-  }
-  EXPECT(server.num_states_sent > 10 && server.num_fetches == 0);
-  EXPECT(server.serve(9, tokens(22)) == 20 && server.num_fetches == 1);
-}
-
 TEST(a_fetch_without_its_state_is_not_used) {
   Server server(config_of({{100, 100, 0, 0}}));
   server.serve(1, tokens(22));

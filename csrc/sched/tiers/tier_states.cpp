@@ -30,14 +30,6 @@ void TierStates::note_begin(BlockId block) {
   resting_.erase(std::remove_if(resting_.begin(), resting_.end(), continues), resting_.end());
 }
 
-void TierStates::supersede(int64_t request) {
-  for (Tier& tier : tiers_) tier.supersede(request);
-}
-
-void TierStates::demote_others(int64_t request, TurnEnd end) {
-  for (Tier& tier : tiers_) tier.demote_others(request, end);
-}
-
 void TierStates::rest() {
   for (; !resting_.empty(); resting_.pop_front()) add_rested(resting_.front());
 }
@@ -75,7 +67,7 @@ bool TierStates::send_one(size_t tier, const Snapshot& snapshot, std::vector<Tra
   const bool is_sent = sent.stamp == snapshot.stamp && to.stamp(sent.tier_block) == sent.tier_stamp;
   if (!is_sent) return !to.is_busy();
   if (to.has_or_gets_state(sent.tier_block)) return true;
-  const StateSlot place = to.send_state(sent.tier_block, blocks_.states().use_of(block));
+  const StateSlot place = to.send_state(sent.tier_block);
   if (place == kNullSlot) return !to.is_busy_with_states();
   Transfer store{Move::kStoreState, static_cast<int32_t>(tier), sent.tier_block};
   store.tier_state = place;

@@ -34,9 +34,6 @@ class TierStates {
   void note_end(const std::vector<BlockId>& blocks);
   // A request begins after a block.
   void note_begin(BlockId block);
-  // As StateSlots does, in all tiers.
-  void supersede(int64_t request);
-  void demote_others(int64_t request, TurnEnd end);
   // All conversations are at rest.
   void rest();
   // Appends the stores for which tiers have room.

@@ -36,7 +36,6 @@ struct RequestState {
   int32_t num_kept = 0;
   StateSlot next = kNullSlot;     // while a step is outstanding: after its tokens
   StateSlot fetched = kNullSlot;  // while it fetches: after the tokens that it fetches
-  SnapshotUse fetched_use;        // what the tier keeps that state for
   std::vector<StateSave> saves;   // while a step is outstanding: after some of its tokens, ascending
 };
 
@@ -81,14 +80,11 @@ struct Request {
   int32_t windows_end = 0;           // and the one after the last; see WindowBlocks
   int32_t fetched_begin = 0;         // the same of blocks that are being fetched, for the tokens after them
   int32_t fetched_end = 0;
-  RequestState state;                    // of recurrent layers
-  bool leaves_known = false;             // the cache knew others after those, with other tokens
-  bool continues = false;                // it began where the last turn of its conversation ended
-  TurnEnd begins_at = TurnEnd::kPrompt;  // where in that turn; otherwise, where others began
-  int32_t num_cached_tokens = 0;         // prompt tokens served by the prefix cache at the first admission
-  int64_t fetch_number = 0;              // counts fetches, in the order in which they were ordered
-  bool fetches_first = false;            // whether fetched tokens count as cached, too
-  bool scores_prompt = false;            // computes every prompt token; does not read the prefix cache
+  RequestState state;             // of recurrent layers
+  int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
+  int64_t fetch_number = 0;       // counts fetches, in the order in which they were ordered
+  bool fetches_first = false;     // whether fetched tokens count as cached, too
+  bool scores_prompt = false;     // computes every prompt token; does not read the prefix cache
   bool admitted_before = false;
   bool has_slot = false;  // counts towards max_batch_size: it runs and does not fetch
   bool decodes = false;   // planned as a decode row

@@ -110,9 +110,9 @@ def test_aborted_requests_leave_no_slot_behind(make_core: MakeCore, plain: list[
     assert texts(converse(core)) == texts(plain)
 
 
-def admitted(scheduler: sched.Scheduler, seq: int, prompt: Sequence[int], snapshots_at: Sequence[int] = ()) -> int:
+def admitted(scheduler: sched.Scheduler, seq: int, prompt: Sequence[int]) -> int:
     """Run a request alone; return its number of cached prompt tokens."""
-    scheduler.add(seq, np.array(prompt, np.int32), 6, np.array([], np.int32), snapshots_at=list(snapshots_at))
+    scheduler.add(seq, np.array(prompt, np.int32), 6, np.array([], np.int32))
     num_cached = 0
     while (plan := scheduler.plan()).num_requests:
         num_cached = scheduler.cached_tokens(seq)
@@ -149,28 +149,6 @@ def test_a_request_between_turns_does_not_lose_a_conversation_of_one_user() -> N
         num_known = (len(said) + 5) // 4 * 4
         said = [*said, *[7] * 6, *random_tokens(rng, 21)]
         assert admitted(scheduler, turn + 1, said) == num_known
-
-
-@pytest.mark.parametrize("repeats_replies", [True, False], ids=["replies repeated", "replies rewritten"])
-def test_twelve_resting_conversations_keep_the_snapshots_at_which_they_continue(repeats_replies: bool) -> None:
-    sizes = {"num_blocks": 4096, "block_tokens": 4, "max_batch_size": 4, "chunk_size": 64, "prefill_chunk_size": 512}
-    slots = sched.num_state_slots(capacity_tokens=16_384, max_batch_size=4)
-    scheduler = sched.Scheduler(sched.SchedulerConfig(**sizes, state_slots=slots))
-    rng = random.Random(6)
-    common, opener = random_tokens(rng, 80), [301, 302]
-    conversations = [list(common) for _ in range(12)]
-    num_tokens = num_cached = 0
-    for turn in range(6):
-        for number, said in enumerate(conversations):
-            said += random_tokens(rng, 20)
-            seq, prompt = turn * len(conversations) + number, [*said, *opener]
-            found = admitted(scheduler, seq, prompt, [len(said)])
-            if turn > 0:
-                num_tokens += len(prompt)
-                num_cached += found
-            said += [*opener, *[7] * 6] if repeats_replies else [301, *random_tokens(rng, 6)]
-    assert scheduler.stats().cached_tokens < 6_000, "the cache is not full"
-    assert num_cached > 0.8 * num_tokens
 
 
 def test_steps_are_measured_with_states(make_core: MakeCore) -> None:

@@ -281,7 +281,8 @@ arrivals_at() {
     tee -a "$out/arrivals.jsonl"
 }
 
-# Agents' conversations on models with recurrent state, with a cache in GPU memory and a tier in host memory for all. For llama-server, LLAMA_OPTIONS may add to its own means of continuing a conversation.
+# Agents' conversations on models with recurrent state, with a cache in GPU memory and a tier in host memory for all.
+# For llama-server, LLAMA_OPTIONS may add to its own means of continuing a conversation.
 agent() {
   local shape server model failed=0 HOLLOW=${HOLLOW-1}
   local SERVE=${SERVE:---device cuda:0 --vram_limit 24GiB --kv_host_bytes 24GiB}
@@ -296,16 +297,16 @@ agent() {
 }
 
 agent_at() {
-  local server=$1 shape=$2 model=$3 tokens=${TOKENS:-40000}
+  local server=$1 shape=$2 model=$3 name=$2 tokens=${TOKENS:-40000}
   local -a facts options
   if [ "$server" = ballast ]; then
+    name+=${CACHE:+, cache of $CACHE}
     options=(--max_batch_size 8 --max_new_tokens 256 --cache_lens "${CACHE:-$((tokens * 5 / 4))}")
   else
     # A place for each conversation and for the request that decodes meanwhile.
     options=(-np 5 -c $((tokens * 5 * 5 / 4)))
   fi
-  serve "$server" "$shape${CACHE:+, cache of $CACHE}" "$model" "$out/agent-$server-${shape/:/-}.log" \
-    "${options[@]}" || return 1
+  serve "$server" "$name" "$model" "$out/agent-$server-${shape/:/-}.log" "${options[@]}" || return 1
   # shellcheck disable=SC2086  # lists are words
   "$python" benchmarks/serving/agents.py --conversations ${CONVERSATIONS:-1 4} --turns "${TURNS:-20}" \
     --tokens "$tokens" --reply 32 --again "${AGAIN:-1}" --server "$server" "${facts[@]}" | tee -a "$out/agents.jsonl"

@@ -271,7 +271,7 @@ def test_a_tiny_models_type_may_use_the_gguf_spelling(tmp_path):
     assert open_gguf(tmp_path / "tiny" / "model.gguf").tensors["output.weight"].ggml_type.name == "IQ2_XXS"
 
 
-def test_a_tiny_model_may_be_named_by_its_architecture(tmp_path):
+def test_the_shape_of_a_tiny_model_may_be_a_gguf_architecture(tmp_path):
     for option in ("--family", "--arch"):
         made = ballast("tiny-model", str(tmp_path / option), option, "deepseek4")
         assert made.returncode == 0, made.stderr

@@ -99,8 +99,8 @@ def channel_grammar(
     grammar: Grammar, start: Start, tokenizer: Tokenizer, *, may_reason: bool, is_answer: bool
 ) -> ChannelGrammar | Grammar:
     """The constraint of a reply that begins at `start`, whose last message follows `grammar`: an answer's text, or else
-    a message with its header. Inside an answer, its rest follows `grammar`, and a message with a header ends it
-    first."""
+    a message with its header. If the reply continues an answer, the grammar of an answer applies to its rest; any other
+    message begins after the end of the answer."""
     is_inside = start is Start.CONTENT
     if is_inside and is_answer:
         return grammar

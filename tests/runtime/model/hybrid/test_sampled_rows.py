@@ -37,8 +37,10 @@ def test_the_end_of_the_stream_is_computed_for_sampled_tokens_alone(
     batch = padding(40, hybrid.devices[0].kv.block_tokens)
     batch = replace(batch, token_ids=np.arange(40, dtype=np.int32) + 5)
     sampled = np.array([7, 39])
-    every, found = (
-        hybrid.forward(replace(batch, sampled=own), lambda: None).copy() for own in (np.arange(40), sampled)
+    every, found, none = (
+        hybrid.forward(replace(batch, sampled=own), lambda: None).copy()
+        for own in (np.arange(40), sampled, np.array([], np.int64))
     )
     np.testing.assert_allclose(found, every[sampled], rtol=0, atol=1e-5)
-    assert set(num_ended[-1]) == {2}
+    assert len(none) == 0
+    assert [set(lengths) for lengths in num_ended] == [{40}, {2}, {0}]

@@ -92,6 +92,8 @@ class ForwardPass:
         if number < len(self._devices) - 1:
             residual.add(stream, parts)
             return stream.rows
+        if len(step.sampled) == len(stream.rows):  # as in decode steps, where copies of all rows would only cost time
+            return self.weights.output(residual.finish(stream, parts, self.weights.end)[step.sampled])
         stream, parts = stream.of(step.sampled), tuple(part[step.sampled] for part in parts)
         return self.weights.output(residual.finish(stream, parts, self.weights.end))
 

@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from ballast.errors import first_line
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.attention import expanded_kernels
 from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSizes, PlainExpandedKernels
-from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.faults.device_errors import why_unusable
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.switched_off import SwitchedOff
@@ -118,15 +117,13 @@ def checked_expansion(
     then gets the reason. Launches inside the context that `parallel_compile` returns only compile. Raises the errors
     that CUDA itself reports."""
     kernels, device = TritonExpandedKernels(sizes, num_saturated), num_saturated.device
-    try:
+
+    def check() -> str | None:
         with parallel_compile():
             why_wrong(kernels, sizes, device)
-        reason = why_wrong(kernels, sizes, device)
-    except DEVICE_ERRORS:
-        raise
-    except Exception as error:  # noqa: BLE001  compilers raise errors of any type
-        reason = first_line(error)
-    if reason is not None:
+        return why_wrong(kernels, sizes, device)
+
+    if (reason := why_unusable(check)) is not None:
         off.add("expanded_attention", reason)
         return None
     return kernels

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 import triton
 
-from ballast.errors import first_line
 from ballast.model.batch import Batch
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.compressed.compression import CompressedCache, Compression, EntryTokens, Rotation
 from ballast.model.hybrid.compressed.plain import PlainCompression
 from ballast.model.hybrid.compressed.triton_compression import DeviceLimits, TritonCompression
-from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.faults.device_errors import why_unusable
 from ballast.model.hybrid.recurrent.state_pool import entry_states
 from ballast.model.hybrid.sparse.sizes import GROUP
 from ballast.model.hybrid.steps.step import Step
@@ -45,15 +44,13 @@ def compression_kernels(
     context that `parallel_compile` returns only compile."""
     given = mixer, block_tokens, rms_eps, rotation, kv_dtype
     kernels, trial = TritonCompression(*given, limits_of(rotation.cos.device)), Trial(*given)
-    try:
+
+    def check() -> str | None:
         with parallel_compile():
             trial.run(kernels)
-        reason = trial.why_wrong(kernels)
-    except DEVICE_ERRORS:
-        raise
-    except Exception as error:  # noqa: BLE001  compilers raise errors of any type
-        reason = first_line(error)
-    if reason is not None:
+        return trial.why_wrong(kernels)
+
+    if (reason := why_unusable(check)) is not None:
         raise ValueError(f"attention to compressed entries does not work on this GPU: {reason}; use --device cpu")
     return kernels
 

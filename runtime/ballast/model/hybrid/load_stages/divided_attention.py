@@ -9,14 +9,13 @@ from functools import partial
 
 import torch
 
-from ballast.errors import first_line
 from ballast.host.startup.measurements import kept_seconds
 from ballast.model.hybrid.attention.attention import multiplied_type
 from ballast.model.hybrid.attention.divided_heads import DividedHeads, HeadsDevice
 from ballast.model.hybrid.attention.division_gain import division_pays
 from ballast.model.hybrid.copies.device_sender import DeviceSender
 from ballast.model.hybrid.copies.peer_speed import peer_gigabyte_s
-from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS, computing_on
+from ballast.model.hybrid.faults.device_errors import computing_on, why_unusable
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
 
@@ -54,13 +53,12 @@ def divide_attention(state: LoadState, report: Report) -> None:
 
 def _why_wrong(own: HeadsDevice, heads: DividedHeads, dtype: torch.dtype) -> str | None:
     """See `DividedHeads.why_wrong`; also if the kernels do not compile. Raises the errors that CUDA itself reports."""
-    try:
+
+    def check() -> str | None:
         with own.active():
             return heads.why_wrong(dtype)
-    except DEVICE_ERRORS:
-        raise
-    except Exception as error:  # noqa: BLE001  compilers raise errors of any type
-        return first_line(error)
+
+    return why_unusable(check)
 
 
 def _peer_gigabyte_s(state: LoadState, members: list[HeadsDevice]) -> float:

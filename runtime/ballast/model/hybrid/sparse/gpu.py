@@ -10,11 +10,10 @@ import numpy as np
 import torch
 import triton
 
-from ballast.errors import first_line
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.attention.paged import choose_tilings
 from ballast.model.hybrid.attention.sizes import Sizes
-from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.faults.device_errors import why_unusable
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest, spread
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
@@ -46,15 +45,13 @@ def sparse_kernels(
     choose = TritonPositionChoice(index, num_processors)
     attend = TritonChosenAttention(sizes, index, choose_tilings(sizes, about["max_shared_mem"]), num_processors)
     trial = Trial(choose, attend, index, sizes, kv_dtype, device)
-    try:
+
+    def check() -> str | None:
         with parallel_compile():
             trial.run()
-        reason = trial.why_wrong()
-    except DEVICE_ERRORS:
-        raise
-    except Exception as error:  # noqa: BLE001  compilers raise errors of any type
-        reason = first_line(error)
-    if reason is not None:
+        return trial.why_wrong()
+
+    if (reason := why_unusable(check)) is not None:
         raise ValueError(f"sparse attention does not work on this GPU: {reason}; use --device cpu")
     return choose, attend
 

@@ -243,14 +243,14 @@ READ_SPEED = Question(
     name="read-speed",
     title="Memory bandwidth of that machine",
     about=(
-        "Threads that only read a buffer, each size twice. A small buffer is partly in the last-level cache of 300 "
-        "MiB; the weights of a large model are not, so the largest buffer is the limit for them."
+        "Threads only read a buffer, each size twice. Small ones are partly in the last-level cache of 300 MiB; the "
+        "largest is the limit for weights."
     ),
     file="read_speed.jsonl",
     rows=tuple(
         Row(f"{gib} GiB, {threads} threads", f"{gib} GiB, {threads} threads", {"cores": 32})
         for threads in (32, 16)
-        for gib in (1, 4, 48)
+        for gib in (1, 4, 16, 48)
     ),
     columns=(Column("GB/s", "gb_per_s", spread=True),),
     command="python benchmarks/kernels/read_speed.py --threads 32",
@@ -789,13 +789,13 @@ DECODE_LLAMA_CPP = Question(
     peer="llama.cpp b12032, with the options above, `-c 8192 -npp 64 -ntg 200 -npl 1,1,4,16`.",
 )
 
-RECURRENT_LLAMA_CPP = Question(
-    name="recurrent-llama-cpp",
-    title="Other shapes, compared with llama.cpp",
+HOLLOW_LLAMA_CPP = Question(
+    name="hollow-llama-cpp",
+    title="Hollow files, compared with llama.cpp",
     about=(
-        "A GPU computes everything but the experts, which are in host memory. One round, hollow files: most "
-        "weights are zeros. Ballast samples; llama-batched-bench does not. The link limits prompts: the 61 GB of "
-        "gpt-oss-120b's experts cross it in 1.1 s."
+        "Experts are in host memory and cross PCIe for prompts. With 4,096 tokens the link is the limit: 61 GB in "
+        "1.1 s with gpt-oss-120b. One round, hollow files: most weights are zeros. Ballast samples; "
+        "llama-batched-bench does not."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
@@ -1039,7 +1039,7 @@ COMPARED = (
 )
 
 MEASURED = (
-    RECURRENT_LLAMA_CPP,
+    HOLLOW_LLAMA_CPP,
     AGENTS,
     PROMPTS_BESIDE,
     WHOLE_R1,

@@ -190,7 +190,7 @@ class Tensors:
         """Raises ModelError if a number of a tensor is above 0."""
         most = self.vector(name).max()
         if most > 0:
-            problem = f"has {most}; expected -exp(A_log), which is below 0, convert the model again"
+            problem = f"has {most}; expected -exp(A_log), which is at most 0, convert the model again"
             raise ModelError(self._gguf.tensors[name].file, problem, tensor=name)
 
     def experts(

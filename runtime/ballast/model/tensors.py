@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
 
 from gguf import GGMLQuantizationType as GgmlType
 
@@ -76,8 +75,17 @@ def _ngram_table(spec: ModelSpec) -> tuple[Tensor, ...]:
         return ()
     module = f"model.layers.{layer}.ple.ple_embedding"
     shape, classes = (spec.ngram.table_rows, spec.ngram.row_width), ("{family}NGramEmbedding",)
-    read: dict[str, Any] = {"in_place": True, "few_rows": True}
-    return (matrix(TABLE, "per_layer_token_embd", shape, module, group="embedding", classes=classes, **read),)
+    table = matrix(
+        TABLE,
+        "per_layer_token_embd",
+        shape,
+        module,
+        group="embedding",
+        classes=classes,
+        in_place=True,
+        few_rows=True,
+    )
+    return (table,)
 
 
 def _rope_factors(spec: ModelSpec) -> tuple[Tensor, ...]:

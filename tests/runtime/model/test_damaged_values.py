@@ -68,7 +68,7 @@ def test_values_that_are_not_finite_are_found_by_name(tmp_path: Path, arch: str,
 @pytest.mark.parametrize("arch", ["qwen3next", "kimilinear"])
 def test_a_rate_with_which_a_state_would_grow_is_refused(tmp_path: Path, arch: str) -> None:
     file = damaged(tmp_path, arch, "blk.0.ssm_a", 0.5)
-    message = r"blk\.0\.ssm_a: has 0\.5; expected -exp\(A_log\), which is below 0"
+    message = r"blk\.0\.ssm_a: has 0\.5; expected -exp\(A_log\), which is at most 0"
     with pytest.raises(ModelError, match=message):
         core_of(file)
     with pytest.raises(ModelError, match=message):

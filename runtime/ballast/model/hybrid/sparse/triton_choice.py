@@ -72,6 +72,7 @@ class TritonPositionChoice:
         """Write the scores [rows, capacity] of tokens from `first` on, for tokens that see more pools than are
         selected."""
         sizes, blocks = self._sizes, step.requests.blocks
+        assert (weights is not None) == sizes.has_weights, "the kernel would read other numbers as weights"
         num_rows, capacity = scores.shape
         num_splits = self._splits(num_rows, capacity)
         choice_kernels.score[num_rows, num_splits](

@@ -29,7 +29,7 @@
 # BATCHES  sizes of a batch; "16 64" unless set, "1 4 16" for peers
 # SERVERS  "ballast llama" unless set; llama is skipped unless LLAMA_SERVER is set
 # CASES    cases of benchmarks/serving/arrivals.py; those of each shape and batch size unless set
-# ROUNDS   rounds of each case; 3 unless set
+# ROUNDS   rounds of each case; 3 unless set, also for pair
 # MODEL_DIR  folder for the GGUF files, which are written if missing; OUT unless set
 # HOLLOW   1: write most of a file as a hole; unset: random bytes, so that what is computed is not zeros; for agent a
 #          hole unless empty
@@ -52,7 +52,7 @@
 # LLAMA_BIN  folder of llama-batched-bench; benchmarks/peers/llama_cpp.py --help says where to get it
 # PLACES   where experts are: "host gpu" unless set, also for pair
 # PREFILL  tokens of prompts; "512 4096 32768" unless set, none if empty, as BATCHES may be
-# STEPS    tokens of each reply; 200 unless set
+# STEPS    tokens of each reply; 200 unless set, 24 for pair
 # DEVICE   where Ballast computes; cuda:0 unless set
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -188,34 +188,39 @@ start() {
     tee -a "$out/whole.jsonl" || { echo "$name: ended with $?, see $out/whole.log"; return 1; }
 }
 
-# The whole R1 on two GPUs and on one of them: with most experts in host memory, which takes 24 GiB of each GPU, and with
-# all memory of the GPUs. The first start packs the weights for the second: with --gpu_experts 255, no GPU holds a whole
-# layer, so that both need the same ones.
+# The whole R1 on two GPUs and on one of them, alternately: with most experts in host memory, which takes 24 GiB of each
+# GPU, and with all memory of the GPUs. The first start packs the weights for the others: with --gpu_experts 255, no GPU
+# holds a whole layer, so that all need the same ones. Only the first round has prompts.
 pair() {
-  local model="$out/whole-r1.gguf" place failed=0 packed
+  local model="$out/whole-r1.gguf" place failed=0 packed round prompts
   [ -f "$model" ] || "$python" tools/synthetic_model.py "$model" --shape r1 --experts "${EXPERTS:-Q2_K}" --hollow
   "$python" -c 'import torch; print("the GPUs reach each other:", torch.cuda.can_device_access_peer(0, 1))'
   for place in ${PLACES:-host gpu}; do
     if [ "$place" = host ]; then
       packed=${PACKED:?names a tmpfs for the packed weights}/pair
       mkdir -p "$packed"
-      once "two GPUs, 24 GiB each" --device cuda:0,cuda:1 --vram_limit 24GiB --gpu_experts 255 --packed_dir "$packed" ||
-        failed=1
-      once "one GPU, 24 GiB" --device cuda:0 --vram_limit 24GiB --packed_dir "$packed" || failed=1
+      prompts="4096 32768"
+      for round in $(seq "${ROUNDS:-3}"); do
+        once "two GPUs, 24 GiB each" "$prompts" --device cuda:0,cuda:1 --vram_limit 24GiB --gpu_experts 255 \
+          --packed_dir "$packed" || failed=1
+        once "one GPU, 24 GiB" "$prompts" --device cuda:0 --vram_limit 24GiB --packed_dir "$packed" || failed=1
+        prompts=
+      done
       rm -rf "$packed"
     else
-      once "two GPUs" --device cuda:0,cuda:1 || failed=1
-      once "one GPU" --device cuda:0 || failed=1
+      once "two GPUs" "4096 32768" --device cuda:0,cuda:1 || failed=1
+      once "one GPU" "4096 32768" --device cuda:0 || failed=1
     fi
   done
   return $failed
 }
 
 once() {
-  local name=$1
-  shift
+  local name=$1 prompts=$2
+  shift 2
+  # shellcheck disable=SC2086  # a list of words
   timeout -k 10 "${START_S:-900}" "$python" benchmarks/engine/whole_model.py "$out/whole-r1.gguf" --case "$name" --once \
-    --only greedy --batch 1 4 16 --prefill 4096 32768 --prompt 16 --steps 8 --numa auto --max_batch_size 16 \
+    --only greedy --batch 1 4 16 --prefill $prompts --prompt 16 --steps "${STEPS:-24}" --numa auto --max_batch_size 16 \
     --cache_lens 34816 --kv_host_bytes 0 "$@" 2>> "$out/pair.log" | tee -a "$out/pair.jsonl" ||
     { echo "$name: ended with $?, see $out/pair.log"; return 1; }
 }

@@ -50,6 +50,7 @@ from devkit.models.specs.minimax import MINIMAX_M2_SPEC
 from devkit.models.specs.qwen3 import (
     FLASH_NEXT_125B_SPEC,
     QWEN3_30B_SPEC,
+    QWEN3_235B_SPEC,
     QWEN3_NEXT_80B_SPEC,
     QWEN35_35B_SPEC,
     QWEN35_122B_SPEC,
@@ -90,6 +91,7 @@ SHAPES = {
     "r1": Shape(R1_SPEC, common_types),
     "v3.2": Shape(V32_671B_SPEC, common_types),
     "qwen3-30b": Shape(QWEN3_30B_SPEC, common_types),
+    "qwen3-235b": Shape(QWEN3_235B_SPEC),
     "qwen3-coder-next": Shape(QWEN3_NEXT_80B_SPEC),
     "qwen3.5-35b": Shape(QWEN35_35B_SPEC),
     "qwen3.5-122b": Shape(QWEN35_122B_SPEC),

@@ -213,6 +213,12 @@ def test_correct_kernels_pass_the_check_at_start(device: torch.device, name: str
     assert Trial(*given).why_wrong(TritonCompression(*given, DeviceLimits(227 << 10, 4))) is None
 
 
+def test_correct_kernels_pass_the_check_if_positions_do_not_fill_a_window(device: torch.device) -> None:
+    mixer = MIXERS["windows"]
+    given = mixer, BLOCK_TOKENS, 1e-6, rotation_on(device, mixer.window - 1), torch.float16
+    assert Trial(*given).why_wrong(TritonCompression(*given, DeviceLimits(227 << 10, 4))) is None
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [

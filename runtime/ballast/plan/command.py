@@ -41,7 +41,7 @@ from ballast.plan.reports.report import device_choice, device_line, render, to_j
 from ballast.plan.reports.shortfall import shortfall_lines
 from ballast.plan.reports.speed_report import speed_report
 from ballast.plan.rows import PackedFolder
-from ballast.plan.streaming import LONGEST_WITHOUT_STREAMING, step_choices
+from ballast.plan.streaming import longest_without_streaming, step_choices
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_key import files_digest
 from ballast.weights.packed_set import keys_in_use, unused_bytes
@@ -165,10 +165,11 @@ def _with_suited_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, 
 
 
 def _longest_step(plan: MemoryPlan, requested: int | None) -> int:
-    """Most tokens of a step that justify their memory. Longer steps do not help GPUs that hold all experts, and they
-    delay other requests."""
+    """Most tokens of a step that justify their memory."""
     assert plan.gpus is not None
-    return plan.numbers.step_tokens if requested or plan.gpus.has_host_experts else LONGEST_WITHOUT_STREAMING
+    if requested or plan.gpus.has_host_experts:
+        return plan.numbers.step_tokens
+    return longest_without_streaming(len(plan.gpus.devices))
 
 
 def settle(

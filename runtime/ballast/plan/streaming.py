@@ -16,8 +16,8 @@ from ballast.model.tensors import routed_bytes
 LONG_STEPS = (16384, 8192, 4096, 2048, 1024, 512)
 """Tokens of a step in which no request decodes; the first size that fits is used, because a pass over the experts takes
 the same time for each."""
-LONGEST_WITHOUT_STREAMING = 4096
-"""The longest step if no experts are streamed because the GPU holds all."""
+_LONGEST_ON_ONE_GPU = 4096
+_LONGEST_ON_SEVERAL_GPUS = 16384
 
 _PCIE_BYTES_PER_S = 25e9
 """Rate of copies over PCIe 4.0 with 16 lanes."""
@@ -32,6 +32,12 @@ class StreamEstimate:
     from_tokens: int
     """Fewest tokens for which the CPU would take longer."""
     assumed: str
+
+
+def longest_without_streaming(num_gpus: int) -> int:
+    """Most tokens of a step if GPUs hold all experts. Longer steps do not help one GPU, and they delay other requests.
+    Several compute different parts of a step at the same time, and wait for each other at its begin and end."""
+    return _LONGEST_ON_ONE_GPU if num_gpus == 1 else _LONGEST_ON_SEVERAL_GPUS
 
 
 def step_choices(

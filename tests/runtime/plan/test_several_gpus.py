@@ -309,3 +309,16 @@ def test_the_plan_of_a_configuration_divides_the_layers(r1: GgufModel) -> None:
     assert [len(device.layers) for device in plan_for(split, r1, R1_SPEC, described).devices] == [46, 15]
     most = replace(config, machine=replace(machine, device_split=(60, 1)))
     assert "Memory of cuda:0, which computes layer 60\n" in render(plan_for(most, r1, R1_SPEC, described))
+
+
+@pytest.mark.parametrize(("num_gpus", "most_tokens"), [(1, 4096), (2, 16384)])
+def test_devices_with_all_experts_have_steps_of_several_parts(r1: GgufModel, num_gpus: int, most_tokens: int) -> None:
+    """A single device computes a step as a whole."""
+    names = ",".join(f"cuda:{number}" for number in range(num_gpus))
+    machine = MachineConfig(device=names, vram_limit=(512 * GIB,) * num_gpus, cpu_threads=1)
+    config = Config(model=ModelConfig(gguf_path=r1.path), scheduling=SchedulingConfig(), machine=machine)
+    plan = plan_for(config, r1, R1_SPEC, Described(host_memory=1024 * GIB))
+    check_memory(plan)
+    assert plan.gpus is not None
+    assert not plan.gpus.has_host_experts
+    assert plan.numbers.step_tokens == most_tokens

@@ -14,8 +14,9 @@ from ballast.model.hybrid.devices.device import Device
 from ballast.model.hybrid.experts.divided_experts import DividedExperts
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.residual.residual import Stream
-from ballast.model.hybrid.steps.pieces import Pieces, within
-from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds
+from ballast.model.hybrid.steps.overlap import parts_of
+from ballast.model.hybrid.steps.pieces import Pieces, together, within
+from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds, overlap_tokens
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.hybrid.weights import HybridWeights, LayerWeights, MlpWeights
 from ballast.model.layer_ranges import check_ranges
@@ -32,7 +33,7 @@ class ForwardPass:
         self.weights = weights
         self._devices = devices
         self._routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
-        self._last_layer = spec.num_layers - 1
+        self._overlap_tokens = overlap_tokens(spec.routing)
 
     def pieces(
         self,
@@ -46,13 +47,47 @@ class ForwardPass:
         """Compute the logits [sampled, vocabulary] of embedded tokens [T, D] on the first device, which are
         overwritten. `steps`: the step on each device, prepared by `attention_for(is_prefill=is_prefill)`. `layers`:
         ascending indices of the layers to compute; None: all."""
-        for number, (device, step) in enumerate(zip(self._devices, steps, strict=True)):
-            if number > 0:
-                with device.active():
-                    rows = rows.to(device.torch_device, non_blocking=True)
-            part = self.part(number, rows, step, experts, is_prefill=is_prefill, layers=layers)
-            rows = yield from within(device.active, part)
+        if is_prefill and not experts.has_host and layers is None and len(self._devices) > 1:
+            return (yield from self._overlapping(rows, steps, experts))
+        for number, step in enumerate(steps):
+            rows = yield from self._on_device(number, rows, step, experts, is_prefill=is_prefill, layers=layers)
         return rows
+
+    def _overlapping(self, rows: torch.Tensor, steps: Sequence[Step], experts: DividedExperts) -> Pieces[torch.Tensor]:
+        """As `pieces`, on all devices at the same time: each computes another part of the step."""
+        parts = [parts_of(step, self._overlap_tokens) for step in steps]
+        waiting = [rows[part.begin : part.end] for part in parts[0]]
+        """By part: its rows for the next device, and after the last one its logits."""
+        for turn in range(len(waiting) + len(steps) - 1):
+            works = {
+                turn - number: self._on_device(
+                    number, waiting[turn - number], own[turn - number].step, experts, is_prefill=True, layers=None
+                )
+                for number, own in enumerate(parts)
+                if 0 <= turn - number < len(waiting)
+            }
+            for part, done in (yield from together(works)).items():
+                waiting[part] = done
+        with self._devices[-1].active():
+            return torch.cat(waiting)
+
+    def _on_device(
+        self,
+        number: int,
+        rows: torch.Tensor,
+        step: Step,
+        experts: DividedExperts,
+        *,
+        is_prefill: bool,
+        layers: Sequence[int] | None,
+    ) -> Pieces[torch.Tensor]:
+        """`part`, while the device is active, for rows of the device before it."""
+        device = self._devices[number]
+        if number > 0:
+            with device.active():
+                rows = rows.to(device.torch_device, non_blocking=True)
+        part = self.part(number, rows, step, experts, is_prefill=is_prefill, layers=layers)
+        return (yield from within(device.active, part))
 
     def part(
         self,

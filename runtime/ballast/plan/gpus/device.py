@@ -116,7 +116,8 @@ def device_uses(own: DeviceLayers, weights: Mapping[str, int], numbers: Numbers,
     captured = min(numbers.max_batch_size, _MAX_CAPTURED)
     rotations = rotation_bytes(own, num_blocks * numbers.block_tokens)
     work = step_bytes(spec, numbers.step_tokens, numbers.max_batch_size)
-    slice_plans = num_slices(spec, numbers.step_tokens) * _SLICE_PLAN_BYTES
+    is_divided = len(own.layers) < spec.num_layers
+    slice_plans = num_slices(spec, numbers.step_tokens, may_overlap=is_divided) * _SLICE_PLAN_BYTES
     lanes = 2 if numbers.has_prefill_lane else 1
     workspaces = lanes * (SCRATCH_BYTES + _PARTIAL_BYTES + _ATTENTION_BYTES + _LIBRARY_BYTES) + slice_plans
     decode_lane = MemoryRow(

@@ -8,7 +8,7 @@ from ballast.model.hybrid.layers.ngram_sizes import GATED_AT_ONCE
 from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES
 from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS
 from ballast.model.hybrid.sparse.sizes import most_kept_bytes, most_score_bytes
-from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, SliceSizes, slice_sizes_of
+from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, SliceSizes, overlap_tokens, slice_sizes_of
 from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.grouped import GATE, BlockIndexSpec, GroupedSpec
@@ -90,10 +90,13 @@ def _is_choice_shared(spec: ModelSpec) -> bool:
     return not all(index.has_indexer for index in spec.choices)
 
 
-def num_slices(spec: ModelSpec, num_tokens: int) -> int:
-    """Most planned slices of a step; in latent attention, those computed in the latent space."""
-    planned = [mixer for mixer in spec.attentions if isinstance(mixer, DeviceAttention)]
-    return max((_num_slices(_slice_sizes(spec, mixer), num_tokens) for mixer in planned), default=0)
+def num_slices(spec: ModelSpec, num_tokens: int, *, may_overlap: bool) -> int:
+    """Most planned slices of a step; in latent attention, those computed in the latent space. `may_overlap`: whether
+    several devices may compute different ones at the same time."""
+    sizes = [_slice_sizes(spec, mixer) for mixer in spec.attentions if isinstance(mixer, DeviceAttention)]
+    if may_overlap:
+        sizes = [own.within(overlap_tokens(spec.routing)) for own in sizes]
+    return max((_num_slices(own, num_tokens) for own in sizes), default=0)
 
 
 def _slice_sizes(spec: ModelSpec, mixer: AttentionMixer) -> SliceSizes:

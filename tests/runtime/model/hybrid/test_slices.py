@@ -21,11 +21,11 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.steps.slices import SliceSizes, cut, even_bounds
 from ballast.model.hybrid.steps.step import Step
 from devkit.long import if_long
+from devkit.models.batches import BLOCK_TOKENS, batch_of
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.written import MakeTiny
 
 CPU = torch.device("cpu")
-BLOCK_TOKENS = 16
 SETTINGS = EngineSettings(
     cache_lens=1024,
     max_batch_size=4,
@@ -44,27 +44,6 @@ SIZES = [
 ]
 CLOSE = {"rtol": 0, "atol": 1e-4}
 """Float32 sums in a different order; logits have magnitudes of about 1."""
-
-
-def batch_of(rows: list[tuple[int, int]]) -> Batch:
-    """A batch of requests: (tokens cached before, tokens added), in scattered blocks."""
-    rng = np.random.default_rng(3)
-    num_blocks = [-(-(before + added) // BLOCK_TOKENS) for before, added in rows]
-    order = rng.permutation(sum(num_blocks)).astype(np.int32) + 1
-    bounds = np.array([0, *itertools.accumulate(num_blocks)], np.int32)
-    begins = np.array([0, *itertools.accumulate(added for _, added in rows)], np.int32)
-    positions = np.concatenate([np.arange(before, before + added) for before, added in rows]).astype(np.int32)
-    request = np.repeat(np.arange(len(rows)), [added for _, added in rows])
-    slots = order[bounds[request] + positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
-    return Batch(
-        token_ids=rng.integers(0, 300, begins[-1]).astype(np.int32),
-        positions=positions,
-        slots=slots.astype(np.int32),
-        query_indptr=begins,
-        kv_indptr=bounds,
-        kv_indices=order,
-        sampled=np.arange(begins[-1]),
-    )
 
 
 def logits_of(hybrid: HybridModel, sizes: SliceSizes, *batches: Batch) -> tuple[list[np.ndarray], list[torch.Tensor]]:

@@ -30,10 +30,13 @@ from ballast.model.hybrid.model import HybridModel
 from ballast.model.hybrid.platforms.cuda_platform import CudaPlatform
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.platforms.registrar import CudaRegistrar
+from ballast.model.hybrid.steps import slices
 from ballast.model.hybrid.streaming.host_memory import Pinning, panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit
 from ballast.model.hybrid.streaming.link_speed import measured_speeds
 from ballast.model.hybrid.streaming.streamed_layers import StreamedLayers
+from ballast.model.metadata import read_spec
+from ballast.weights.gguf import open_gguf
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.random_blocks import random_blocks
 from devkit.models.streamed_on import streamed_on
@@ -251,6 +254,26 @@ def test_prompts_streamed_by_two_give_the_logits_of_one(written: MakeTiny, arch:
     shares = [streamed.bytes_read_by(device) for device in GPUS]
     assert min(shares) > 0
     assert sum(shares) == streamed.bytes_read
+
+
+@pytest.mark.parametrize(
+    ("arch", "split"), [("v3", 2), ("qwen3", 1), ("gptoss", 1), ("qwen3next", 2), ("qwen38flashnext", 1), ("v4", 2)]
+)
+def test_parts_of_prompts_on_two_give_the_logits_of_one(
+    written: MakeTiny, arch: str, split: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both hold all experts, and compute different parts of a prompt at the same time."""
+    for name in ("_LEAST_OVERLAP", "_MOST_OVERLAP"):
+        monkeypatch.setattr(slices, name, 32)
+    file = written(arch=arch, mla="split", quant="mxfp4" if arch == "gptoss" else "q4_k").gguf
+    spec = read_spec(open_gguf(file), None)
+    everything = tuple(tuple(range(spec.routing.num_experts)) for _ in spec.routed_layers)
+    found = []
+    for options in ({}, {"split": [split], "others": [GPUS[1]]}):
+        model = load_hybrid(file, GPUS[0], SETTINGS, gpu_experts=everything, stream_from_tokens=0, **options)
+        found.append(list(logits_of(model)))
+    for one, two in zip(*found, strict=True):
+        assert divergences(log_probabilities(one), log_probabilities(two)).max() <= MAX_DIVERGENCE
 
 
 def logits_of(model: HybridModel) -> Iterator[np.ndarray]:

@@ -30,7 +30,7 @@ from ballast.model.hybrid.residual.gated import GatedResidual
 from ballast.model.hybrid.residual.residual import MixedResidual, PlainResidual, Residual
 from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.sparse import SparseAttention
-from ballast.model.hybrid.steps.slices import slice_sizes_of
+from ballast.model.hybrid.steps.slices import overlap_tokens, slice_sizes_of
 from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.grouped import SINKS
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
@@ -87,6 +87,8 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     has_states, has_ids = state.spec.state_bytes > 0, state.spec.looks_up_experts(device.layers)
     slices = slice_sizes_of((*state.mixers, *state.compressed)[0], has_states=has_states)
     slices = slices if options.slices is None else options.slices
+    if len(state.devices) > 1 and not state.in_host:
+        slices = slices.within(overlap_tokens(state.spec.routing))
     short = replace(slices, long_from=None)
     unplanned: dict[Mixer, LayerKind[Any, Any]] = {
         mixer: _recurrent_kind(mixer, recurrence) for mixer, recurrence in device.recurrences.items()

@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 
 def divide_attention(state: LoadState, report: Report) -> None:
     """Divide the heads of long prompts, if attention expands keys on all devices, all reach each other, and their
-    results agree."""
+    results agree. Devices that hold all experts compute different parts of a prompt instead."""
+    if not state.in_host:
+        return
     sizes, platforms = state.expanded_sizes, [device.platform for device in state.devices]
     pairs = itertools.permutations(platforms, 2)
     if sizes is None or len(platforms) == 1 or not all(one.reaches(other.device) for one, other in pairs):

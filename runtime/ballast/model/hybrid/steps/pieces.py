@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
 Result = TypeVar("Result")
+Key = TypeVar("Key")
 Pieces = Generator[None, None, Result]
 """Queues one piece per advance, and returns a result that is valid after the device has computed all pieces."""
 
@@ -32,3 +33,18 @@ def drained(pieces: Pieces[Result], after_each: Callable[[], None] = lambda: Non
             result: Result = end.value
             return result
         after_each()
+
+
+def together(works: Mapping[Key, Pieces[Result]]) -> Pieces[dict[Key, Result]]:
+    """Queue a piece of each work per advance, until all are queued; returns the results by key."""
+    results: dict[Key, Result] = {}
+    while len(results) < len(works):
+        for key, pieces in works.items():
+            if key in results:
+                continue
+            try:
+                next(pieces)
+            except StopIteration as end:
+                results[key] = end.value
+        yield
+    return results

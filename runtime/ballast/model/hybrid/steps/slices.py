@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ballast.model.layers.compressed import CompressedSpec
+from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.layer import AttentionMixer
 
@@ -34,6 +35,10 @@ class SliceSizes:
     long_from: int | None = 1024
     """Minimum new tokens of a request for long slices; None: no long slices."""
 
+    def within(self, tokens: int) -> SliceSizes:
+        """These sizes, but no slice has more than `tokens` tokens."""
+        return replace(self, tokens=min(self.tokens, tokens), long_tokens=min(self.long_tokens, tokens))
+
 
 SLICE_SIZES = SliceSizes()
 """Slice limits of latent attention."""
@@ -54,6 +59,18 @@ def slice_sizes_of(mixer: AttentionMixer, *, has_states: bool) -> SliceSizes:
     if isinstance(mixer, CompressedSpec) or mixer.index is not None:
         return SPARSE_SLICE_SIZES
     return RECURRENT_SLICE_SIZES if has_states else SLICE_SIZES
+
+
+_LEAST_OVERLAP, _MOST_OVERLAP = 1024, 4096
+_TOKENS_OF_AN_EXPERT = 128
+"""So many tokens per expert justify the decoding of its weights."""
+
+
+def overlap_tokens(routing: RoutingSpec) -> int:
+    """Maximum tokens of a part of a step, if devices compute different parts at the same time: so few that a prompt has
+    several parts, and so many that most experts get many tokens."""
+    tokens = _TOKENS_OF_AN_EXPERT * routing.num_experts // max(1, routing.num_experts_used)
+    return min(max(tokens, _LEAST_OVERLAP), _MOST_OVERLAP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,10 +290,12 @@ def logits_of(model: HybridModel) -> Iterator[np.ndarray]:
 
 
 def prompt(num_tokens: int, first_block: int) -> Batch:
-    """The first tokens of one request."""
-    batch = padding(num_tokens, SETTINGS.block_tokens)
+    """The first tokens of one request, with a slot for their state."""
+    batch, none = padding(num_tokens, SETTINGS.block_tokens), np.zeros(0, np.int32)
+    slot = np.array([1 + first_block // 20], np.int32)
     return replace(
         batch,
+        states=(np.zeros(1, np.int32), slot, np.zeros(2, np.int32), none, none),
         token_ids=(np.arange(num_tokens, dtype=np.int32) * 7 + first_block) % 250,
         slots=batch.positions + np.int32(first_block * SETTINGS.block_tokens),
         kv_indices=np.arange(first_block, first_block + batch.kv_indices.size, dtype=np.int32),

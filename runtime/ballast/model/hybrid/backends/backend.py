@@ -147,8 +147,8 @@ class Backend(Protocol):
     ) -> AbstractContextManager[EarlyKernels | None]:
         """Compiles kernels while weights are loaded. None: nothing is compiled."""
 
-    def parallel_compile(self, report: Callable[[float], None]) -> AbstractContextManager[None]:
-        """A context in which launches only compile."""
+    def parallel_compile(self, report: Callable[[float], None] = lambda _: None) -> AbstractContextManager[None]:
+        """A context in which launches only compile; leaving it waits. `report` gets the fraction done, 0…1."""
 
     def autotune(
         self, linears: Sequence[Linear], most_tokens: int, off: SwitchedOff, measurements: Measurements, name: str

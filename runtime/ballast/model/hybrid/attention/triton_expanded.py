@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 import torch
 
-from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.attention import expanded_kernels
 from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSizes, PlainExpandedKernels
-from ballast.model.hybrid.faults.device_errors import why_unusable
+from ballast.model.hybrid.faults.kernel_check import ParallelCompile, why_different, why_unusable
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.switched_off import SwitchedOff
@@ -111,7 +107,7 @@ def checked_expansion(
     sizes: ExpandedSizes,
     num_saturated: torch.Tensor,
     off: SwitchedOff,
-    parallel_compile: Callable[[], AbstractContextManager[None]],
+    parallel_compile: ParallelCompile,
 ) -> TritonExpandedKernels | None:
     """The kernels, on the device of the counter `num_saturated`. None if they cannot be compiled or are wrong; `off`
     then gets the reason. Launches inside the context that `parallel_compile` returns only compile. Raises the errors
@@ -147,9 +143,6 @@ def why_wrong(kernels: ExpandedKernels, sizes: ExpandedSizes, device: torch.devi
         part, weight = way.attend(query, keys, attended, is_causal=True)
         total = part.float()
         way.merge(total, weight, *way.attend(query, keys, attended, is_causal=False))
-        merged.append((total, weight))
-    for what, found, expected in zip(("averages", "weights"), *merged, strict=True):
-        by = difference(found.cpu().numpy(), expected.cpu().numpy())
-        if not by <= MAX_DIFFERENCE:
-            return f"{what} differ from the plain implementation's by {by:.2g} of the largest"
-    return None
+        merged.append({"averages": total, "weights": weight})
+    found, expected = merged
+    return why_different(found, expected)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -95,7 +94,7 @@ class CudaBackend:
         self, index: IndexSizes, sizes: Sizes, kv_dtype: torch.dtype
     ) -> tuple[PositionChoice, ChosenAttention]:
         """See `Backend`."""
-        return sparse_kernels(index, sizes, kv_dtype, self.device, lambda: self.parallel_compile(lambda _: None))
+        return sparse_kernels(index, sizes, kv_dtype, self.device, self.parallel_compile)
 
     def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> TritonRecurrence:
         """See `Backend`."""
@@ -105,8 +104,7 @@ class CudaBackend:
         self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype
     ) -> TritonCompression:
         """See `Backend`."""
-        compiled_first = partial(self.parallel_compile, lambda _: None)
-        return compression_kernels(mixer, block_tokens, rms_eps, rotation, kv_dtype, compiled_first)
+        return compression_kernels(mixer, block_tokens, rms_eps, rotation, kv_dtype, self.parallel_compile)
 
     def stream_mixer(self, spec: StreamSpec, rms_eps: float) -> TritonStreamMixer:
         """See `Backend`."""
@@ -124,7 +122,7 @@ class CudaBackend:
         self, sizes: ExpandedSizes, num_saturated: torch.Tensor, off: SwitchedOff
     ) -> ExpandedKernels | None:
         """See `Backend`."""
-        return checked_expansion(sizes, num_saturated, off, lambda: self.parallel_compile(lambda _: None))
+        return checked_expansion(sizes, num_saturated, off, self.parallel_compile)
 
     def pointwise(self, rms_eps: float, rope: RopeTable, scale: float, kv_dtype: torch.dtype) -> Pointwise:
         """See `Backend`."""
@@ -171,7 +169,7 @@ class CudaBackend:
         with CompileAhead(self._use_device) as compiling:
             yield KernelsAhead(compiling, spec, pool, self.make_experts, most_tokens, expert_sizes, self.device)
 
-    def parallel_compile(self, report: Callable[[float], None]) -> AbstractContextManager[None]:
+    def parallel_compile(self, report: Callable[[float], None] = lambda _: None) -> AbstractContextManager[None]:
         """See `Backend`."""
         return parallel_compile(self._use_device, report)
 
@@ -180,8 +178,7 @@ class CudaBackend:
     ) -> None:
         """See `Backend`."""
         tuned = [linear for linear in linears if isinstance(linear, PanelLinear)]
-        compiled_first = partial(self.parallel_compile, lambda _: None)
-        autotune(tuned, most_tokens, self.device, replay_seconds, compiled_first, off, measurements, name)
+        autotune(tuned, most_tokens, self.device, replay_seconds, self.parallel_compile, off, measurements, name)
 
     def replay_of(self, queue: Callable[[], None]) -> Callable[[], None]:
         """See `Backend`."""

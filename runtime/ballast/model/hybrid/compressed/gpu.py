@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import torch
 import triton
 
 from ballast.model.batch import Batch
-from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE
 from ballast.model.hybrid.compressed.compression import CompressedCache, Compression, EntryTokens, Rotation
 from ballast.model.hybrid.compressed.plain import PlainCompression
 from ballast.model.hybrid.compressed.triton_compression import DeviceLimits, TritonCompression
-from ballast.model.hybrid.faults.device_errors import why_unusable
+from ballast.model.hybrid.faults.kernel_check import ParallelCompile, require, why_different
 from ballast.model.hybrid.recurrent.state_pool import entry_states
 from ballast.model.hybrid.sparse.sizes import GROUP
 from ballast.model.hybrid.steps.step import Step
@@ -37,7 +37,7 @@ def compression_kernels(
     rms_eps: float,
     rotation: Rotation,
     kv_dtype: torch.dtype,
-    parallel_compile: Callable[[], AbstractContextManager[None]] = nullcontext,
+    parallel_compile: ParallelCompile = nullcontext,
 ) -> TritonCompression:
     """The operations on a CUDA device, that of the rotation. A captured step has no alternative to these kernels, so
     kernels that cannot be compiled or are wrong raise ValueError, as do heads that are too large. Launches inside the
@@ -45,13 +45,8 @@ def compression_kernels(
     given = mixer, block_tokens, rms_eps, rotation, kv_dtype
     kernels, trial = TritonCompression(*given, limits_of(rotation.cos.device)), Trial(*given)
 
-    def check() -> str | None:
-        with parallel_compile():
-            trial.run(kernels)
-        return trial.why_wrong(kernels)
-
-    if (reason := why_unusable(check)) is not None:
-        raise ValueError(f"attention to compressed entries does not work on this GPU: {reason}; use --device cpu")
+    own = partial(trial.run, kernels), partial(trial.why_wrong, kernels)
+    require("attention to compressed entries", *own, parallel_compile)
     return kernels
 
 
@@ -133,12 +128,8 @@ class Trial:
         """The reason why operations are unreliable, or None. Compares their results with the plain implementation."""
         expected, plain_choice = self.run(self._plain)
         found, chosen = self.run(compression, plain_choice)
-        for name, plain in expected.items():
-            if plain.numel() == 0:
-                continue
-            by = difference(found[name].float().cpu().numpy(), plain.float().cpu().numpy())
-            if not by <= MAX_DIFFERENCE:
-                return f"{name} differ from the plain implementation's by {by:.2g} of the largest"
+        if (reason := why_different(found, expected)) is not None:
+            return reason
         if chosen is None or plain_choice is None:
             return None
         num_seen = (self._step.positions + 1) // self._mixer.ratio

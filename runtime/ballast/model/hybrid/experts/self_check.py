@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +18,7 @@ from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_ro
 from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS
 from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.faults.kernel_check import ParallelCompile
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec
@@ -41,7 +41,7 @@ def checked(
     spec: ModelSpec,
     num_tokens: Sequence[int],
     device: torch.device,
-    parallel_compile: Callable[[], AbstractContextManager[None]],
+    parallel_compile: ParallelCompile,
     off: SwitchedOff,
 ) -> list[LayerOnDevice]:
     """`layers` unchanged if the device computes them correctly, otherwise layers with nothing on the device; `off` gets

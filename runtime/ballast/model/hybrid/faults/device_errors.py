@@ -3,12 +3,11 @@ always raises the error, even where it catches other exceptions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from ballast.errors import first_line
 from ballast.host.vram import VramLimit, why_full
 from ballast.model.hybrid.platforms.interface import Platform
 
@@ -39,14 +38,3 @@ def computing_on(platform: Platform, limit: VramLimit | None) -> Iterator[None]:
         raise
     except torch.OutOfMemoryError as error:
         raise DeviceFullError(why_full(str(platform.device), limit, error)) from error
-
-
-def why_unusable(check: Callable[[], str | None]) -> str | None:
-    """What a check of kernels finds wrong, or the error with which they cannot be compiled; None: nothing. Raises the
-    errors that CUDA itself reports."""
-    try:
-        return check()
-    except DEVICE_ERRORS:
-        raise
-    except Exception as error:  # noqa: BLE001  compilers raise errors of any type
-        return first_line(error)

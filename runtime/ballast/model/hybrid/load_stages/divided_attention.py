@@ -15,7 +15,8 @@ from ballast.model.hybrid.attention.divided_heads import DividedHeads, HeadsDevi
 from ballast.model.hybrid.attention.division_gain import division_pays
 from ballast.model.hybrid.copies.device_sender import DeviceSender
 from ballast.model.hybrid.copies.peer_speed import peer_gigabyte_s
-from ballast.model.hybrid.faults.device_errors import computing_on, why_unusable
+from ballast.model.hybrid.faults.device_errors import computing_on
+from ballast.model.hybrid.faults.kernel_check import why_unusable
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import LoadState
 

@@ -42,10 +42,10 @@ class DeviceSelfCheck:
 
     def __call__(self, layers: Sequence[LayerOnDevice], experts: Sequence[Experts]) -> list[LayerOnDevice]:
         """See `TryOut`."""
-        compiled_first = partial(self.backend.parallel_compile, lambda _: None)
+        own = self.backend
         with self.times.phase("kernels"):
             return checked(
-                layers, experts, self.pool, self.spec, self.num_tokens, self.backend.device, compiled_first, self.off
+                layers, experts, self.pool, self.spec, self.num_tokens, own.device, own.parallel_compile, self.off
             )
 
 

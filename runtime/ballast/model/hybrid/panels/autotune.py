@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from ballast.errors import EngineDeadError, first_line
 from ballast.host.startup.measurements import Measurements
 from ballast.model.hybrid.agreement import difference
 from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
+from ballast.model.hybrid.faults.kernel_check import ParallelCompile
 from ballast.model.hybrid.graphs.capture import captured
 from ballast.model.hybrid.panels.panel_linear import TUNED_TOKENS, PanelLinear, Shape
 from ballast.model.switched_off import SwitchedOff
@@ -43,7 +44,7 @@ def autotune(
     most_tokens: int,
     device: torch.device,
     measure: Measure,
-    parallel_compile: Callable[[], AbstractContextManager[None]],
+    parallel_compile: ParallelCompile,
     off: SwitchedOff,
     measurements: Measurements,
     name: str = "dense_products",
@@ -180,7 +181,7 @@ class _Product:
         return [partial(linear.multiply, x, by_int_gemm=by_int_gemm) for linear in self.linears]
 
 
-def _compile(products: Sequence[_Product], parallel_compile: Callable[[], AbstractContextManager[None]]) -> None:
+def _compile(products: Sequence[_Product], parallel_compile: ParallelCompile) -> None:
     with parallel_compile():
         for product in products:
             product.both()

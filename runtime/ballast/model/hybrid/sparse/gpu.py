@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ import triton
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference
 from ballast.model.hybrid.attention.paged import choose_tilings
 from ballast.model.hybrid.attention.sizes import Sizes
-from ballast.model.hybrid.faults.device_errors import why_unusable
+from ballast.model.hybrid.faults.kernel_check import ParallelCompile, require
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest, spread
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
 from ballast.model.hybrid.sparse.sizes import IndexSizes
@@ -25,10 +25,6 @@ _MORE = 40
 """Number of positions that the longer test request sees, in addition to full groups and top_k."""
 _STEPS_OF_SCORES = 4.0
 """Test scores are rounded to multiples of 1 / _STEPS_OF_SCORES, so that many of them are equal."""
-
-
-ParallelCompile = Callable[[], AbstractContextManager[None]]
-"""A context in which launches only compile: see `startup/parallel_compile.py`."""
 
 
 def sparse_kernels(
@@ -46,13 +42,7 @@ def sparse_kernels(
     attend = TritonChosenAttention(sizes, index, choose_tilings(sizes, about["max_shared_mem"]), num_processors)
     trial = Trial(choose, attend, index, sizes, kv_dtype, device)
 
-    def check() -> str | None:
-        with parallel_compile():
-            trial.run()
-        return trial.why_wrong()
-
-    if (reason := why_unusable(check)) is not None:
-        raise ValueError(f"sparse attention does not work on this GPU: {reason}; use --device cpu")
+    require("sparse attention", trial.run, trial.why_wrong, parallel_compile)
     return choose, attend
 
 

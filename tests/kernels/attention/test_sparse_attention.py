@@ -19,6 +19,7 @@ from ballast._core import kernels
 from ballast.model.hybrid.attention import paged, paged_kernels
 from ballast.model.hybrid.attention.paged import Tiling, Tilings, choose_tilings
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes, Sizes
+from ballast.model.hybrid.recurrent.state_rows import PlannedRows
 from ballast.model.hybrid.sparse import choice_kernels, chosen_kernels, triton_choice, triton_chosen
 from ballast.model.hybrid.sparse.choice import PlainPositionChoice, highest, num_chosen
 from ballast.model.hybrid.sparse.chosen import PlainChosenAttention
@@ -277,6 +278,26 @@ def test_single_token_kernels_read_their_lengths_from_device_memory(device) -> N
         way.choose(later.index_query, later.weights, later.keys, step)
         results.append(way(later.query, later.cache, step))
     torch.testing.assert_close(*results, **TOLERANCES[torch.float32])
+
+
+@pytest.mark.parametrize("tokens", [[1, 1], [7, 1]])
+def test_steps_with_states_send_the_owners_of_tokens_once(tokens: list[int]) -> None:
+    """Recurrent layers and sparse attention read the same table."""
+    case, seen = make(tokens, [100, 30], torch.device("cpu")), []
+
+    class Choice(PlainPositionChoice):
+        def __call__(self, *given) -> torch.Tensor:
+            seen.append(given[3])
+            return super().__call__(*given)
+
+    begins = case.step.requests.host_begins.tolist()
+    chunks = [] if tokens == [1, 1] else [(0, 0, 7, 1), (1, 7, 8, 2)]
+    rows = PlannedRows(begins, [1, 2], [1, 2], chunks, 0 if chunks else 2).send(torch.from_numpy)
+    attend = SparseAttention(Choice(INDEX), PlainChosenAttention(SIZES, INDEX), is_shared=False)
+    attend.prepare(step := replace(case.step, states=rows))
+    attend.choose(case.index_query, case.weights, case.keys, step)
+    assert seen[0] is rows.owners
+    assert rows.owners.tolist() == case.owners.tolist()
 
 
 def test_layers_without_an_indexer_use_the_choice_of_the_previous_layer() -> None:

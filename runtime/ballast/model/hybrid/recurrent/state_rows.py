@@ -64,8 +64,7 @@ class PlannedRows:
 
     def send(self, send: Callable[[NDArray[np.int32]], torch.Tensor]) -> StateRows:
         """Copy all tables to the device in one transfer."""
-        owners = np.repeat(np.arange(len(self.before), dtype=np.int32), np.diff(self.begins))
-        tables: list[Sequence[int] | NDArray[np.int32]] = [self.begins, owners, self.before, self.after]
+        tables: list[Sequence[int] | NDArray[np.int32]] = [self.begins, owners_of(self.begins), self.before, self.after]
         if self.chunks:
             tables += zip(*self.chunks, strict=True)
             tables.append(np.searchsorted([row for row, *_ in self.chunks], range(len(self.begins))).tolist())
@@ -79,6 +78,11 @@ class PlannedRows:
         )
         chunks = Chunks(*of_chunks) if of_chunks else None
         return StateRows(row_begins, own, before, after, self.num_single, chunks)
+
+
+def owners_of(begins: Sequence[int] | NDArray[np.int32]) -> NDArray[np.int32]:
+    """[T], the row of each token. `begins` [R + 1]: the tokens that precede each row."""
+    return np.repeat(np.arange(len(begins) - 1, dtype=np.int32), np.diff(begins))
 
 
 def planned_rows(batch: Batch, begin: int, end: int) -> PlannedRows:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
+from ballast.model.hybrid.recurrent.state_rows import owners_of
 from ballast.model.hybrid.sparse.choice import PositionChoice
 from ballast.model.hybrid.sparse.chosen import ChosenAttention
-from ballast.model.hybrid.steps.step import RequestTable, Step
+from ballast.model.hybrid.steps.step import Step
 
 
 class SparseAttention:
@@ -29,8 +29,8 @@ class SparseAttention:
         """See `Attention`. Owners of single tokens stay at one address for graphs."""
         self._chosen.clear()
         self._owners.clear()
-        for requests in [part.step.requests for part in step.slices] or [step.requests]:
-            self._owners[requests.place] = self._owners_of(requests)
+        for own in [part.step for part in step.slices] or [step]:
+            self._owners[own.requests.place] = self._owners_of(own)
 
     def choose(self, query: torch.Tensor, weights: torch.Tensor | None, keys: torch.Tensor, step: Step) -> None:
         """Select positions for this layer and the layers above it without an indexer; see `PositionChoice`."""
@@ -45,12 +45,13 @@ class SparseAttention:
         chosen = self._chosen[place] if self._is_shared else self._chosen.pop(place)
         return self._attend(query, cache, chosen, self._owners[place], step)
 
-    def _owners_of(self, requests: RequestTable) -> torch.Tensor:
-        """int32 [T]: the request of each token."""
-        device = requests.lens.device
+    def _owners_of(self, step: Step) -> torch.Tensor:
+        """int32 [T]: the request of each token. A step with states already has them on the device."""
+        requests, device = step.requests, step.requests.lens.device
+        if step.states is not None:
+            return step.states.owners
         if not requests.adds_one_each:
-            owners = np.repeat(np.arange(requests.num_requests, dtype=np.int32), np.diff(requests.host_begins))
-            return torch.from_numpy(owners).to(device)
+            return torch.from_numpy(owners_of(requests.host_begins)).to(device)
         if requests.num_requests not in self._single_owners:
             self._single_owners[requests.num_requests] = torch.arange(
                 requests.num_requests, dtype=torch.int32, device=device

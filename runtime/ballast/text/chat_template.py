@@ -135,8 +135,9 @@ class ChatTemplate:
             chat = with_object_arguments(chat, wraps_text=self._fails_at_text)
         if self.has_channels:
             chat = for_channels(chat, takes_both=self.release is not None)
+            options = known_effort(options or {})
             if self.release is None:
-                options, tools = known_effort(options or {}), described(tools or ())
+                tools = described(tools or ())
         values = {
             **(self.release.options or {} if self.release else {}),
             **protect(dict(options or {})),

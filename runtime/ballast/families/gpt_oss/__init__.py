@@ -1,7 +1,7 @@
 """gpt-oss, whose replies are messages on channels (the harmony format).
 
 The published template is replaced by one that needs no guarded process and writes the same bytes. It also takes several
-calls in a message, text next to calls, the API's levels of effort and reasoning in `reasoning_content`.
+calls in a message, text next to calls, and reasoning in `reasoning_content`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def for_channels(chat: Sequence[Mapping[str, Any]], *, takes_both: bool) -> list
 
 
 def known_effort(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A template's variables with a level of reasoning that the model knows: published templates write any level."""
+    """A template's variables with a level of reasoning that the model knows."""
     effort = options.get("reasoning_effort")
     if not isinstance(effort, str):
         return dict(options)

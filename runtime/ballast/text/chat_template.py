@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ballast.errors import CapacityError, ModelError, RequestError, shown
 from ballast.families.family import Release
@@ -43,6 +43,14 @@ _TRIED_ARGUMENTS = f'{{"{_LATE}": "a"}}'
 Protect = Callable[[Any], Any]
 
 
+class _Arguments(NamedTuple):
+    """How a template takes the arguments of calls."""
+
+    takes_text: bool
+    """Whether it writes JSON text, as OpenAI's API has it, as it is."""
+    fails_at_text: bool
+
+
 class ChatTemplate:
     """One model's template, compiled. Thread-safe. Raises ModelError when it is not valid Jinja, or passes its limits.
 
@@ -75,9 +83,7 @@ class ChatTemplate:
         self._numbers_calls = numbers_calls
         self.has_channels = has_channels
         self._keeps_late: bool | None = None
-        self._takes_text: bool | None = None
-        self._fails_at_text = False
-        """Whether it fails where the arguments of a call are text; False until `_takes_text` is known."""
+        self._known_arguments: _Arguments | None = None
         if len(source) > MAX_SOURCE_CHARS:
             raise ModelError(name, f"chat template: {len(source)} characters; expected at most {MAX_SOURCE_CHARS}")
         try:
@@ -131,8 +137,8 @@ class ChatTemplate:
             chat = with_late_instructions(chat)
         if self._numbers_calls:
             chat = with_numbered_calls(chat)
-        if has_calls(chat) and not self._takes_text_arguments():
-            chat = with_object_arguments(chat, wraps_text=self._fails_at_text)
+        if has_calls(chat) and not (arguments := self._arguments()).takes_text:
+            chat = with_object_arguments(chat, wraps_text=arguments.fails_at_text)
         if self.has_channels:
             chat = for_channels(chat, takes_both=self.release is not None)
             options = known_effort(options or {})
@@ -181,20 +187,20 @@ class ChatTemplate:
                 self._keeps_late = _LATE in after and before == without.partition(_REPLY)[0]
         return self._keeps_late
 
-    def _takes_text_arguments(self) -> bool:
-        """Whether the arguments of calls are written as they are when they are JSON text, as OpenAI's API has them;
-        of a model's own template by trying it once. Templates that go through them, or write them as JSON themselves,
-        want an object, even where they make something of text as well."""
+    def _arguments(self) -> _Arguments:
+        """How the template takes the arguments of calls; of a model's own template by trying it once. Templates that go
+        through them, or write them as JSON themselves, want an object, even where they make something of text as well.
+        """
         if self.release is not None:
-            return not self.release.object_arguments
-        if self._takes_text is None:
+            return _Arguments(takes_text=not self.release.object_arguments, fails_at_text=False)
+        if self._known_arguments is None:
             as_text, as_object = self._tried(_TRIED_ARGUMENTS), self._tried({_LATE: "a"})
-            self._fails_at_text = not as_text
             shows_text = _TRIED_ARGUMENTS in as_text
             # A template that puts an object where text belongs shows it as Python does.
             shows_object = _LATE in as_object and "{'" not in as_object
-            self._takes_text = not shows_object or (shows_text and as_text == as_object)
-        return self._takes_text
+            takes_text = not shows_object or (shows_text and as_text == as_object)
+            self._known_arguments = _Arguments(takes_text, fails_at_text=not as_text)
+        return self._known_arguments
 
     def _tried(self, arguments: object) -> str:
         """A conversation with a call that has these arguments; nothing where the template fails."""

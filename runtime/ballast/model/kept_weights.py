@@ -44,7 +44,7 @@ def kept_weights(
         return KeptWeights(frozenset(), (), isa, threads_per_node)
     loaded, expected = loaded_bytes(gguf, spec, isa, threads_per_node), expected_tensors(spec)
     for name, each in expected.items():
-        if each.in_place:
+        if each.read_in_place:
             loaded[name] -= gguf.tensors[name].num_bytes
     names = {name for name, each in expected.items() if each.is_packed and not each.is_added and loaded[name] > 0}
     if on_gpu:

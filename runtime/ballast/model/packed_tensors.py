@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ballast._core import kernels
 from ballast.errors import ModelError
 from ballast.families.architecture import ClampedSwiglu, Unit
-from ballast.model.layers.tensor import HeadRows, RowSlice, Tensor, biases_of_experts, parts_of_experts
+from ballast.model.layers.tensor import HeadRows, Limits, RowSlice, Tensor, biases_of_experts, parts_of_experts
 from ballast.model.tensors import scale_name
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_panels import Packed, PackedPanels
@@ -163,10 +163,14 @@ class Tensors:
         self._check_finite(name, values)
         return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
 
-    def check_finite(self, name: str) -> None:
-        """Raises ModelError if a tensor of plain floats has a NaN or an infinity. Other types are not checked."""
-        if self._gguf.tensors[name].ggml_type in _PLAIN_FLOATS:
+    def check(self, name: str, limits: Limits | None) -> None:
+        """Raises ModelError if a number is outside its limits. Only plain floats are checked to be finite."""
+        if limits == "finite" and self._gguf.tensors[name].ggml_type in _PLAIN_FLOATS:
             self.vector(name)
+        elif limits == "decay":
+            self._check_decay(name)
+        elif isinstance(limits, range):
+            self._check_whole(name, limits)
 
     def _check_finite(self, name: str, values: NDArray[Any]) -> None:
         info, is_wrong = self._gguf.tensors[name], ~np.isfinite(values)
@@ -178,16 +182,14 @@ class Tensors:
                 tensor=name,
             )
 
-    def check_below(self, name: str, limit: int) -> None:
-        """Raises ModelError if a tensor of whole numbers has one below 0, or one that is not below the limit."""
+    def _check_whole(self, name: str, limits: range) -> None:
         values = self.vector(name)
-        is_wrong = (values < 0) | (values >= limit)
+        is_wrong = (values < limits.start) | (values >= limits.stop)
         if is_wrong.any():
-            problem = f"has {int(values[is_wrong][0])}; expected whole numbers from 0 to {limit - 1}"
+            problem = f"has {int(values[is_wrong][0])}; expected whole numbers from 0 to {limits[-1]}"
             raise ModelError(self._gguf.tensors[name].file, problem, tensor=name)
 
-    def check_decay(self, name: str) -> None:
-        """Raises ModelError if a number of a tensor is above 0."""
+    def _check_decay(self, name: str) -> None:
         most = self.vector(name).max()
         if most > 0:
             problem = f"has {most}; expected -exp(A_log), which is at most 0, convert the model again"
@@ -242,12 +244,7 @@ class LayerTensors:
         self._experts = parts_of_experts(declared)
         self._biases = biases_of_experts(declared)
         for each in declared:
-            if each.must_be_finite:
-                tensors.check_finite(each.name)
-            if each.below:
-                tensors.check_below(each.name, each.below)
-            if each.is_decay:
-                tensors.check_decay(each.name)
+            tensors.check(each.name, each.limits)
 
     def __contains__(self, role: str) -> bool:
         return role in self._by_role

@@ -50,7 +50,7 @@ def used_tensors(spec: ModelSpec) -> Mapping[str, Tensor]:
                 "model.embed_tokens",
                 group="embedding",
                 classes=("Embedding",),
-                in_place=True,
+                read_in_place="all rows",
             ),
             **{tensor.name: tensor for tensor in output_tensors(spec)},
             OUTPUT: matrix("output", "output", (spec.vocab_size, spec.hidden), "lm_head", group="output"),
@@ -82,8 +82,7 @@ def _ngram_table(spec: ModelSpec) -> tuple[Tensor, ...]:
         module,
         group="embedding",
         classes=classes,
-        in_place=True,
-        few_rows=True,
+        read_in_place="few rows",
     )
     return (table,)
 

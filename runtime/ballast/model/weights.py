@@ -89,7 +89,7 @@ def read_ahead(gguf_model: GgufModel, spec: ModelSpec, packing: Packing) -> Read
     page cache if memory has no room for both."""
     names: set[str] = set()
     if packing.isa != "reference":
-        names = {name for name, tensor in expected_tensors(spec).items() if not tensor.in_place}
+        names = {name for name, tensor in expected_tensors(spec).items() if not tensor.read_in_place}
     if packing.kept is not None and packing.kept.is_filled:
         names -= set(packing.kept_tensors)
     layers = {name: block_of(name) for name in gguf_model.tensors if name in names}

@@ -50,7 +50,7 @@ def make_plan(
     """The memory that `gguf`, a checked model, needs under `numbers` on a machine with `memory`. `folder` keeps packed
     weights. Pure."""
     loaded, tensors = loaded_bytes(gguf, spec, numbers.isa, numbers.threads_per_node), expected_tensors(spec)
-    counted = {name: (name, size) for name, size in loaded.items() if not tensors[name].few_rows}
+    counted = {name: (name, size) for name, size in loaded.items() if tensors[name].read_in_place != "few rows"}
     weights = tuple(weight_rows(gguf, spec, _on_cpu, counted))
     kept = kept_weights(gguf, spec, numbers.isa, numbers.threads_per_node)
     num_blocks = num_kv_blocks(numbers.cache_lens, numbers.block_tokens)

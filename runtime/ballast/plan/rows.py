@@ -76,7 +76,8 @@ def host_weight_rows(num_bytes: int, detail: str, kept: KeptWeights, folder: Pac
 
 def table_rows(gguf: GgufModel, spec: ModelSpec) -> tuple[MemoryRow, ...]:
     """The n-gram table, which needs no memory; none for a model without."""
-    num_bytes = sum(gguf.tensors[name].num_bytes for name, each in expected_tensors(spec).items() if each.few_rows)
+    tables = [name for name, each in expected_tensors(spec).items() if each.read_in_place == "few rows"]
+    num_bytes = sum(gguf.tensors[name].num_bytes for name in tables)
     if num_bytes == 0:
         return ()
     return (MemoryRow("n-gram table", 0, f"{human(num_bytes)} of the file, read by rows through page cache"),)

@@ -122,7 +122,7 @@ class CompressedSpec:
             return ()
         index, module = self.index, "self_attn.compressor.indexer"
         queries, scorer = index.num_heads * index.key_dim, f"{module}.scorer.weights_proj"
-        exact = {"is_exact": True, "must_be_finite": True}
+        exact: dict[str, Any] = {"is_exact": True, "limits": "finite"}
         return (
             matrix("index_query_up", "indexer.attn_q_b", (queries, self.q_lora_rank), f"{module}.q_b_proj"),
             matrix("index_head_weights", "indexer.proj", (index.num_heads, hidden), scorer, **exact),

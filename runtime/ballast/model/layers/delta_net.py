@@ -77,7 +77,7 @@ class DeltaNetSpec:
             matrix(
                 "conv", "ssm_conv1d", (self.channels, self.conv_taps), f"{module}.conv1d", is_exact=True, is_flat=True
             ),
-            Tensor("rate", "ssm_a", (heads,), "attention", module, own, is_decay=True),
+            Tensor("rate", "ssm_a", (heads,), "attention", module, own, limits="decay"),
             bias("rate_shift", "ssm_dt", heads, module, classes=own),
             norm("head_norm", "ssm_norm", self.v_dim, f"{module}.norm", classes=("{family}RMSNormGated",)),
             matrix("output", "ssm_out", (hidden, self.value_width), f"{module}.out_proj"),

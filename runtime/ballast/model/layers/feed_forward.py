@@ -110,7 +110,7 @@ class ExpertsSpec:
             group="router",
             classes=classes,
             is_flat=True,
-            below=self.routing.num_experts,
+            limits=range(self.routing.num_experts),
         )
 
     def _shared_gate(self, hidden: int) -> Tensor:

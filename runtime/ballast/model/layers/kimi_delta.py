@@ -48,7 +48,7 @@ class KimiDeltaSpec:
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         module, own = "self_attn", self.modules["self_attn"]
-        rate = Tensor("rate", "ssm_a", (self.num_heads,), "attention", module, own, has_ones=True, is_decay=True)
+        rate = Tensor("rate", "ssm_a", (self.num_heads,), "attention", module, own, has_ones=True, limits="decay")
         return (
             *(tensor for each in ("query", "key", "value") for tensor in self._branch(each, hidden)),
             matrix("beta", "ssm_beta", (self.num_heads, hidden), f"{module}.b_proj"),

@@ -49,7 +49,7 @@ class IndexSpec:
                 (self.num_heads, hidden),
                 f"{module}.weights_proj",
                 is_exact=True,
-                must_be_finite=True,
+                limits="finite",
             ),
             norm("index_key_norm", "indexer.k_norm", self.key_dim, f"{module}.k_norm", **key_norm),
             bias("index_key_shift", "indexer.k_norm", self.key_dim, f"{module}.k_norm", **key_norm),
@@ -58,7 +58,7 @@ class IndexSpec:
 
     def _pool_tensors(self, hidden: int, module: str) -> tuple[Tensor, ...]:
         """Tensors of the weights with which the keys of a pool's tokens are averaged."""
-        own: dict[str, Any] = {"classes": ("{family}Indexer",), "is_exact": True, "must_be_finite": True}
+        own: dict[str, Any] = {"classes": ("{family}Indexer",), "is_exact": True, "limits": "finite"}
         stem = "indexer_compressor"
         return (
             matrix("index_pool_gate", f"{stem}_gate", (self.key_dim, hidden), module, **own),

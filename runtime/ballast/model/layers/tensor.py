@@ -16,6 +16,10 @@ GROUPS: tuple[Group, ...] = get_args(Group)
 
 ExpertPart = Literal["gate", "up", "down"]
 
+Limits = Literal["finite", "decay"] | range
+"""Finite numbers, also in a matrix: a wrong one would change a selection that no logit shows. Rates of decay, none of
+which is above 0: with such a rate, a state grows with each token. Whole numbers from 0 (I32), such as experts."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
@@ -76,24 +80,17 @@ class Tensor:
     part_of: PartOf | None = None
     is_exact: bool = False
     """Whether its products select experts or positions. It stays float32 on a GPU and in generated files."""
-    must_be_finite: bool = False
-    """Whether loading also checks the values of a matrix, because a wrong one would change a selection that no logit
-    shows. Numbers that are used one by one are always checked."""
     is_flat: bool = False
     """Whether its numbers are used one by one, row after row, and not as a matrix."""
     has_ones: bool = False
     """Whether files may give it further dimensions of 1."""
     may_be_short: bool = False
     """Whether files may store it in 16 bits although it has one dimension."""
-    in_place: bool = False
-    """Whether its rows are read from the mapped file, so that it is not packed."""
-    few_rows: bool = False
-    """Whether tokens read so few of its rows that plans count no memory for it. It is read in place."""
-    below: int = 0
-    """Its numbers are whole ones below this (I32), such as experts; 0: it has other numbers."""
-    is_decay: bool = False
-    """Whether its numbers are rates of decay, none of which is above 0: with such a rate a state grows with each
-    token."""
+    read_in_place: Literal["all rows", "few rows"] | None = None
+    """Which rows tokens read from the mapped file, so that it is not packed. Plans count no memory for few. None: it is
+    loaded."""
+    limits: Limits | None = None
+    """The limits of its numbers, which loading checks. None: numbers that are used one by one must be finite."""
     is_added: bool = False
     """Whether it is added to a vector: biases, but no matrix or norm."""
 
@@ -105,6 +102,11 @@ class Tensor:
     def is_packed(self) -> bool:
         """Whether it is used as matrices, which are packed."""
         return len(self.shape) > 1 and not self.is_flat
+
+    @property
+    def below(self) -> int:
+        """Its numbers are whole ones below this; 0: it has other numbers."""
+        return self.limits.stop if isinstance(self.limits, range) else 0
 
     @property
     def num_experts(self) -> int:

@@ -84,7 +84,7 @@ def hybrid_bytes(
     routers and the weights of an indexer's heads are kept as float32."""
     expected = expected_tensors(spec)
     for name, num_bytes in loaded_bytes(gguf, spec, isa, threads_per_node).items():
-        if expected[name].few_rows:
+        if expected[name].read_in_place == "few rows":
             continue
         if expected[name].is_exact:
             yield name, name, math.prod(expected[name].shape) * FLOAT_BYTES
@@ -210,4 +210,4 @@ def _launch_bytes(own: DeviceLayers, num_graphs: int) -> int:
 
 def computes_on_gpu(tensor: Tensor) -> bool:
     """Whether a GPU always holds a tensor: all but the embedding, an n-gram table, and routed experts."""
-    return not tensor.in_place and not tensor.module.endswith(_EXPERTS)
+    return not tensor.read_in_place and not tensor.module.endswith(_EXPERTS)

@@ -88,7 +88,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
     """The work of a forward pass under a plan."""
     num_bytes, num_weights = {True: 0, False: 0}, {True: 0, False: 0}
     for name, tensor in expected_tensors(spec).items():
-        if not tensor.in_place or (name == EMBEDDING and spec.tied_output):
+        if not tensor.read_in_place or (name == EMBEDDING and spec.tied_output):
             routed = tensor.group == "routed experts"
             num_bytes[routed] += gguf.tensors[name].num_bytes
             num_weights[routed] += math.prod(tensor.shape)
@@ -128,9 +128,9 @@ def usual_activation_bytes(gguf: GgufModel, spec: ModelSpec) -> int:
     """Bytes that activations are rounded to by default for most of the model's weights; floats count as two."""
     of_type = {each.ggml_type: each.activation_bytes or 2 for each in kernels.formats()}
     num_weights: Counter[int] = Counter()
-    weights = {name: tensor for name, tensor in expected_tensors(spec).items() if not tensor.below}
-    for name, tensor in weights.items():
-        num_weights[of_type[gguf.tensors[name].ggml_type]] += 0 if tensor.few_rows else math.prod(tensor.shape)
+    for name, tensor in expected_tensors(spec).items():
+        if not tensor.below and tensor.read_in_place != "few rows":
+            num_weights[of_type[gguf.tensors[name].ggml_type]] += math.prod(tensor.shape)
     return num_weights.most_common(1)[0][0]
 
 

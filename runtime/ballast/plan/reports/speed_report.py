@@ -46,10 +46,9 @@ class SpeedReport:
 
     def lines(self) -> list[str]:
         """The report for people."""
-        rows = [(f"{batch} request{'s' if batch > 1 else ''}", found) for batch, found in self.decode.items()]
-        rows.append(("prompts", self.prefill))
+        rows = [*((_requests(batch), found) for batch, found in self.decode.items()), ("prompts", self.prefill)]
         width = max(len(name) for name, _ in rows)
-        speeds = [f"  {name:{width}}  {_shown(found.tokens_per_s):>6}  {found.limit}" for name, found in rows]
+        speeds = [_line(name, width, found, found.limit) for name, found in rows]
         head, basis = f"  {'':{width}}  tokens/s and limit", f"  Based on {', '.join(self.sources)}."
         return [head, *speeds, *self._following_lines(width), basis]
 
@@ -61,8 +60,7 @@ class SpeedReport:
             "gpu_experts_update=on at most:"
         )
         for batch, (found, gain) in self.following.items():
-            name = f"{batch} request{'s' if batch > 1 else ''}"
-            yield f"  {name:{width}}  {_shown(found.tokens_per_s):>6}  {gain:.2f} times as fast as off"
+            yield _line(_requests(batch), width, found, f"{gain:.2f} times as fast as off")
 
     def to_json(self) -> dict[str, Any]:
         """The report for programs."""
@@ -179,5 +177,11 @@ def speed_report(
     return SpeedReport(decoded, prefill(work, rates, tokens), tokens, rates, tuple(sources), skew, following)
 
 
-def _shown(tokens_per_s: float) -> str:
-    return f"{tokens_per_s:.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
+def _requests(batch: int) -> str:
+    return f"{batch} request{'s' if batch > 1 else ''}"
+
+
+def _line(name: str, width: int, found: Expected, remark: str) -> str:
+    speed = found.tokens_per_s
+    shown = f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}"
+    return f"  {name:{width}}  {shown:>6}  {remark}"

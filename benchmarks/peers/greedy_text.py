@@ -102,19 +102,22 @@ def main() -> int:
         program = compiled(options.llama_build_bin, Path(scratch))
         for arch in options.archs:
             shape = replace(PRESETS[arch], **ADJUSTED.get(arch, {}))
-            file = write_tiny_model(Path(scratch) / arch, quant=options.quant, overrides=shape).gguf
-            copy = write_floats(file, Path(scratch) / "floats.gguf", ADDED.get(arch, {}))
+            file, copy = written(arch, shape, options.quant, Path(scratch))
             floats, quantised = (compare(options, f"{arch}, {each.name}", program, each, copy) for each in (copy, file))
             num_wrong += floats.num_wrong
             whole = None
             if quantised.num_wrong:
-                shape = without_choices(shape)
-                file = write_tiny_model(Path(scratch) / arch, quant=options.quant, overrides=shape).gguf
-                copy = write_floats(file, Path(scratch) / "floats.gguf", ADDED.get(arch, {}))
+                file, copy = written(arch, without_choices(shape), options.quant, Path(scratch))
                 whole = compare(options, f"{arch}, {file.name} without choices", program, file, copy)
                 num_wrong += whole.num_wrong
             print(record(options, arch, floats, quantised, whole), flush=True)
     return int(num_wrong > 0)
+
+
+def written(arch: str, shape: TinyShape, quant: str, scratch: Path) -> tuple[Path, Path]:
+    """A file with a random model of that shape, and its copy with float32 weights for llama.cpp."""
+    file = write_tiny_model(scratch / arch, quant=quant, overrides=shape).gguf
+    return file, write_floats(file, scratch / "floats.gguf", ADDED.get(arch, {}))
 
 
 def without_choices(shape: TinyShape) -> TinyShape:

@@ -118,7 +118,7 @@ def templates_for(reply: ReplyForm) -> list[str]:
     return [name for name, (family, _) in RELEASES.items() if family.reply is reply]
 
 
-def without_template(reply: ReplyForm, architecture: str = "") -> str | None:
+def without_template(reply: ReplyForm, architecture: str) -> str | None:
     """The release of a file without a template whose replies have this form; None: none is known. `architecture`: the
     file's `general.architecture`."""
     family = next((family for family in FAMILIES.values() if family.reply is reply), None)

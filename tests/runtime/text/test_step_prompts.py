@@ -99,5 +99,5 @@ def test_a_file_has_the_form_and_template_of_the_family(tmp_path: Path) -> None:
     template = text.require_template()
     assert text.tokenizer.reply is FAMILIES["step"].reply
     assert (template.release, template.is_guarded) == (RELEASES["step-3.5-flash"][1], False)
-    assert without_template(FAMILIES["step"].reply) == "step-3.5-flash"
+    assert without_template(FAMILIES["step"].reply, "step35") == "step-3.5-flash"
     assert release_of(source_of(RELEASES["step-3.7-flash"][1])) == RELEASES["step-3.5-flash"][1]

@@ -14,7 +14,7 @@ from ballast.model.hybrid.compressed import entry_attention_kernels, entry_kerne
 from ballast.model.hybrid.compressed.compression import CompressedCache, EntryTokens, Rotation, index_sizes
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.recurrent.state_rows import StateRows
-from ballast.model.hybrid.recurrent.triton_states import store_states
+from ballast.model.hybrid.recurrent.triton_states import launch_for_rows
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.compressed import CompressedSpec
@@ -92,7 +92,7 @@ class TritonCompression:
             *given, rows.owners, rows.begins, rows.before, complete, **sizes
         )
         self._turn(complete[:, None], tokens.norm, step, entries, ratio=ratio)
-        store_states(entry_kernels.leave_entries, given, rows, sizes, num_blocks)
+        launch_for_rows(entry_kernels.leave_entries, given, rows, sizes, num_blocks)
 
     def choose(self, query: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, step: Step) -> torch.Tensor:
         """See `Compression`."""
@@ -159,7 +159,7 @@ class TritonCompression:
         assert step.states is not None
         _, size, width = window.shape
         sizes = {"WINDOW": size, "WIDTH": width, "PADDED_WIDTH": padded(width)}
-        store_states(window_kernels.leave_window, (key, window, step.positions), step.states, sizes, size)
+        launch_for_rows(window_kernels.leave_window, (key, window, step.positions), step.states, sizes, size)
 
     def _window_keys(self, key: torch.Tensor, window: torch.Tensor, rows: StateRows, step: Step) -> torch.Tensor:
         """The keys of the positions before each row, and its own, [R * window + T, W]."""

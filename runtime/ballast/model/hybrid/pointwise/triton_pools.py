@@ -7,7 +7,7 @@ import torch
 from ballast.model.hybrid.pointwise import pool_kernels
 from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
 from ballast.model.hybrid.power_of_two import padded
-from ballast.model.hybrid.recurrent.triton_states import store_states
+from ballast.model.hybrid.recurrent.triton_states import launch_for_rows
 from ballast.model.hybrid.steps.step import Step
 
 
@@ -34,4 +34,4 @@ def leave_states(keys: torch.Tensor, gates: torch.Tensor | None, memory: PoolMem
     sizes["PADDED_KEY"] = padded(width)
     # Any pointer, if there are no gates.
     given = keys, keys if gates is None else gates, memory.states, step.positions
-    store_states(pool_kernels.leave_pools, given, rows, sizes)
+    launch_for_rows(pool_kernels.leave_pools, given, rows, sizes)

@@ -9,7 +9,7 @@ import torch
 from ballast.model.hybrid.recurrent.state_rows import StateRows
 
 
-def store_states(
+def launch_for_rows(
     kernel: Any, given: tuple[torch.Tensor, ...], rows: StateRows, sizes: dict[str, int], num_parts: int = 1
 ) -> None:
     """Launch the kernel for `num_parts` parts of each row. Its arguments: `given`, the tables of rows and of chunks,

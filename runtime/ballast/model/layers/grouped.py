@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ballast.model.layers.plane import INDEX_KEYS, Plane, State
 from ballast.model.layers.positions import RopeSpec
@@ -27,6 +27,8 @@ class BlockIndexSpec:
     """Selects blocks of positions (Qwen3.8-Flash-Next): a block has the mean of its tokens' keys, normed and rotated by
     the position of its first token."""
 
+    weights_heads: ClassVar[bool] = False
+    """See `IndexSpec`."""
     num_heads: int
     key_dim: int
     """Width of a head's query and of a token's one key, whose first rope.dim entries are rotated."""

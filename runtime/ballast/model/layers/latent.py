@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ballast.model.layers.plane import INDEX_KEYS, Plane, State
 from ballast.model.layers.positions import RopeSpec
@@ -17,6 +17,8 @@ LATENTS_PER_SCALE = 128
 class IndexSpec:
     """Selects the positions that latent attention reads (the lightning indexer of DeepSeek-V3.2-Exp)."""
 
+    weights_heads: ClassVar[bool] = True
+    """Whether each token weights the heads; otherwise all have weight 1."""
     num_heads: int
     key_dim: int
     """Width of a head's query and of a token's one key, whose first rope.dim entries are rotated."""

@@ -34,7 +34,7 @@ from ballast.model.hybrid.steps.slices import overlap_tokens, slice_sizes_of
 from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.grouped import SINKS
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
-from ballast.model.layers.latent import IndexSpec, LatentSpec
+from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.layer import DeviceAttention, Mixer, RecurrentMixer
 from ballast.model.layers.positions import RopeSpec
 from ballast.model.layers.stream import GatedStreamSpec
@@ -173,8 +173,8 @@ def _attention(state: LoadState, backend: Backend, mixer: DeviceAttention, sizes
     try:
         if own is None:
             return backend.attention(sizes)
-        has_weights = isinstance(own, IndexSpec)
-        index = IndexSizes(own.num_heads, own.key_dim, own.top_k, sizes.block_tokens, own.pool, has_weights=has_weights)
+        given = own.num_heads, own.key_dim, own.top_k, sizes.block_tokens, own.pool
+        index = IndexSizes(*given, has_weights=own.weights_heads)
         choose, attend = backend.sparse_attention(index, sizes, state.options.kv_dtype)
         is_shared = not all(choice.has_indexer for choice in state.spec.choices)
         return SparseAttention(choose, attend, is_shared=is_shared)

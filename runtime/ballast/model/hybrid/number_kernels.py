@@ -18,6 +18,11 @@ def sigmoid(x):
 
 
 @triton.jit
+def silu(x):
+    return x / (1.0 + tl.exp(-x))
+
+
+@triton.jit
 def softplus(x):
     """max(x, 0) + log(1 + exp(-|x|)), whose logarithm is 2 artanh(s) with s ≤ 1 / 3: `tl.log` is too inexact near 1."""
     small = tl.exp(-tl.abs(x))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
 from ballast.model.hybrid.panels.dequant_kernels import factor_of
 from ballast.model.hybrid.panels.operand_kernels import (
@@ -159,7 +160,7 @@ def grouped_int_gemm(
         factor = factor_of(scales, slot, LAYOUT)
         row_terms, row_totals, results = _columns(tile, terms, totals, sharing, num_groups, g, t, EIGHTS)
         first = split * steps_per_split
-        last = tl.minimum(first + steps_per_split, (num_groups + GROUPS - 1) // GROUPS) - 1
+        last = tl.minimum(first + steps_per_split, ceil_div(num_groups, GROUPS)) - 1
         sums = ()
         for _ in tl.static_range(EIGHTS):
             sums = sums + (tl.full((32, 4), 0.0, dtype=tl.float32),)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, scales_of, weight_of, words_of
 from ballast.model.hybrid.panels.half_kernels import SCALE, half_of
 from ballast.model.hybrid.panels.program_kernels import unit_of
@@ -74,7 +75,7 @@ def _num_tiles(begins, first, num_experts, row_tiles, BLOCK: tl.constexpr):
     total = 0
     for index in range(num_experts):
         count = tl.load(begins + first + index + 1) - tl.load(begins + first + index)
-        total += (count + BLOCK - 1) // BLOCK * row_tiles
+        total += ceil_div(count, BLOCK) * row_tiles
     return total
 
 
@@ -87,7 +88,7 @@ def _expert_of(tile, begins, first, num_experts, row_tiles, BLOCK: tl.constexpr)
     own_tiles = 1
     for index in range(num_experts):
         count = tl.load(begins + first + index + 1) - tl.load(begins + first + index)
-        pair_tiles = (count + BLOCK - 1) // BLOCK
+        pair_tiles = ceil_div(count, BLOCK)
         is_own = (tile >= before) & (tile < before + pair_tiles * row_tiles)
         expert = tl.where(is_own, index, expert)
         own_first = tl.where(is_own, before, own_first)
@@ -132,7 +133,7 @@ def gated_pairs(
 ):
     """hidden = silu(gate x) * up x, or the unit of both with their biases, for the pairs of experts first … first +
     num_experts - 1. Any grid."""
-    row_tiles = (num_rows + ROWS - 1) // ROWS
+    row_tiles = ceil_div(num_rows, ROWS)
     col = tl.arange(0, COLS)
     base = tl.load(begins + first)
     for tile in range(tl.program_id(0), _num_tiles(begins, first, num_experts, row_tiles, BLOCK), tl.num_programs(0)):
@@ -187,7 +188,7 @@ def add_pairs(
 ):
     """sums[i] += share * (down hidden + bias) for the pairs of expert + i, i below num_experts: each expert has its own
     sums, so that no two programs add to the same one. Any grid."""
-    row_tiles = (num_rows + ROWS - 1) // ROWS
+    row_tiles = ceil_div(num_rows, ROWS)
     col = tl.arange(0, COLS)
     base = tl.load(begins + first)
     for tile in range(tl.program_id(0), _num_tiles(begins, expert, num_experts, row_tiles, BLOCK), tl.num_programs(0)):

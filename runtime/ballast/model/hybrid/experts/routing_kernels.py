@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.number_kernels import sigmoid, softplus
+from ballast.model.hybrid.number_kernels import ceil_div, sigmoid, softplus
 from ballast.model.hybrid.reduce_kernels import larger, plus
 
 
@@ -219,7 +219,7 @@ def place_tiles(
     is_expert = expert < num_experts
     begin = tl.load(begins + expert, mask=is_expert, other=0)
     end = tl.load(begins + expert + 1, mask=is_expert, other=0)
-    count = (end - begin + BLOCK - 1) // BLOCK
+    count = ceil_div(end - begin, BLOCK)
     last = tl.associative_scan(count, 0, plus)
     tile = tl.program_id(0) * TILES + tl.arange(0, TILES)
     own = tl.reduce((last[None, :] <= tile[:, None]).to(tl.int32), 1, plus)

@@ -11,10 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _silu(x):
-    return x / (1.0 + tl.exp(-x))
+from ballast.model.hybrid.number_kernels import silu
 
 
 @triton.jit
@@ -47,7 +44,7 @@ def convolve_one_each(
     value = tl.load(x + row * X_STRIDE + channel, mask=is_there, other=0.0)
     tl.store(left + (TAPS - 2) * CHANNELS, value, mask=is_there & (written > 0))
     sums += value * tl.load(weights + (TAPS - 1) * CHANNELS + channel, mask=is_there, other=0.0)
-    tl.store(out + row * CHANNELS + channel, _silu(sums), mask=is_there)
+    tl.store(out + row * CHANNELS + channel, silu(sums), mask=is_there)
 
 
 @triton.jit
@@ -84,7 +81,7 @@ def convolve(
         earlier = kept + (source - first + TAPS - 1) * CHANNELS
         value += tl.load(earlier, mask=is_there & (source < first) & (slot > 0), other=0.0)
         sums += value * tl.load(weights + tap * CHANNELS + channel, mask=channel < CHANNELS, other=0.0)
-    tl.store(out + token.to(tl.int64) * CHANNELS + channel, _silu(sums), mask=is_there)
+    tl.store(out + token.to(tl.int64) * CHANNELS + channel, silu(sums), mask=is_there)
 
 
 @triton.jit(do_not_specialize=["first_row"])

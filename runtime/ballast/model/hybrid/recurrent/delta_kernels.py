@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.number_kernels import sigmoid, softplus
+from ballast.model.hybrid.number_kernels import sigmoid, silu, softplus
 from ballast.model.hybrid.reduce_kernels import plus
 
 
@@ -134,7 +134,5 @@ def gated_norm(
     inverse = 1.0 / tl.sqrt(tl.reduce(value * value, 1, plus) / VALUE + eps)
     gate = tl.load(gates + token * GATE_STRIDE + head * VALUE + column, mask=is_there, other=0.0)
     normed = value * inverse[:, None] * tl.load(weight + column, mask=column < VALUE, other=0.0)
-    numerator = gate
-    if SIGMOID:
-        numerator = 1.0
-    tl.store(at, normed * (numerator / (1.0 + tl.exp(-gate))), mask=is_there)
+    factor = sigmoid(gate) if SIGMOID else silu(gate)
+    tl.store(at, normed * factor, mask=is_there)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.number_kernels import sigmoid
+from ballast.model.hybrid.number_kernels import sigmoid, silu
 from ballast.model.hybrid.reduce_kernels import plus
 
 
@@ -84,7 +84,7 @@ def low_units(
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = column < RANK
     value = tl.load(products + token * STRIDE + column, mask=is_there, other=0.0) / ROWS
-    tl.store(low + token * RANK + column, value * sigmoid(value), mask=is_there)
+    tl.store(low + token * RANK + column, silu(value), mask=is_there)
 
 
 @triton.jit

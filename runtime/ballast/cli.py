@@ -439,25 +439,26 @@ def _add_tiny_model(commands: _Commands) -> None:
     parser = commands.add_parser(
         "tiny-model",
         help="write the built-in model, or a random one, in a given layout and type",
-        description="Write a small model for tests: the built-in one in another layout or type (--family ballast), or "
-        "random weights in the shape of another family.",
+        description="Write a small model for tests: the built-in one in another layout or type (--shape ballast), or "
+        "random weights in the shape of another model.",
         allow_abbrev=False,
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="where model.gguf and config/ are written")
-    families = (
+    shapes = (
         *("ballast", "v2lite", "v2", "v3", "v32", "k2", "k25", "kimilinear", "qwen3", "qwen3next", "qwen35"),
         *("qwen38flashnext", "glm45", "glm45air", "glm47flash", "glm5", "glm53flash", "minimaxm2", "hy3", "dots1"),
         *("gptoss", "step35", "mimov2", "v4", "laguna", "lagunam1", "mistral4", "mistrallarge3"),
     )
     parser.add_argument(
-        "--family",
+        "--shape",
         type=_preset,
-        choices=families,
+        choices=shapes,
         default="ballast",
-        help="one of these names, or the general.architecture of its files; default: %(default)s",
+        help="one of these names, or a general.architecture for its first shape; default: %(default)s",
     )
-    parser.add_argument(  # the option's earlier name
-        "--arch", dest="family", type=_preset, choices=families, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    earlier = "--family", "--arch"
+    parser.add_argument(
+        *earlier, dest="shape", type=_preset, choices=shapes, default=argparse.SUPPRESS, help=argparse.SUPPRESS
     )
     parser.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")
     parser.add_argument(
@@ -481,10 +482,10 @@ def _tiny_model(arguments: argparse.Namespace) -> int:
     from ballast.tiny import write_built_in, write_tiny_model
 
     directory, layout = arguments.directory, {"mla": arguments.mla, "quant": arguments.quant}
-    if arguments.family == "ballast":
+    if arguments.shape == "ballast":
         model = write_built_in(directory, **layout)
     else:
-        model = write_tiny_model(directory, arch=arguments.family, seed=arguments.seed, **layout)
+        model = write_tiny_model(directory, arch=arguments.shape, seed=arguments.seed, **layout)
     sys.stdout.write(f"{model.gguf}\n{model.config_dir}\n")
     return 0
 

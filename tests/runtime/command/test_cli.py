@@ -11,6 +11,7 @@ import pytest
 from ballast import __version__, cli, process_exit
 from ballast.errors import ConfigError, ModelError, OutOfMemoryError
 from ballast.tiny import BUILT_IN
+from ballast.tiny.presets import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.long import if_long
 from devkit.models.written import write_tiny_model
@@ -272,13 +273,15 @@ def test_a_tiny_models_type_may_use_the_gguf_spelling(tmp_path):
 
 
 def test_the_shape_of_a_tiny_model_may_be_a_gguf_architecture(tmp_path):
-    for option in ("--family", "--arch"):
+    for option in ("--shape", "--family", "--arch"):
         made = ballast("tiny-model", str(tmp_path / option), option, "deepseek4")
         assert made.returncode == 0, made.stderr
         assert open_gguf(tmp_path / option / "model.gguf").metadata["general.architecture"] == "deepseek4"
-    refused = ballast("tiny-model", str(tmp_path / "other"), "--family", "deepseek5")
+    refused = ballast("tiny-model", str(tmp_path / "other"), "--shape", "deepseek5")
     assert refused.returncode == 2
     assert "invalid choice: 'deepseek5'" in refused.stderr
+    choices = refused.stderr.rpartition("choose from ")[2].rstrip().rstrip(")").replace("'", "").split(", ")
+    assert set(choices) == {"ballast", *PRESETS}
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_exits_with_3(tmp_path):

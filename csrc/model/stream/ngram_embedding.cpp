@@ -58,7 +58,8 @@ NgramEmbedding::NgramEmbedding(const NgramShape& shape, int64_t num_rows, int64_
       conv_norm_(tensors.vector("ngram_conv_norm", width())),
       conv_(by_tap(tensors.vector("ngram_conv", width() * shape.conv_taps), shape.conv_taps)) {}
 
-// `token`: of the step, in this row of it. out [heads, row width].
+// `token`: of the step, in this row of it. out [heads, row width]. The rows of `NgramRows.row_ids` in Python,
+// which hybrids use; tests/runtime/model/hybrid/test_recurrent_layers.py compares both.
 void NgramEmbedding::look_up(const Step& step, int64_t row, int64_t token, float* out) const {
   const int64_t per_length = shape_.num_heads() / (shape_.most_tokens() - 1);
   uint64_t hash = static_cast<uint64_t>(step.token_ids[token]) * shape_.multipliers[0];

@@ -30,7 +30,8 @@ class NgramRows:
         self.table.read(self.row_ids(batch), out.reshape(-1, self.ngram.row_width))
 
     def row_ids(self, batch: Batch) -> NDArray[np.int32]:
-        """[T * heads]: the rows of each token of a batch, by its id and those of the tokens before it."""
+        """[T * heads]: the rows of each token of a batch, by its id and those of the tokens before it: those of
+        `look_up` in csrc/model/stream/ngram_embedding.cpp."""
         ngram, sizes, offsets = self.ngram, self._sizes, self._offsets
         ids, order = batch.token_ids, np.arange(batch.token_ids.size)
         request = np.repeat(np.arange(batch.query_indptr.size - 1), np.diff(batch.query_indptr))

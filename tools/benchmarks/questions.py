@@ -224,8 +224,8 @@ WHOLE_R1 = Question(
     about=(
         "All 61 layers, 58 of them with 256 experts in Q2_K, 225 GB: the real shape with random weights; attention by "
         "flashinfer. The last rows have no limit: 3,966 of 14,848 experts are in the GPU's 80 GB. The last column is "
-        "what a step reads from host memory, by the CPU and across PCIe, divided by its whole time. The next table has "
-        "the memory bandwidth: with several streams a step uses all of it, so no kernel could be faster."
+        "what a step reads from host memory, by the CPU and across PCIe, divided by its whole time: with several "
+        "streams all of the memory bandwidth in the next table, so no kernel could be faster."
     ),
     file="engine_whole_model.jsonl",
     rows=(
@@ -243,14 +243,14 @@ READ_SPEED = Question(
     name="read-speed",
     title="Memory bandwidth of that machine",
     about=(
-        "Threads only read a buffer, each size twice. Small ones are partly in the last-level cache of 300 MiB; the "
-        "largest is the limit for weights."
+        "Threads only read a buffer, twice. Small ones are partly in the last-level cache; the largest is the limit "
+        "for weights."
     ),
     file="read_speed.jsonl",
     rows=tuple(
         Row(f"{gib} GiB, {threads} threads", f"{gib} GiB, {threads} threads", {"cores": 32})
         for threads in (32, 16)
-        for gib in (1, 4, 16, 48)
+        for gib in (1, 48)
     ),
     columns=(Column("GB/s", "gb_per_s", spread=True),),
     command="python benchmarks/kernels/read_speed.py --threads 32",
@@ -263,10 +263,9 @@ WHOLE_R1_Q4_K = Question(
     title="The whole of DeepSeek-R1 in Q4_K, inside 24 GiB of GPU memory",
     about=(
         "All 61 layers with experts in Q4_K, a file of 378 GB, on 64 virtual cores and 512 GiB of host memory: the "
-        "real shape with random weights. KTransformers' balance_serve, from which this project started, reports 17 "
-        "tokens per second for 1 stream and 40 for 4 on a machine with 845 GB/s. With the bytes of this file's "
-        "experts, all equally likely, that is 23 % and 52 % of its bandwidth. This machine has about a quarter of that "
-        "bandwidth, measured with a buffer of 2 GiB that is partly in the last-level cache."
+        "real shape with random weights. KTransformers' balance_serve, with which this project began, reports 17 and "
+        "40 tokens per second for 1 and 4 streams at 845 GB/s, of which this file's experts would take 23 % and 52 %. "
+        "This machine has about a quarter of that, by a buffer of 2 GiB that is partly in the last-level cache."
     ),
     file="engine_whole_model.jsonl",
     rows=tuple(
@@ -370,9 +369,8 @@ OVERLOAD = Question(
     title="More requests than the server can answer",
     about=(
         "The built-in model, requests of mixed lengths at random times. Goodput counts the replies whose first token "
-        "came within two seconds. The predicted queue time is limited to one second (`--max_queue_wait_s 1`; the "
-        "default is no limit). Requests above the limit are rejected immediately, so goodput does not fall as arrivals "
-        "grow. The records say `auto`, an earlier setting that meant one second for this model."
+        "came within two seconds. The predicted queue time is limited to one second (`--max_queue_wait_s 1`, in the "
+        "records `auto`). Requests above the limit are rejected immediately, so goodput does not fall as arrivals grow."
     ),
     file="overload.jsonl",
     rows=tuple(
@@ -541,9 +539,8 @@ MANY_ARRIVING_NEWER = Question(
     about=(
         "The load of [the comparison with "
         "llama-server](benchmarks.md#users-who-arrive-at-random-times-compared-with-llama-server), each run with the "
-        "newest commit that measured it. Runs of 25 s and 30 s have a random number of arrivals, so their load differs "
-        "from the rate; runs of 12 s have exactly rate × seconds arrivals. A run that lasts much longer than its "
-        "window had more load than the server sustains. A larger cache leaves less GPU memory for experts."
+        "newest commit that measured it. A run that lasts much longer than its window had more load than the server "
+        "sustains. A larger cache leaves less GPU memory for experts."
     ),
     file="arrivals.jsonl",
     rows=tuple(
@@ -557,9 +554,7 @@ MANY_ARRIVING_NEWER = Question(
             (_R1_CUT, "r1:8", 16, 2, 30),
             (_R1_CUT, "r1:8", 64, 2, 30),
             ("Qwen3", "qwen3-30b", 16, 2, 30),
-            ("Qwen3", "qwen3-30b", 64, 2, 25),
             ("Qwen3", "qwen3-30b", 16, 6, 30),
-            ("Qwen3", "qwen3-30b", 64, 6, 25),
             ("Qwen3", "qwen3-30b", 128, 6, 12),
             ("Qwen3", "qwen3-30b", 256, 6, 30),
         )
@@ -933,9 +928,8 @@ TWO_GPUS = Question(
     name="two-gpus",
     title="Two GPUs",
     about=(
-        "The whole shape of R1, experts in Q2_K, Ballast's own attention kernels, tok/s, one run; an earlier one "
-        "decoded 0.97 to 1.10 times as fast with two GPUs of 24 GiB. The run with all memory, in which two GPUs hold "
-        "every expert, was before long prompts used half precision and expanded keys."
+        "R1's whole shape with experts in Q2_K, tok/s. Two GPUs with all their memory hold every expert; since that "
+        "run, each computes other parts of a long prompt."
     ),
     file="engine_whole_model.jsonl",
     rows=(
@@ -951,22 +945,48 @@ TWO_GPUS = Question(
             ("two, all memory", "two GPUs"),
         )
     ),
-    command="PACKED=/mnt/packed tools/gpu.sh build pair",
+    command="PACKED=/mnt/packed ROUNDS=2 tools/gpu.sh build pair",
 )
 
-V4_FLASH = Question(
-    name="v4-flash",
-    title="DeepSeek V4-Flash's shape",
+TWO_GPUS_LLAMA_CPP = Question(
+    name="two-gpus-llama-cpp",
+    title="Two GPUs, compared with llama.cpp",
+    about="Qwen3-235B-A22B's shape in Q4_K, all of it in the memory of two GPUs; weights of zeros, one round, greedy.",
+    file="peers_llama_cpp.jsonl",
+    rows=tuple(
+        Row(named, f"qwen3-235b.gguf, two GPUs: {case}")
+        for named, case in (
+            *((f"prompt of {tokens:,}", f"prefill {tokens}") for tokens in (4096, 32768)),
+            *((_streams(batch), f"decode B={batch}") for batch in (1, 16)),
+        )
+    ),
+    columns=_WITH_LLAMA_CPP,
+    command=(
+        "python tools/synthetic_model.py qwen3-235b.gguf --shape qwen3-235b --hollow\n"
+        "python benchmarks/peers/llama_cpp.py qwen3-235b.gguf LLAMA_BIN --rounds 1 --case 'two GPUs' --prefill 4096 "
+        "32768 --batch 1 16 --device cuda:0,cuda:1 --only greedy "
+        "--peer_options '-ngl 99 --load-mode none -fit off -fa auto -b 4096 -ub 2048'"
+    ),
+    peer="llama.cpp b12032 with steps of 2,048 tokens, its fastest.",
+)
+
+WHOLE_SHAPES = Question(
+    name="whole-shapes",
+    title="DeepSeek V4-Flash's and GLM-5.3-Flash's shapes",
     about=(
-        "Experts in MXFP4, weights of zeros, 24 GiB of GPU memory, one run. FreeToken "
-        "publishes 24.5 to 26.9 tok/s for one stream on an RTX 5090 with 8 channels of DDR4."
+        "Experts in MXFP4, or in Q4_K and Q6_K (187 GB); weights of zeros, 24 GiB of GPU memory, one run. FreeToken "
+        "publishes 24.5 to 26.9 tok/s for one stream of V4-Flash on an RTX 5090 with 8 channels of DDR4, and "
+        "glm-flash-lite 28.2 for GLM-5.3-Flash on an RTX 3090, with prompts of 32,768 at 951."
     ),
     file="engine_whole_model.jsonl",
     rows=(
-        *(Row(f"prompt of {tokens:,}", f"v4-flash.gguf, *: prefill {tokens}") for tokens in (4096, 32768)),
-        *(Row(streams, f"v4-flash.gguf, *: decode B={batch}") for batch, streams in _STREAMS),
+        *(Row(f"prompt of {tokens:,}", f"*.gguf, one GPU, 24 GiB: prefill {tokens}") for tokens in (4096, 32768)),
+        *(Row(streams, f"*.gguf, one GPU, 24 GiB: decode B={batch}") for batch, streams in _STREAMS),
     ),
-    columns=(Column("tok/s", "tokens_per_s", digits=1, case="one GPU, 24 GiB"),),
+    columns=tuple(
+        Column(f"{title}, tok/s", "tokens_per_s", digits=1, case=case)
+        for title, case in (("V4-Flash", "v4-flash"), ("GLM-5.3-Flash", "glm-5.3-flash"))
+    ),
     command=(
         "python tools/synthetic_model.py v4-flash.gguf --shape v4-flash --hollow\n"
         "python benchmarks/engine/whole_model.py v4-flash.gguf --case 'one GPU, 24 GiB' --once --only greedy "
@@ -1046,7 +1066,8 @@ MEASURED = (
     READ_SPEED,
     WHOLE_R1_Q4_K,
     TWO_GPUS,
-    V4_FLASH,
+    TWO_GPUS_LLAMA_CPP,
+    WHOLE_SHAPES,
     FP8_CACHE,
     FOLLOWING,
     STARTS,

@@ -61,9 +61,10 @@ def slice_sizes_of(mixer: AttentionMixer, *, has_states: bool) -> SliceSizes:
     return RECURRENT_SLICE_SIZES if has_states else SLICE_SIZES
 
 
-_LEAST_OVERLAP, _MOST_OVERLAP = 1024, 4096
-_TOKENS_OF_AN_EXPERT = 128
-"""So many tokens per expert justify the decoding of its weights."""
+_LEAST_OVERLAP, _MOST_OVERLAP = 2048, 8192
+_TOKENS_OF_AN_EXPERT = 256
+"""With fewer tokens per expert, two devices lose more speed of their products than they gain by computing at the same
+time: see `plan.speed`."""
 
 
 def overlap_tokens(routing: RoutingSpec) -> int:

@@ -23,6 +23,9 @@ _FASTER_WITH_A_BYTE = 1.6
 """Factor for activations of one byte."""
 _GPU_SHARE = 0.5
 """Fraction of a GPU's memory bandwidth that a step reaches."""
+_GPU_WEIGHTS_PER_BYTE = 0.8
+"""Weights of experts that a GPU decodes in the time of a byte of its memory bandwidth: 3.8e12 per second on an H200,
+which limits types of few bits. Those with tables (IQ) are slower still."""
 _STEP_S = 0.6e-3
 """Time of a decode step on a CPU outside the model (planning, delivery); only noticeable for the smallest models. With
 a GPU it overlaps."""
@@ -30,6 +33,8 @@ _REQUEST_S = 0.2e-3
 """Additional time per request in a step: its token, text and stream."""
 _GPU_LAYER_S = 140e-6
 """Time per layer on a GPU in addition to reading its weights: small kernels and gaps between them."""
+_QUICK_LAYER_S = 65e-6
+"""The same of layers with few kernels; see `Work.num_quick_layers`."""
 _GPU_FLOPS_PER_BYTE = 100.0
 """Operations of a product of many tokens per byte of the GPU's memory bandwidth: 480 TFLOP/s on an H200."""
 _HALF_SPEED_TOKENS = 400
@@ -70,6 +75,8 @@ class Work:
     num_layers: int
     num_experts: int
     num_experts_used: int
+    num_quick_layers: int = 0
+    """Layers with grouped-query attention whose experts need no transfer to the CPU."""
     on_gpu: bool = False
     """Whether a GPU computes all but the routed experts in host memory."""
     gpu_expert_share: float = 0.0
@@ -112,10 +119,11 @@ def decode(work: Work, rates: Rates, batch: int, read: ReadExperts | None = None
     phases = {}
     if work.on_gpu:
         assert rates.gpu_memory is not None, "a plan with a GPU has its rate"
-        gpu_bytes = work.dense_bytes + work.expert_bytes * read.on_gpu
-        gpu_bytes += 2 * batch * work.state_bytes
-        phases["the GPU's memory"] = gpu_bytes / (rates.gpu_memory * _GPU_SHARE)
-        phases["the GPU's steps from layer to layer"] = work.num_layers * _GPU_LAYER_S
+        gpu_bytes = work.dense_bytes + 2 * batch * work.state_bytes
+        expert_cost = max(work.expert_bytes / _GPU_SHARE, work.expert_weights / _GPU_WEIGHTS_PER_BYTE) * read.on_gpu
+        phases["the GPU's memory"] = (gpu_bytes / _GPU_SHARE + expert_cost) / rates.gpu_memory
+        others = work.num_layers - work.num_quick_layers
+        phases["the GPU's steps from layer to layer"] = others * _GPU_LAYER_S + work.num_quick_layers * _QUICK_LAYER_S
     else:
         host_bytes += work.dense_bytes + 2 * batch * work.state_bytes
         host_weights += work.dense_weights

@@ -14,21 +14,23 @@ from gguf import GGMLQuantizationType as GgmlType
 
 from ballast import cli
 from ballast.config import resolve
+from ballast.config.options import Config, MachineConfig, ModelConfig, SchedulingConfig
 from ballast.errors import ConfigError, OutOfMemoryError
 from ballast.host import bandwidth, doctor
 from ballast.host.machine import Memory, read_machine
 from ballast.model.spec import ModelSpec
 from ballast.moe.expert_skew import ExpertSkew, ExpertUse
-from ballast.plan import MemoryPlan, Numbers, command, make_plan
-from ballast.plan.described import read_pcie, read_rate, read_size
+from ballast.plan import MemoryPlan, Numbers, command, make_plan, plan_for
+from ballast.plan.described import Described, read_pcie, read_rate, read_size
 from ballast.plan.reports.shortfall import shortfall_lines
 from ballast.plan.reports.speed_report import ASSUMED_GPU_BYTES_PER_S, attention_work, usual_activation_bytes, work_of
 from ballast.plan.speed import Rates, Work, decode, prefill
 from ballast.weights.gguf import GgufModel, open_gguf
 from devkit.models.changed_spec import changed
 from devkit.models.gguf_files import common_types, write_hollow_model
+from devkit.models.quant_recipes import q4_k_m_types
 from devkit.models.specs.deepseek import R1_SPEC, V2_LITE_SPEC
-from devkit.models.specs.qwen3 import QWEN3_NEXT_80B_SPEC
+from devkit.models.specs.qwen3 import QWEN3_235B_SPEC, QWEN3_NEXT_80B_SPEC
 
 RESULTS = Path(__file__).parents[3] / "benchmarks/results"
 GIB = 1 << 30
@@ -173,6 +175,31 @@ def test_windows_limit_the_attention_of_a_prompt(works: dict[str, Work]) -> None
     assert seconds({None: 1e6}, 8192) == pytest.approx(4 * seconds({None: 1e6}, 4096))
     assert seconds({8192: 1e6}, 4096) == pytest.approx(seconds({None: 1e6}, 4096))
     assert seconds({128: 1e6}, 8192) == pytest.approx(2 * seconds({128: 1e6}, 4096), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("spec", "begins"),
+    [(R1_SPEC, "whole-r1.gguf, two GPUs: decode"), (QWEN3_235B_SPEC, "qwen3-235b.gguf, two GPUs: decode")],
+    ids=["R1", "235B"],
+)
+def test_replies_of_two_gpus_with_all_experts_take_as_long_as_predicted(
+    tmp_path: Path, spec: ModelSpec, begins: str
+) -> None:
+    """R1 with experts in Q2_K, Qwen3-235B in Q4_K, on two H200."""
+    is_r1 = spec is R1_SPEC
+    kinds = common_types(spec) if is_r1 else q4_k_m_types(spec)
+    kinds = {name: GgmlType.Q2_K if is_r1 and "_exps" in name else kind for name, kind in kinds.items()}
+    gguf = open_gguf(write_hollow_model(tmp_path / "model.gguf", spec, kinds))
+    machine = MachineConfig(device="cuda:0,cuda:1", vram_limit=(139 * GIB, 139 * GIB), cpu_threads=32)
+    config = Config(model=ModelConfig(gguf_path=gguf.path), scheduling=SchedulingConfig(), machine=machine)
+    work = work_of(gguf, spec, plan_for(config, gguf, spec, Described(host_memory=250 * GIB)))
+    file = "engine_whole_model" if is_r1 else "peers_llama_cpp"
+    found = [record for record in runs(file, "2026-11-30T1", begins) if record["cores"] == 32]
+    for record in found:
+        expected = decode(work, Rates(130e9, 32, "amx", 2, H200_BYTES_PER_S, 55e9, num_gpus=2), record["batch"])
+        measured = record["tokens_per_s"] if is_r1 else statistics.median(record["ours_tokens_per_s"])
+        assert 0.75 < expected.tokens_per_s / measured < 1.25, (record["case"], expected)
+    assert {record["batch"] for record in found} >= {1, 16}
 
 
 @pytest.mark.parametrize("threads", [32, 64])

@@ -91,6 +91,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
             num_bytes[routed] += gguf.tensors[name].num_bytes
             num_weights[routed] += math.prod(tensor.shape)
     num_routed = spec.routing.num_experts * len(spec.routed_layers)
+    num_grouped = sum(isinstance(layer.mixer, GroupedSpec) for layer in spec.layers)
     on_gpu = plan.gpus is not None
     return Work(
         dense_bytes=num_bytes[False],
@@ -100,6 +101,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
         num_layers=spec.num_layers,
         num_experts=spec.routing.num_experts,
         num_experts_used=spec.routing.num_experts_used,
+        num_quick_layers=num_grouped if plan.gpus is not None and not plan.gpus.has_host_experts else 0,
         on_gpu=on_gpu,
         gpu_expert_share=sum(map(len, plan.gpu_experts)) / num_routed if on_gpu else 0.0,
         state_bytes=spec.state_bytes,

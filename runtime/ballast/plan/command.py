@@ -41,7 +41,7 @@ from ballast.plan.reports.report import device_choice, device_line, render, to_j
 from ballast.plan.reports.shortfall import shortfall_lines
 from ballast.plan.reports.speed_report import speed_report
 from ballast.plan.rows import PackedFolder
-from ballast.plan.streaming import longest_without_streaming, step_choices
+from ballast.plan.streaming import longest_without_streaming, step_choices, steps_without_streaming
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_key import files_digest
 from ballast.weights.packed_set import keys_in_use, unused_bytes
@@ -56,7 +56,10 @@ def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec, described: Descri
     ConfigError for placement rules that cannot be applied."""
     sizes = cache_sizes(config.scheduling, spec.context_length)
     plan = _plan_with_cache(config, gguf, spec, sizes, described)
-    return replace(plan, lengths=lengths_of(config.scheduling, spec.context_length, plan.numbers.cache_lens, sizes))
+    cache_lens = plan.numbers.cache_lens
+    leaves_experts = _holds_all_experts(plan) and cache_lens < sizes.grown(plan.largest_cache)
+    lengths = lengths_of(config.scheduling, spec.context_length, cache_lens, sizes, leaves_experts=leaves_experts)
+    return replace(plan, lengths=lengths)
 
 
 def _plan_with_cache(
@@ -99,6 +102,9 @@ def _plan_with_cache(
             divided[step] = layer_ranges(gguf, spec, tried, devices, expert_options, config.machine.device_split)
         return make_hybrid_plan(gguf, spec, tried, memory, devices, expert_options, folder, placement, divided[step])
 
+    whole = _with_all_experts(make, replace(numbers, cache_lens=sizes.ample), choices, len(devices))
+    if whole is not None:
+        return _with_host_tier(make, _with_spare_cache(make, whole, sizes))
     plans = []
     for step_tokens, streams in choices:
         plans.append(make(replace(numbers, prefill_chunk_size=step_tokens, streams_experts=streams)))
@@ -108,8 +114,7 @@ def _plan_with_cache(
         # If the host is too small for any step: the first plan whose cache fits, to report the shortfall.
         plans.append(next((plan for plan in plans if plan.cache_fits), plans[-1]))
     plan = _with_suited_cache(make, _streaming_if_cache_may_shrink(plans, sizes), sizes)
-    if plan.numbers.tiers.host_bytes is None:
-        plan = _with_host_tier(make, plan)
+    plan = _with_host_tier(make, plan)
     assert plan.gpus is not None
     if not plan.gpus.has_host_experts or plan.gpus.streaming is not None:
         return plan
@@ -126,6 +131,26 @@ def _check_gpu(config: Config, gguf: GgufModel, spec: ModelSpec, numbers: Number
         raise ConfigError("kv_type", "fp8", f"{gguf.path}: {refusal}; use kv_type=fp16")
     if numbers.isa == "reference":
         raise _needs_packing(config.machine.device)
+
+
+def _with_all_experts(
+    make: Callable[[Numbers], MemoryPlan], numbers: Numbers, choices: Sequence[tuple[int, bool]], num_gpus: int
+) -> MemoryPlan | None:
+    """The plan with the longest steps that leave room in the GPUs' memory for all experts beside the cache; None if
+    there is none, or if prompts would take too long. Replies then take a fraction of the time, which is worth more than
+    longer steps and contexts."""
+    allowed = steps_without_streaming(num_gpus)
+    found = None
+    for step_tokens in sorted(size for size, streams in choices if streams and size in allowed):
+        plan = make(replace(numbers, prefill_chunk_size=step_tokens, streams_experts=True))
+        if not (plan.fits and _holds_all_experts(plan)):
+            break
+        found = plan
+    return found
+
+
+def _holds_all_experts(plan: MemoryPlan) -> bool:
+    return plan.gpus is not None and not plan.gpus.has_host_experts
 
 
 def _streaming_if_cache_may_shrink(plans: Sequence[MemoryPlan], sizes: CacheSizes) -> MemoryPlan:
@@ -146,7 +171,9 @@ def _streaming_cache(plan: MemoryPlan) -> int:
 
 
 def _with_host_tier(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan) -> MemoryPlan:
-    """`plan`, with a tier of the GPU's KV cache in host memory if enough memory is left."""
+    """`plan`, with a tier of the GPU's KV cache in host memory if its size is open and enough memory is left."""
+    if plan.numbers.tiers.host_bytes is not None:
+        return plan
     host_bytes = auto_host_bytes(plan.memory.available_bytes - plan.needed_bytes)
     return make(replace(plan.numbers, tiers=replace(plan.numbers.tiers, host_bytes=host_bytes)))
 
@@ -162,6 +189,15 @@ def _with_suited_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, 
     larger = make(replace(plan.numbers, cache_lens=grown))
     # The larger cache may displace experts from the GPU that the host has no memory for.
     return larger if larger.fits else plan
+
+
+def _with_spare_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, sizes: CacheSizes) -> MemoryPlan:
+    """`plan`, which holds all experts, with a larger cache if it displaces none."""
+    for size in sizes.all_grown(plan.largest_cache):
+        larger = make(replace(plan.numbers, cache_lens=size))
+        if larger.fits and _holds_all_experts(larger):
+            return larger
+    return plan
 
 
 def _longest_step(plan: MemoryPlan, requested: int | None) -> int:

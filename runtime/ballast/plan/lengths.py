@@ -18,6 +18,9 @@ USEFUL_REPLY = 8192
 """Enough for most problems with R1. This takes precedence over longer steps and experts in GPU memory."""
 SHORTEST_REPLY = 1024
 """If memory does not hold a full batch of these, it is too small for the model."""
+AMPLE_CACHE = 32768
+"""A cache of at least so many tokens, for one long conversation, takes precedence over holding all experts in GPU
+memory."""
 _SPARE_DIVISOR = 4
 """A cache beyond USEFUL_REPLY takes 1/_SPARE_DIVISOR of the free memory. The rest is for experts in a GPU's memory, and
 for other programs."""
@@ -36,10 +39,20 @@ class CacheSizes:
         """The size if `useful` does not fit: at most `largest`, the largest that fits; at least `least`."""
         return max(self.least, min(self.useful, largest // self.block_tokens * self.block_tokens))
 
-    def grown(self, largest: int) -> int:
+    def grown(self, largest: int, divisor: int = _SPARE_DIVISOR) -> int:
         """The size if `useful` fits, and `largest` is the largest that fits."""
-        spare = max(0, largest - self.useful) // _SPARE_DIVISOR
+        spare = max(0, largest - self.useful) // divisor
         return min(self.most, self.useful + spare // self.block_tokens * self.block_tokens)
+
+    @property
+    def ample(self) -> int:
+        """The size that takes precedence over holding all experts in GPU memory."""
+        return min(self.most, max(self.useful, AMPLE_CACHE))
+
+    def all_grown(self, largest: int) -> list[int]:
+        """The sizes beyond `ample` for memory that also holds all experts, if they fit; the best one first."""
+        sizes = [self.grown(largest, _SPARE_DIVISOR * factor) for factor in (1, 2, 4, 8, 16)]
+        return [size for size in dict.fromkeys(sizes) if size > self.ample]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +84,18 @@ def cache_sizes(scheduling: SchedulingConfig, context_length: int) -> CacheSizes
     return CacheSizes(whole_blocks(least), whole_blocks(useful), whole_blocks(most), block)
 
 
-def lengths_of(scheduling: SchedulingConfig, context_length: int, cache_lens: int, sizes: CacheSizes) -> Lengths:
-    """Both options, after `cache_lens` was chosen from `sizes`."""
+def lengths_of(
+    scheduling: SchedulingConfig, context_length: int, cache_lens: int, sizes: CacheSizes, *, leaves_experts: bool
+) -> Lengths:
+    """Both options, after `cache_lens` was chosen from `sizes`. `leaves_experts`: whether a larger cache would displace
+    experts from GPU memory that now holds all."""
     batch, derived = scheduling.max_batch_size, {}
     if scheduling.cache_lens is None:
-        derived["cache_lens"] = _why_cache(scheduling, context_length, cache_lens, sizes)
+        derived["cache_lens"] = (
+            "it leaves room for all experts in GPU memory, which makes replies faster"
+            if leaves_experts
+            else _why_cache(scheduling, context_length, cache_lens, sizes)
+        )
     max_new_tokens = scheduling.max_new_tokens
     if max_new_tokens is None:
         full_batch = (cache_lens - 1) // batch

@@ -18,6 +18,7 @@ LONG_STEPS = (16384, 8192, 4096, 2048, 1024, 512)
 the same time for each."""
 _LONGEST_ON_ONE_GPU = 4096
 _LONGEST_ON_SEVERAL_GPUS = 16384
+_SHORTEST = 1024
 
 _PCIE_BYTES_PER_S = 25e9
 """Rate of copies over PCIe 4.0 with 16 lanes."""
@@ -38,6 +39,12 @@ def longest_without_streaming(num_gpus: int) -> int:
     """Most tokens of a step if GPUs hold all experts. Longer steps do not help one GPU, and they delay other requests.
     Several compute different parts of a step at the same time, and wait for each other at its begin and end."""
     return _LONGEST_ON_ONE_GPU if num_gpus == 1 else _LONGEST_ON_SEVERAL_GPUS
+
+
+def steps_without_streaming(num_gpus: int) -> range:
+    """Tokens of the longest step with which it is better that GPUs hold all experts than that longer steps stream
+    them."""
+    return range(_SHORTEST, longest_without_streaming(num_gpus) + 1)
 
 
 def step_choices(

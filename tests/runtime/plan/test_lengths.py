@@ -103,7 +103,7 @@ def test_the_cache_shrinks_to_the_minimum_and_grows_by_a_quarter_of_spare_memory
 def test_omitted_lengths_are_derived_and_show_their_source(
     scheduling: SchedulingConfig, context: int, cache: int, new: int, derived: dict[str, str]
 ) -> None:
-    found = lengths_of(scheduling, context, cache, cache_sizes(scheduling, context))
+    found = lengths_of(scheduling, context, cache, cache_sizes(scheduling, context), leaves_experts=False)
     assert (found.max_new_tokens, found.cache_lens) == (new, cache)
     assert found.cache_lens > scheduling.max_batch_size * found.max_new_tokens
     assert found.derived.keys() == derived.keys()

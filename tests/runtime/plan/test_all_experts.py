@@ -1,0 +1,81 @@
+"""A GPU that can hold all experts beside a cache for a long conversation does, with shorter steps if need be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ballast.config.options import Config, MachineConfig, ModelConfig, SchedulingConfig
+from ballast.model.spec import ModelSpec
+from ballast.plan import MemoryPlan, check_memory, plan_for
+from ballast.plan.described import Described
+from ballast.plan.lengths import AMPLE_CACHE
+from ballast.weights.gguf import open_gguf
+from devkit.models.gguf_files import write_hollow_model
+from devkit.models.quant_recipes import q4_k_m_types
+from devkit.models.specs.qwen3 import QWEN3_30B_SPEC, QWEN35_35B_SPEC
+
+GIB = 1 << 30
+Planned = Callable[..., MemoryPlan]
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    folder, files = tmp_path_factory.mktemp("hollow"), dict[str, Path]()
+
+    def plan(spec: ModelSpec, gib: float, gpu_experts: int | None = None, **scheduling: int) -> MemoryPlan:
+        if spec.name not in files:
+            files[spec.name] = write_hollow_model(folder / f"{len(files)}.gguf", spec, q4_k_m_types(spec))
+        gguf = open_gguf(files[spec.name])
+        machine = MachineConfig(
+            device="cuda:0", vram_limit=(int(gib * GIB),), cpu_threads=8, gpu_experts=gpu_experts, kv_host_bytes=0
+        )
+        config = Config(
+            model=ModelConfig(gguf_path=gguf.path), scheduling=SchedulingConfig(**scheduling), machine=machine
+        )
+        found = plan_for(config, gguf, spec, Described(host_memory=64 * GIB))
+        check_memory(found)
+        return found
+
+    return plan
+
+
+def has_all(plan: MemoryPlan) -> bool:
+    assert plan.gpus is not None
+    return not plan.gpus.has_host_experts
+
+
+def test_shorter_steps_make_room_for_all_experts(planned: Planned) -> None:
+    plan = planned(QWEN3_30B_SPEC, 24)
+    assert has_all(plan)
+    assert plan.numbers.step_tokens == 1024
+    assert plan.numbers.cache_lens >= AMPLE_CACHE
+    assert plan.lengths is not None
+    assert "room for all experts" in plan.lengths.derived["cache_lens"]
+    assert planned(QWEN3_30B_SPEC, 32).numbers.step_tokens == 4096, "longer steps do not help a GPU with all experts"
+
+
+def test_a_long_conversation_takes_precedence(planned: Planned) -> None:
+    """One request may have the whole cache, and a full batch of useful replies fits."""
+    without = planned(QWEN3_30B_SPEC, 23, max_batch_size=1)
+    assert not has_all(without)
+    assert without.numbers.step_tokens == 16384
+    assert has_all(planned(QWEN3_30B_SPEC, 23, max_batch_size=1, cache_lens=16384))
+    assert planned(QWEN3_30B_SPEC, 24, max_batch_size=1).numbers.cache_lens >= AMPLE_CACHE
+    assert not has_all(planned(QWEN3_30B_SPEC, 24, max_batch_size=16))
+
+
+def test_a_larger_cache_displaces_no_expert(planned: Planned) -> None:
+    """The free memory beside all experts is less than a quarter of that beside none."""
+    plan = planned(QWEN35_35B_SPEC, 32)
+    assert has_all(plan)
+    assert plan.numbers.cache_lens > 2 * AMPLE_CACHE
+
+
+def test_options_keep_experts_in_host_memory(planned: Planned) -> None:
+    assert not has_all(planned(QWEN3_30B_SPEC, 32, gpu_experts=1000))
+    long = planned(QWEN3_30B_SPEC, 24, prefill_chunk_size=16384)
+    assert not has_all(long)
+    assert long.numbers.step_tokens == 16384

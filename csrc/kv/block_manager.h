@@ -54,6 +54,11 @@ class BlockManager {
   BlockId find(BlockId parent, const int32_t* content, const Salt& salt) const {
     return index_.find(parent, content, salt);
   }
+  // Whether the cache has other tokens where those of a match's next block are: `num_tokens` in all.
+  bool branches_after(const PrefixMatch& match, size_t num_tokens) const {
+    return !match.blocks.empty() && (match.blocks.size() + 1) * block_tokens_ < num_tokens &&
+           index_.has_children(match.blocks.back());
+  }
   // Number of usable blocks of a match that no request holds.
   int32_t num_unheld(const PrefixMatch& match) const;
   void hold(BlockId block);

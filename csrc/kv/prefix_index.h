@@ -24,6 +24,7 @@ class PrefixIndex {
   BlockId find(BlockId parent, const int32_t* tokens, const Salt& salt) const;
   void insert(BlockId block, BlockId parent, const int32_t* tokens, const Salt& salt);  // a new key
   bool contains(BlockId block) const { return nodes_[index_of(block)].present; }
+  bool has_children(BlockId block) const { return node(block).first_child != kNullBlock; }
   // The number of the block's latest insert(). If it is unchanged later, content and parent are the same.
   uint64_t stamp(BlockId block) const { return nodes_[index_of(block)].stamp; }
   bool matches(BlockId block, BlockId parent, const int32_t* tokens, const Salt& salt) const;

@@ -70,18 +70,18 @@ bool StateSlots::is_own(StateSlot id) const {
   return id != kNullSlot && slot(id).num_holders == 1 && slot(id).block == kNullBlock;
 }
 
-void StateSlots::attach(BlockId block, StateSlot id, bool is_on_grid, int32_t num_tokens) {
+void StateSlots::attach(BlockId block, StateSlot id, const SnapshotUse& use, int32_t num_tokens) {
   if (of(block) != kNullSlot) {
-    use(of(block), is_on_grid);
+    this->use(block, use);
     return;
   }
   Slot& attached = slot(id);
   BALLAST_CHECK(attached.num_holders > 0 && attached.block == kNullBlock);
   attached.block = block;
-  attached.is_on_grid = is_on_grid;
   attached.num_tokens = num_tokens;
   snapshots_[index_of(block)] = id;
   ++num_snapshots_;
+  set_use(id, use, ++num_uses_);
 }
 
 std::vector<int32_t> StateSlots::positions(size_t most) const {
@@ -101,30 +101,55 @@ void StateSlots::restore(BlockId block, StateSlot id) {
   BALLAST_CHECK(found != free_.end() && of(block) == kNullSlot);
   free_.erase(found);
   slot(id).block = block;
-  slot(id).number = ++num_uses_;
   snapshots_[index_of(block)] = id;
-  unheld_.emplace(eviction_key(slot(id)), id);
   ++num_snapshots_;
+  SnapshotUse use;
+  use.request = -int64_t{static_cast<int32_t>(id)};
+  use.ends = kAllEnds;
+  set_use(id, use, ++num_uses_);
 }
 
-void StateSlots::touch(BlockId block) {
-  if (of(block) != kNullSlot) use(of(block), slot(of(block)).is_on_grid);
+void StateSlots::use(BlockId block, const SnapshotUse& use) {
+  if (of(block) == kNullSlot) return;
+  SnapshotUse next = use;
+  const SnapshotUse& last = use_of(block);
+  if (last.is_shared() || (use.goes_first && !last.goes_first)) {
+    next = last;
+  } else if (last.request == use.request) {
+    next.ends |= last.ends;
+  }
+  set_use(of(block), next, ++num_uses_);
 }
 
-// It counts as used now, and leaves the grid if it is more than that.
-void StateSlots::use(StateSlot id, bool is_on_grid) {
+void StateSlots::set_use(StateSlot id, const SnapshotUse& use, int64_t number) {
   Slot& used = slot(id);
   if (used.num_holders == 0) unheld_.erase(eviction_key(used));
-  used.is_on_grid &= is_on_grid;
-  used.number = ++num_uses_;
+  of_requests_.erase({used.use.request, id});
+  used.use = use;
+  used.number = number;
+  if (use.request != 0) of_requests_.emplace(use.request, id);
   if (used.num_holders == 0) unheld_.emplace(eviction_key(used), id);
+}
+
+void StateSlots::change_uses(int64_t request, const std::function<void(SnapshotUse&)>& change) {
+  std::vector<StateSlot> found;
+  for (auto each = of_requests_.lower_bound({request, kNullSlot});
+       each != of_requests_.end() && each->first == request; ++each) {
+    found.push_back(each->second);
+  }
+  for (const StateSlot id : found) {
+    SnapshotUse use = slot(id).use;
+    change(use);
+    set_use(id, use, slot(id).number);
+  }
 }
 
 void StateSlots::detach(StateSlot id) {
   Slot& detached = slot(id);
   snapshots_[index_of(detached.block)] = kNullSlot;
   detached.block = kNullBlock;
-  detached.is_on_grid = false;
+  of_requests_.erase({detached.use.request, id});
+  detached.use = {};
   --num_snapshots_;
 }
 
@@ -145,7 +170,7 @@ void StateSlots::check(const std::vector<int32_t>& holders) const {
     is_free[index_of(id)] = true;
   }
   int32_t num_held = 0, num_snapshots = 0;
-  size_t num_waiting = 0;
+  size_t num_waiting = 0, num_of_requests = 0;
   for (size_t id = 1; id < slots_.size(); ++id) {
     const Slot& each = slots_[id];
     BALLAST_CHECK(each.num_holders == holders[id]);
@@ -155,6 +180,9 @@ void StateSlots::check(const std::vector<int32_t>& holders) const {
     num_held += is_held;
     if (!is_snapshot) continue;
     ++num_snapshots;
+    const size_t num_listed = of_requests_.count({each.use.request, StateSlot{static_cast<int32_t>(id)}});
+    BALLAST_CHECK(num_listed == (each.use.request != 0));
+    num_of_requests += num_listed;
     BALLAST_CHECK(index_of(snapshots_[index_of(each.block)]) == id);
     if (is_held) continue;
     ++num_waiting;
@@ -162,6 +190,7 @@ void StateSlots::check(const std::vector<int32_t>& holders) const {
     BALLAST_CHECK(found != unheld_.end() && index_of(found->second) == id);
   }
   BALLAST_CHECK(num_held == num_held_ && num_snapshots == num_snapshots_ && num_waiting == unheld_.size());
+  BALLAST_CHECK(num_of_requests == of_requests_.size());
   BALLAST_CHECK(holders[index_of(kNullSlot)] == 0);
 }
 

@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/ids.h"
+#include "kv/snapshot_use.h"
 
 namespace ballast {
 
@@ -35,9 +38,8 @@ int32_t ample_state_slots(int64_t capacity_tokens, int32_t max_batch_size);
 
 // A slot is free, or held by requests, or a snapshot, or both of the last two. A snapshot is the state after
 // the tokens of a block of the cache and of all blocks before it, and belongs to this block. Snapshots that
-// no request holds are evicted when slots are needed: first those on the grid of long prompts, then the
-// others, each in the order of last use. The contents of a slot that has more than one holder, or is a
-// snapshot, never change.
+// no request holds are evicted when slots are needed: first those that go first, then the others, each in the
+// order of last use. The contents of a slot that has more than one holder, or is a snapshot, never change.
 //
 // Without slots every call is without effect, and every block has its state.
 class StateSlots {
@@ -68,13 +70,18 @@ class StateSlots {
   BlockId block_of(StateSlot slot) const {
     return slots_.empty() ? kNullBlock : slots_[index_of(slot)].block;
   }
-  // A held slot becomes the snapshot of a block, unless the block has one. `num_tokens`: that precede it.
-  void attach(BlockId block, StateSlot slot, bool is_on_grid, int32_t num_tokens = 0);
+  // A held slot becomes the snapshot of a block; if the block has one, see use(). `num_tokens`: that precede
+  // it.
+  void attach(BlockId block, StateSlot slot, const SnapshotUse& use, int32_t num_tokens = 0);
   // The numbers of tokens before at most `most` snapshots, those used last first.
   std::vector<int32_t> positions(size_t most) const;
-  // The snapshot of a block counts as used now, if there is one.
-  void touch(BlockId block);
-  // A free slot becomes the snapshot of a block that has none.
+  // If a block has a snapshot, it counts as used now, and is kept for `use` from now on, unless it is shared,
+  // or would go first only now.
+  void use(BlockId block, const SnapshotUse& use);
+  const SnapshotUse& use_of(BlockId block) const { return slot(of(block)).use; }
+  // Changes what the snapshots of a request are kept for.
+  void change_uses(int64_t request, const std::function<void(SnapshotUse&)>& change);
+  // A free slot becomes the snapshot of a block that has none, at the end of an unknown request.
   void restore(BlockId block, StateSlot slot);
   // The block has no snapshot any more: it is freed, or the snapshot is wrong.
   void drop(BlockId block);
@@ -86,16 +93,16 @@ class StateSlots {
   struct Slot {
     int32_t num_holders = 0;
     BlockId block = kNullBlock;  // whose snapshot it is
-    bool is_on_grid = false;
+    SnapshotUse use;
     int32_t num_tokens = 0;
     int64_t number = 0;  // of its last use
   };
-  using EvictionKey = std::pair<bool, int64_t>;  // whether not on the grid, and the number
+  using EvictionKey = std::pair<bool, int64_t>;  // whether it does not go first, and the number
 
   Slot& slot(StateSlot id) { return slots_[index_of(id)]; }
   const Slot& slot(StateSlot id) const { return slots_[index_of(id)]; }
-  static EvictionKey eviction_key(const Slot& slot) { return {!slot.is_on_grid, slot.number}; }
-  void use(StateSlot id, bool is_on_grid);
+  static EvictionKey eviction_key(const Slot& slot) { return {!slot.use.goes_first, slot.number}; }
+  void set_use(StateSlot id, const SnapshotUse& use, int64_t number);
   void detach(StateSlot id);
 
   StateConfig config_;
@@ -103,6 +110,7 @@ class StateSlots {
   std::vector<StateSlot> snapshots_;  // by block of the cache
   std::vector<StateSlot> free_;
   std::map<EvictionKey, StateSlot> unheld_;  // snapshots that no request holds, in the order of eviction
+  std::set<std::pair<int64_t, StateSlot>> of_requests_;  // snapshots by the request of their use
   int32_t num_held_ = 0;
   int32_t num_snapshots_ = 0;
   int64_t num_uses_ = 0;

@@ -54,11 +54,11 @@ bool Tier::has_or_gets_state(BlockId block) const {
          });
 }
 
-StateSlot Tier::send_state(BlockId block) {
+StateSlot Tier::send_state(BlockId block, const SnapshotUse& use) {
   const bool has_room = blocks_.states().num_held() < config_.num_states;
   if (!takes_more_ || is_busy_with_states() || !has_room) return kNullSlot;
   const StateSlot state = blocks_.states().take();
-  storing_states_.push_back({state, {block, blocks_.stamp(block)}});
+  storing_states_.push_back({state, {block, blocks_.stamp(block)}, use});
   return state;
 }
 
@@ -68,8 +68,22 @@ void Tier::state_arrives(bool is_whole) {
   storing_states_.pop_front();
   takes_more_ = takes_more_ && is_whole;
   const bool is_known = blocks_.is_known(sent.of.block) && blocks_.stamp(sent.of.block) == sent.of.stamp;
-  if (is_whole && is_known) blocks_.states().attach(sent.of.block, sent.state, false);
+  if (is_whole && is_known) blocks_.states().attach(sent.of.block, sent.state, sent.use);
   blocks_.states().release(sent.state);
+}
+
+void Tier::use_state(BlockId block, const SnapshotUse& use) {
+  blocks_.states().use(block, use);
+  for (SentState& sent : storing_states_) {
+    if (sent.of.block == block && sent.of.stamp == blocks_.stamp(block)) sent.use = use;
+  }
+}
+
+void Tier::change_uses(int64_t request, const std::function<void(SnapshotUse&)>& change) {
+  blocks_.states().change_uses(request, change);
+  for (SentState& sent : storing_states_) {
+    if (sent.use.request == request) change(sent.use);
+  }
 }
 
 BlockId Tier::first(const std::vector<int32_t>& tokens, const Salt& salt) const {

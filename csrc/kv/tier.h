@@ -52,9 +52,13 @@ class Tier {
   bool has_or_gets_state(BlockId block) const;
   // Acquires a slot for the state of a known block, which may evict that of another block; the null slot if
   // the tier cannot take one now. Otherwise the caller must copy its content.
-  StateSlot send_state(BlockId block);
+  StateSlot send_state(BlockId block, const SnapshotUse& use = {});
   // Completes the oldest pending store of a state.
   void state_arrives(bool is_whole);
+  // As of StateSlots, of known blocks; also for states on their way.
+  void use_state(BlockId block, const SnapshotUse& use);
+  const SnapshotUse& use_of_state(BlockId block) const { return blocks_.states().use_of(block); }
+  void change_uses(int64_t request, const std::function<void(SnapshotUse&)>& change);
   // A state that is being fetched is not evicted.
   void hold_state(StateSlot state) { blocks_.states().hold(state); }
   void release_state(StateSlot state) { blocks_.states().release(state); }
@@ -112,6 +116,7 @@ class Tier {
   struct SentState {
     StateSlot state;
     Sent of;
+    SnapshotUse use;
   };
 
   void check_restored_states(const std::vector<BlockId>& blocks, const std::vector<StateSlot>& states) const;

@@ -16,6 +16,7 @@ int32_t RequestBlocks::num_to_admit(const Request& request) const {
 
 void RequestBlocks::begin(Request& request) {
   request.num_known = static_cast<int32_t>(request.match.blocks.size());
+  request.continuation.branches = blocks_.branches_after(request.match, request.tokens.size());
   request.match.resize(request.match.num_usable);
   request.blocks = std::move(request.match.blocks);
   request.match = {};

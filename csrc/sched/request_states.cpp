@@ -13,7 +13,8 @@ RequestStates::RequestStates(int32_t block_tokens, int32_t max_batch_size, Block
     : block_tokens_(block_tokens),
       most_saves_(blocks.states().num_slots() - least_state_slots(max_batch_size)),
       blocks_(blocks),
-      tiers_(tiers) {}
+      tiers_(tiers),
+      uses_(block_tokens, blocks, tiers) {}
 
 void RequestStates::check_wanted(const std::string& name, const std::vector<int32_t>& snapshots_at,
                                  int64_t prompt_tokens) {
@@ -36,11 +37,9 @@ void RequestStates::set_wanted(Request& request, const std::vector<int32_t>& sna
 }
 
 void RequestStates::begin(Request& request) {
-  if (!slots().is_used() || request.blocks.empty()) return;
-  for (const int32_t num_tokens : request.snapshots_at) {
-    if (num_tokens > request.num_computed || num_tokens == 0) continue;
-    slots().touch(request.blocks[static_cast<size_t>(num_tokens / block_tokens_ - 1)]);
-  }
+  if (!slots().is_used()) return;
+  uses_.begin(request);
+  if (request.blocks.empty()) return;
   tiers_.states().note_begin(request.blocks.back());
   const StateSlot snapshot = slots().of(request.blocks.back());
   BALLAST_CHECK(snapshot != kNullSlot);
@@ -92,16 +91,20 @@ void RequestStates::plan_saves(Request& request, int32_t num_without_slot) {
   }
 }
 
-void RequestStates::attach(Request& request, int32_t num_tokens, StateSlot slot) {
+bool RequestStates::attach(Request& request, int32_t num_tokens, StateSlot slot, const SnapshotUse& use) {
   const int32_t index = num_tokens / block_tokens_ - 1;
-  if (index < 0 || index >= request.num_published) return;
+  if (index < 0 || index >= request.num_published) return false;
   const BlockId block = request.blocks[static_cast<size_t>(index)];
-  if (!blocks_.is_known(block)) return;
-  const bool ends_prompt = num_tokens == last_block_end(request.prompt_tokens - 1);
-  const bool is_only_on_grid =
-      is_on_grid(request, num_tokens) && !ends_prompt && !is_requested(request, num_tokens);
-  slots().attach(block, slot, is_only_on_grid, num_tokens);
+  if (!blocks_.is_known(block)) return false;
+  slots().attach(block, slot, use, num_tokens);
+  tiers_.states().note_use(block);
   tiers_.states().note_snapshot(block);
+  return true;
+}
+
+void RequestStates::leave(Request& request, int32_t num_tokens, StateSlot slot, TurnEnds ends) {
+  const SnapshotUse use = uses_.at(request, num_tokens, ends);
+  if (attach(request, num_tokens, slot, use)) uses_.note_left(request, use);
 }
 
 void RequestStates::commit(Request& request) {
@@ -114,7 +117,7 @@ void RequestStates::commit(Request& request) {
       slots().release(std::exchange(state.kept, slot));
       state.num_kept = num_tokens;
     }
-    if (is_kept && is_wanted(request, num_tokens)) attach(request, num_tokens, slot);
+    if (is_kept && is_wanted(request, num_tokens)) leave(request, num_tokens, slot);
   };
   for (const StateSave& save : state.saves) {
     keep(save.num_tokens, save.slot);
@@ -133,21 +136,28 @@ void RequestStates::keep_before_opener(Request& request) {
   if (request.num_generated() == 0 || request.num_uncomputed() != 1) return;
   if (std::find(openers.begin(), openers.end(), request.tokens.back()) == openers.end()) return;
   request.snapshot_before.clear();
-  keep_as_snapshot(request);
+  request.continuation.calls = true;
+  leave(request, request.state.num_kept, request.state.kept, kBeforeCall);
 }
 
-// The kept state becomes a snapshot, unless it is one.
-void RequestStates::keep_as_snapshot(Request& request) {
-  const RequestState& state = request.state;
-  if (state.kept != kNullSlot && !slots().is_snapshot(state.kept))
-    attach(request, state.num_kept, state.kept);
-}
-
-void RequestStates::release(Request& request, bool keeps) {
+void RequestStates::preempt(Request& request) {
   if (!slots().is_used()) return;
+  const RequestState& state = request.state;
+  if (!slots().is_snapshot(state.kept)) {
+    attach(request, state.num_kept, state.kept, uses_.at_preemption(request, state.num_kept));
+  }
+  release(request);
+}
+
+void RequestStates::abort(Request& request) {
+  if (!slots().is_used()) return;
+  release(request);
+  uses_.abort(request);
+}
+
+void RequestStates::release(Request& request) {
   RequestState& state = request.state;
   BALLAST_CHECK(state.next == kNullSlot && state.saves.empty());
-  if (keeps) keep_as_snapshot(request);
   slots().release(state.live);
   slots().release(state.kept);
   slots().release(state.fetched);
@@ -155,15 +165,18 @@ void RequestStates::release(Request& request, bool keeps) {
 }
 
 void RequestStates::finish(Request& request) {
+  if (!slots().is_used()) return;
   std::vector<int32_t> ends = request.snapshots_at;
   ends.push_back(request.state.num_kept);
-  release(request, /*keeps=*/true);
+  leave(request, request.state.num_kept, request.state.kept, kAfterReply);
+  release(request);
+  uses_.finish(request);
   std::vector<BlockId> blocks;
   for (const int32_t num_tokens : ends) {
     const int32_t index = num_tokens / block_tokens_ - 1;
     if (index < 0 || index >= request.num_published) continue;
     const BlockId block = request.blocks[static_cast<size_t>(index)];
-    if (slots().is_used() && slots().of(block) != kNullSlot) blocks.push_back(block);
+    if (slots().of(block) != kNullSlot) blocks.push_back(block);
   }
   tiers_.states().note_end(blocks);
 }
@@ -185,7 +198,8 @@ void RequestStates::end_fetch(Request& request, bool is_complete) {
   slots().release(std::exchange(state.live, fetched));
   slots().release(std::exchange(state.kept, fetched));
   state.num_kept = request.num_computed;
-  attach(request, state.num_kept, fetched);
+  attach(request, state.num_kept, fetched, state.fetched_use);
+  uses_.begin_fetched(request);
 }
 
 }  // namespace ballast

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kv/block_manager.h"
+#include "sched/snapshot_uses.h"
 #include "sched/tiers/tier_mirror.h"
 #include "sched/types/request.h"
 
@@ -42,9 +43,10 @@ class RequestStates {
   void plan_saves(Request& request, int32_t num_without_slot);
   // The step is computed, and its full blocks are published: what it left becomes live, kept or a snapshot.
   void commit(Request& request);
-  // Before the blocks are released. With `keeps`, the kept state becomes a snapshot.
-  void release(Request& request, bool keeps);
-  // As release with `keeps`, of a request that has ended: its conversation may continue.
+  // All three before the blocks are released. If the request is preempted or has finished, the kept state
+  // becomes a snapshot.
+  void preempt(Request& request);
+  void abort(Request& request);
   void finish(Request& request);
 
   // How many times a request has begun at a snapshot, of the cache or of a tier.
@@ -66,8 +68,11 @@ class RequestStates {
   bool is_requested(const Request& request, int32_t num_tokens) const;
   bool is_on_grid(const Request& request, int32_t num_tokens) const;
   void keep_before_opener(Request& request);
-  void keep_as_snapshot(Request& request);
-  void attach(Request& request, int32_t num_tokens, StateSlot slot);
+  // A state of the request becomes a snapshot. `ends`: which ends of the reply it is.
+  void leave(Request& request, int32_t num_tokens, StateSlot slot, TurnEnds ends = 0);
+  // Returns false if the cache does not know the block.
+  bool attach(Request& request, int32_t num_tokens, StateSlot slot, const SnapshotUse& use);
+  void release(Request& request);
   int32_t last_block_end(int32_t num_tokens) const { return num_tokens / block_tokens_ * block_tokens_; }
 
   int32_t block_tokens_;
@@ -76,6 +81,7 @@ class RequestStates {
   int64_t num_hits_ = 0;
   BlockManager& blocks_;
   TierMirror& tiers_;
+  SnapshotUses uses_;
 };
 
 }  // namespace ballast

@@ -84,7 +84,7 @@ bool Scheduler::abort(SeqId seq) {
   } else {
     state_.running.remove(&request);
   }
-  state_.request_states.release(request, /*keeps=*/false);
+  state_.request_states.abort(request);
   state_.request_blocks.release(request);
   end(request);
   return true;
@@ -232,7 +232,7 @@ void Scheduler::preempt(StepDraft& draft, size_t index) {
   victim.num_planned_ahead = 0;
   victim.decodes = false;
   victim.draft_tokens.clear();
-  state_.request_states.release(victim, /*keeps=*/true);
+  state_.request_states.preempt(victim);
   state_.request_blocks.release(victim);
   draft.note_preempted(victim.seq);
   ++num_preemptions_;
@@ -303,7 +303,7 @@ std::shared_ptr<Committed> Scheduler::commit(const std::vector<int32_t>& sampled
     }
     if (finish != Finish::kNone || request->aborted) {
       if (request->aborted)
-        state_.request_states.release(*request, /*keeps=*/false);
+        state_.request_states.abort(*request);
       else
         state_.request_states.finish(*request);
       if (request->forget)
@@ -373,7 +373,7 @@ void Scheduler::fetched(SeqId seq, int32_t num_blocks, Damage damage) {
   const int32_t num_tokens = num_found * state_.config.block_tokens;
   if (request.aborted) {
     state_.running.remove(&request);
-    state_.request_states.release(request, /*keeps=*/false);
+    state_.request_states.abort(request);
     state_.request_blocks.release(request);
     end(request);
     return;

@@ -20,10 +20,12 @@ std::vector<BlockId> ids(int32_t end) {
   return all;
 }
 
+constexpr SnapshotUse kGoesFirst{1, 0, /*goes_first=*/true, {}};
+
 // Stores a slot that no request holds as the snapshot of a block.
-StateSlot snapshot_of(StateSlots& slots, BlockId block, bool is_on_grid = false) {
+StateSlot snapshot_of(StateSlots& slots, BlockId block, const SnapshotUse& use = {}) {
   const StateSlot slot = slots.take();
-  slots.attach(block, slot, is_on_grid);
+  slots.attach(block, slot, use);
   slots.release(slot);
   return slot;
 }
@@ -68,10 +70,10 @@ TEST(a_request_begins_after_a_block_with_a_snapshot) {
   EXPECT(StateSlots(9, {}).num_usable(ids(5)) == 5);
 }
 
-TEST(grid_snapshots_are_evicted_first_and_held_slots_never) {
+TEST(snapshots_that_go_first_are_evicted_first_and_held_slots_never) {
   StateSlots slots(9, {3});
   snapshot_of(slots, id(1));
-  snapshot_of(slots, id(2), true);
+  snapshot_of(slots, id(2), kGoesFirst);
   snapshot_of(slots, id(3));
   slots.take();
   EXPECT(slots.of(id(2)) == kNullSlot && slots.of(id(1)) != kNullSlot);
@@ -89,7 +91,7 @@ TEST(snapshots_are_evicted_in_the_order_of_last_use) {
   slots.hold(first);
   slots.release(first);
   const StateSlot third = slots.take();
-  slots.attach(id(1), third, false);  // the block has a snapshot already, which counts as used
+  slots.attach(id(1), third, {});  // the block has a snapshot already, which counts as used
   slots.release(third);
   EXPECT(slots.of(id(1)) == first);
   slots.take();
@@ -97,16 +99,23 @@ TEST(snapshots_are_evicted_in_the_order_of_last_use) {
   EXPECT(slots.of(id(2)) == kNullSlot && slots.of(id(1)) == first);
 }
 
-TEST(a_snapshot_that_is_not_only_on_the_grid_leaves_it_for_good) {
+TEST(a_snapshot_is_kept_for_its_most_important_use) {
   StateSlots slots(9, {4});
-  snapshot_of(slots, id(1), true);
-  snapshot_of(slots, id(2));
-  snapshot_of(slots, id(1));        // now wanted besides the grid
-  snapshot_of(slots, id(2), true);  // still wanted besides the grid
-  snapshot_of(slots, id(3), true);
+  const SnapshotUse reply{7, kAfterReply, /*goes_first=*/false, {}};
+  snapshot_of(slots, id(1), kGoesFirst);
+  snapshot_of(slots, id(2), reply);
+  snapshot_of(slots, id(3));
+  slots.use(id(1), reply);
+  slots.use(id(2), kGoesFirst);  // still an end of a request
+  slots.use(id(3), reply);       // still shared
+  slots.use(id(1), {7, kAfterUser, /*goes_first=*/false, {}});
+  EXPECT(slots.use_of(id(1)).ends == (kAfterUser | kAfterReply) && slots.use_of(id(2)).request == 7);
+  EXPECT(slots.use_of(id(3)).is_shared());
+  slots.check(std::vector<int32_t>(5));
+  slots.change_uses(7, [](SnapshotUse& use) { use.goes_first = (use.ends & kAfterUser) != 0; });
   slots.check(std::vector<int32_t>(5));
   slots.take();  // the free one
-  for (const int32_t evicted : {3, 1, 2}) {
+  for (const int32_t evicted : {1, 2, 3}) {
     EXPECT(slots.of(id(evicted)) != kNullSlot);
     slots.take();
     EXPECT(slots.of(id(evicted)) == kNullSlot);
@@ -120,7 +129,7 @@ TEST(only_a_slot_with_one_holder_that_is_no_snapshot_may_be_written) {
   slots.hold(slot);
   EXPECT(!slots.is_own(slot));
   slots.release(slot);
-  slots.attach(id(1), slot, false);
+  slots.attach(id(1), slot, {});
   EXPECT(!slots.is_own(slot) && slots.is_snapshot(slot));
   slots.drop(id(1));  // the slot stays with its holder
   EXPECT(slots.is_own(slot) && slots.num_held() == 1);

@@ -66,7 +66,7 @@ struct Server {
       if (!fetches.empty()) {
         const auto [of, count] = *fetches.begin();
         fetches.clear();
-        scheduler.fetched(of, count, Damage::kNone);
+        scheduler.fetched(of, fetches_fail ? 0 : count, Damage::kNone);
         ++num_fetches;
         continue;
       }
@@ -78,10 +78,23 @@ struct Server {
     }
   }
 
+  // Aborts a request when it has fetched its prefix.
+  void abort_after_fetch(int64_t seq, const std::vector<int32_t>& prompt) {
+    scheduler.add(SeqId{seq}, prompt, 2, {});
+    scheduler.plan();
+    take();
+    EXPECT(fetches.size() == 1);
+    scheduler.fetched(SeqId{seq}, fetches[SeqId{seq}], Damage::kNone);
+    fetches.clear();
+    scheduler.abort(SeqId{seq});
+    scheduler.check();
+  }
+
   Scheduler scheduler;
   std::vector<int32_t> num_blocks, num_states;  // by tier
   std::map<SeqId, int32_t> fetches;
   int32_t num_fetches = 0, num_states_sent = 0;
+  bool fetches_fail = false;
 };
 
 }  // namespace
@@ -130,6 +143,31 @@ TEST(a_state_of_a_hidden_block_is_given_back) {
   tier.check(std::vector<int32_t>(5), std::vector<int32_t>(3));
 }
 
+TEST(a_tier_keeps_states_for_the_same_use_as_the_cache) {
+  Tier tier({4, 4, 2, 2}, 1);
+  std::vector<BlockId> table;
+  bool is_sent = false;
+  for (int i = 0; i < 3; ++i) tier.extend(table, {1, 2, 3}, kNoSalt, is_sent);
+  const SnapshotUse reply{7, kAfterReply, /*goes_first=*/false, {}};
+  tier.send_state(table[0], reply);
+  tier.send_state(table[1], reply);
+  // One has another use, and one goes first, while they are on their way.
+  tier.use_state(table[0], {8, kAfterUser, /*goes_first=*/false, {}});
+  tier.change_uses(7, [](SnapshotUse& use) { use.goes_first = true; });
+  tier.state_arrives(true);
+  tier.state_arrives(true);
+  EXPECT(tier.use_of_state(table[0]).request == 8 && tier.use_of_state(table[1]).goes_first);
+  tier.send_state(table[2], reply);
+  EXPECT(tier.state_of(table[0]) != kNullSlot && tier.state_of(table[1]) == kNullSlot);
+  tier.state_arrives(true);
+  tier.change_uses(8, [](SnapshotUse& use) { use.goes_first = true; });
+  tier.send_state(table[1], reply);
+  EXPECT(tier.state_of(table[0]) == kNullSlot && tier.state_of(table[2]) != kNullSlot);
+  tier.state_arrives(true);
+  tier.release(table);
+  tier.check(std::vector<int32_t>(5));
+}
+
 TEST(states_are_restored_with_their_blocks) {
   Tier tier({4, 4, 2, 1}, 1);
   const std::vector<BlockId> blocks{BlockId{2}, BlockId{1}}, parents{BlockId{1}, kNullBlock};
@@ -140,6 +178,8 @@ TEST(states_are_restored_with_their_blocks) {
   }
   tier.restore(blocks, parents, {6, 5}, salts, {}, {StateSlot{2}, kNullSlot});
   EXPECT(tier.state_of(BlockId{2}) == StateSlot{2} && tier.state_of(BlockId{1}) == kNullSlot);
+  // It is an end of some request, which nothing else is of.
+  EXPECT(tier.use_of_state(BlockId{2}).is_end() && tier.use_of_state(BlockId{2}).request < 0);
   tier.check(std::vector<int32_t>(5));
 }
 
@@ -181,6 +221,83 @@ TEST(a_conversation_that_continues_is_not_at_rest) {
     EXPECT(num_others < 40);
   }
   EXPECT(num_others == 17);
+}
+
+TEST(a_tier_keeps_the_states_of_a_conversation_while_another_one_continues) {
+  // The cache has no room for both conversations, and the tier for the states of a few turns.
+  Server server(config_of({{100, 100, 5, 2}}, 24, 12));
+  std::vector<int32_t> said = tokens(22, 1000);
+  server.serve(1, tokens(22));
+  server.store_all();
+  for (int64_t seq = 2; seq < 9; ++seq) {
+    EXPECT(server.serve(seq, said) > 0 || seq == 2);
+    server.store_all();
+    said.insert(said.end(), {7, 7, 5, 5, 5, 5, 5, 5, 5});
+  }
+  EXPECT(server.num_states_sent > 10 && server.num_fetches == 0);
+  EXPECT(server.serve(9, tokens(22)) == 20 && server.num_fetches == 1);
+}
+
+TEST(a_tier_keeps_the_state_at_the_question_while_an_agent_takes_steps) {
+  Server server(config_of({{100, 100, 5, 2}}, 40, 12));
+  std::vector<int32_t> said = tokens(23);
+  AddOptions options;
+  options.snapshots_at = {20};
+  for (int64_t seq = 1; seq < 7; ++seq) {
+    EXPECT(server.serve(seq, said, options) == (seq == 1 ? 0 : static_cast<int32_t>(said.size()) - 11));
+    server.store_all();
+    said.insert(said.end(), {7, 7, 5, 5, 5, 5, 5, 5, 5, static_cast<int32_t>(seq)});
+    said.insert(said.end(), {9, 9});
+    options.snapshots_at = {20, static_cast<int32_t>(said.size())};
+  }
+  EXPECT(server.num_states_sent > 10 && server.num_fetches == 0);
+  server.serve(7, tokens(150, 1000));  // takes the whole cache
+  server.store_all();
+  std::vector<int32_t> next = tokens(20);
+  next.insert(next.end(), 20, 800);
+  EXPECT(server.serve(8, next) == 20 && server.num_fetches == 1);
+}
+
+TEST(a_conversation_continues_after_a_failed_fetch) {
+  Server server(config_of({{300, 300, 40, 2}}, 40, 12));
+  std::vector<int32_t> said = tokens(22);
+  for (int64_t seq = 1; seq < 9; ++seq) {
+    server.fetches_fail = seq % 3 == 0;
+    const int32_t num_fetches = server.num_fetches;
+    const int32_t num_cached = server.serve(seq, said);
+    if (seq == 1 || server.fetches_fail)
+      EXPECT(num_cached < 10);
+    else
+      EXPECT(num_cached == static_cast<int32_t>(said.size()) - 10);
+    EXPECT((server.num_fetches > num_fetches) == server.fetches_fail);
+    server.store_all();
+    said.insert(said.end(), {7, 7, 5, 5, 5, 5, 5, 5});
+    if (seq % 3 == 2) {
+      server.fetches_fail = false;
+      server.serve(100 + seq, tokens(150, 5000));  // takes the whole cache
+      server.store_all();
+    }
+  }
+}
+
+// Every turn begins at a state that was fetched, and that of the turn before goes first.
+TEST(a_fetched_state_remains_the_end_of_its_conversation) {
+  for (const bool aborts : {false, true}) {
+    Server server(config_of({{300, 300, 5, 2}}, 40, 12));
+    server.serve(1, tokens(22));
+    server.store_all();
+    std::vector<int32_t> said = tokens(22, 1000);
+    for (int64_t seq = 10; seq < 80; seq += 10) {
+      if (aborts && seq > 10) server.abort_after_fetch(seq, said);
+      EXPECT(server.serve(seq + 1, said) > 0 || seq == 10);
+      server.store_all();
+      said.insert(said.end(), {7, 7, 5, 5, 5, 5, 5, 5, 5});
+      server.serve(seq + 2, tokens(150, 5000));  // takes the whole cache
+      server.store_all();
+    }
+    EXPECT(server.num_fetches >= (aborts ? 6 : 12));
+    EXPECT(server.serve(2, tokens(22)) == 20);
+  }
 }
 
 TEST(a_fetch_without_its_state_is_not_used) {

@@ -112,6 +112,7 @@ void TierMirror::begin_fetch(Request& request) {
       fetch.state = request.state.fetched;
       fetch.tier_state = table.fetched = tiers_[static_cast<size_t>(tier)].state_of(fetch.tier_block);
       tiers_[static_cast<size_t>(tier)].hold_state(table.fetched);
+      request.state.fetched_use = tiers_[static_cast<size_t>(tier)].use_of_state(fetch.tier_block);
     }
     transfers_.push_back(std::move(fetch));
     ++position;

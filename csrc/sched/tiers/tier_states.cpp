@@ -10,6 +10,18 @@ void TierStates::note_snapshot(BlockId block) {
   }
 }
 
+void TierStates::note_use(BlockId block) {
+  if (blocks_.states().of(block) == kNullSlot) return;
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    if (is_sent(t, block))
+      tiers_[t].use_state(sent_[t][index_of(block)].tier_block, blocks_.states().use_of(block));
+  }
+}
+
+void TierStates::change_uses(int64_t request, const std::function<void(SnapshotUse&)>& change) {
+  for (Tier& tier : tiers_) tier.change_uses(request, change);
+}
+
 void TierStates::note_end(const std::vector<BlockId>& blocks) {
   const auto takes = [](const Tier& tier) { return tier.takes_rested_states(); };
   if (blocks.empty() || std::none_of(tiers_.begin(), tiers_.end(), takes)) return;
@@ -57,19 +69,23 @@ void TierStates::send(std::vector<Transfer>& transfers) {
   }
 }
 
+bool TierStates::is_sent(size_t tier, BlockId block) const {
+  const SentBlock& sent = sent_[tier][index_of(block)];
+  return sent.stamp == blocks_.stamp(block) && tiers_[tier].stamp(sent.tier_block) == sent.tier_stamp;
+}
+
 // Returns false if the snapshot can be sent later.
 bool TierStates::send_one(size_t tier, const Snapshot& snapshot, std::vector<Transfer>& transfers) {
   Tier& to = tiers_[tier];
   const BlockId block = snapshot.block;
   const StateSlot slot = blocks_.states().of(block);
   if (slot == kNullSlot || blocks_.stamp(block) != snapshot.stamp || blocks_.is_hidden(block)) return true;
-  const SentBlock& sent = sent_[tier][index_of(block)];
-  const bool is_sent = sent.stamp == snapshot.stamp && to.stamp(sent.tier_block) == sent.tier_stamp;
-  if (!is_sent) return !to.is_busy();
-  if (to.has_or_gets_state(sent.tier_block)) return true;
-  const StateSlot place = to.send_state(sent.tier_block);
+  if (!is_sent(tier, block)) return !to.is_busy();
+  const BlockId tier_block = sent_[tier][index_of(block)].tier_block;
+  if (to.has_or_gets_state(tier_block)) return true;
+  const StateSlot place = to.send_state(tier_block, blocks_.states().use_of(block));
   if (place == kNullSlot) return !to.is_busy_with_states();
-  Transfer store{Move::kStoreState, static_cast<int32_t>(tier), sent.tier_block};
+  Transfer store{Move::kStoreState, static_cast<int32_t>(tier), tier_block};
   store.tier_state = place;
   store.state = slot;
   transfers.push_back(std::move(store));

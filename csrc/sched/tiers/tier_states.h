@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "base/ids.h"
@@ -30,6 +31,10 @@ class TierStates {
 
   // A block got a snapshot.
   void note_snapshot(BlockId block);
+  // The snapshot of a block is kept for something else, or is used again: so are the tiers' copies.
+  void note_use(BlockId block);
+  // As StateSlots does, in all tiers.
+  void change_uses(int64_t request, const std::function<void(SnapshotUse&)>& change);
   // A request ended; its conversation may continue after one of these blocks, which have snapshots.
   void note_end(const std::vector<BlockId>& blocks);
   // A request begins after a block.
@@ -52,6 +57,8 @@ class TierStates {
 
   void add(size_t tier, const Snapshot& snapshot);
   void add_rested(const std::vector<Snapshot>& conversation);
+  // Whether a tier has a block of the cache, as `sent_` says.
+  bool is_sent(size_t tier, BlockId block) const;
   bool send_one(size_t tier, const Snapshot& snapshot, std::vector<Transfer>& transfers);
 
   std::vector<Tier>& tiers_;

@@ -36,7 +36,17 @@ struct RequestState {
   int32_t num_kept = 0;
   StateSlot next = kNullSlot;     // while a step is outstanding: after its tokens
   StateSlot fetched = kNullSlot;  // while it fetches: after the tokens that it fetches
+  SnapshotUse fetched_use;        // what the tier keeps that state for
   std::vector<StateSave> saves;   // while a step is outstanding: after some of its tokens, ascending
+};
+
+// How a request continues a conversation; see SnapshotUses.
+struct Continuation {
+  int64_t of = 0;         // the conversation's last request, see SnapshotUse; 0: it begins one
+  TurnEnds began_at = 0;  // the ends of that request at which this one began
+  ExpectedEnds expected;  // where the next one will begin in this one
+  bool calls = false;     // the reply has made a call
+  bool branches = false;  // the cache has other tokens after those that it knows of this request
 };
 
 //        0            num_computed      num_computed + num_planned      tokens.size()
@@ -80,7 +90,8 @@ struct Request {
   int32_t windows_end = 0;           // and the one after the last; see WindowBlocks
   int32_t fetched_begin = 0;         // the same of blocks that are being fetched, for the tokens after them
   int32_t fetched_end = 0;
-  RequestState state;             // of recurrent layers
+  RequestState state;  // of recurrent layers
+  Continuation continuation;
   int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
   int64_t fetch_number = 0;       // counts fetches, in the order in which they were ordered
   bool fetches_first = false;     // whether fetched tokens count as cached, too

@@ -445,7 +445,7 @@ MANY_AT_ONCE_NEWER = Question(
     about=(
         "The requests of [the comparison with "
         "llama-server](benchmarks.md#many-concurrent-users-compared-with-llama-server), with newer commits "
-        "on other machines, so llama-server has no column here."
+        "on other machines, without llama-server."
     ),
     file="arrivals.jsonl",
     rows=(
@@ -538,8 +538,8 @@ MANY_ARRIVING_NEWER = Question(
     title="Users who arrive at random times: more slots, newer commits",
     about=(
         "The load of [the comparison with "
-        "llama-server](benchmarks.md#users-who-arrive-at-random-times-compared-with-llama-server), each run with the "
-        "newest commit that measured it. A run that lasts much longer than its window had more load than the server "
+        "llama-server](benchmarks.md#users-who-arrive-at-random-times-compared-with-llama-server), with newer "
+        "commits. A run that lasts much longer than its window had more load than the server "
         "sustains. A larger cache leaves less GPU memory for experts."
     ),
     file="arrivals.jsonl",
@@ -1136,6 +1136,7 @@ HIGHLIGHTS = (
             (f"{_V2_LITE_ON_A_CPU}, 1 request", CPU_ALONE, 1, "ik_llama.cpp"),
             ("the same, 16 requests in total", CPU_ALONE, 4, "ik_llama.cpp"),
             ("V2-Lite, all experts in GPU memory, H200, 4 requests", ALL_ON_GPU_PAIR, 4, "llama.cpp"),
+            ("Qwen3-235B in the memory of two H200, 16 requests", TWO_GPUS_LLAMA_CPP, 3, "llama.cpp"),
         )
     ),
     Highlight(

@@ -99,6 +99,13 @@ def test_every_division_of_experts_gives_the_same_sum(gpu_experts: tuple[tuple[i
     assert (on_host == 0) == (share == 1 or gpu_experts is EVERYBODY)
 
 
+def test_a_layer_that_is_entirely_on_the_device_needs_no_division(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting(EVERYBODY, 0.0)
+    [device] = setting.experts._devices
+    monkeypatch.setattr(device, "divide", None)
+    setting.run(3, 0)
+
+
 def test_only_the_cpu_computes_long_steps() -> None:
     setting = Setting(NOBODY, 0.5)
     setting.run(MAX_SHARED_TOKENS + 1, 0)

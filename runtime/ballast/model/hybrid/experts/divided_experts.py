@@ -225,6 +225,9 @@ class DividedExperts:
             return
         share = device.share if shares else None
         uses = device.uses(index, len(ids))
+        if own.is_whole and uses is None:  # nothing is divided, and slots are ids
+            self._terms = [part(x, ids, weights) for part in own.gpu_experts]
+            return
         division = device.divide(ids, own.slots, share, phase_of(layer), device.num_across[index], uses)
         if not own.is_whole:
             yield from self._host.pieces(self._host_index[layer], x, division.on_host, weights)

@@ -51,6 +51,12 @@ int64_t narrow_cols(const FormatTraits& format) {
   return format.block_weights == 1 ? 37 : 2 * format.block_weights;
 }
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kFindsAccessesOutside = true;
+#else
+constexpr bool kFindsAccessesOutside = false;
+#endif
+
 bool same_bits(float a, float b) {
   return std::memcmp(&a, &b, sizeof(a)) == 0 || (std::isnan(a) && std::isnan(b));
 }
@@ -183,7 +189,10 @@ TEST(experts_of_every_format_stay_inside_their_memory) {
       const Matrix down(down_bytes.data(), static_cast<int64_t>(down_bytes.size()), format.ggml_type,
                         num_experts * hidden, width);
       const Experts experts = Experts(gate, gate, down, num_experts).packed(pool, target);
-      for (const int64_t num_tokens : {0, 1, 9, 70}) {
+      // 70 tokens are slow on emulated CPUs, where nothing reports an access outside.
+      std::vector<int64_t> batches{0, 1, 9};
+      if (kFindsAccessesOutside) batches.push_back(70);
+      for (const int64_t num_tokens : batches) {
         const std::vector<float> x = random_floats(num_tokens * hidden);
         std::vector<int32_t> ids;
         for (int64_t i = 0; i < 2 * num_tokens; ++i) ids.push_back(static_cast<int32_t>(i % num_experts));

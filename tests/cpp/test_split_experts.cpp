@@ -179,7 +179,9 @@ TEST(experts_split_over_nodes_match_one_node) {
   for (const Layer& layer : layers) {
     std::vector<Tokens> batches;
     std::vector<std::vector<float>> in_place;
-    for (int64_t num_tokens : {0, 1, 2, 7, 33}) {
+    // Wide layers are about the division of columns, which is the same for any number of tokens.
+    const bool is_wide = layer.width > 1000;
+    for (int64_t num_tokens : is_wide ? std::vector<int64_t>{1, 7} : std::vector<int64_t>{0, 1, 2, 7, 33}) {
       batches.emplace_back(layer, num_tokens, 2);
       in_place.push_back(batches.back().through(layer.in_place(), one));
     }
@@ -236,13 +238,20 @@ TEST(concurrent_calls_give_the_bits_of_sequential_ones) {
   const Tokens tokens(many, 19, 2);
   const std::vector<int32_t> zeros(19, 0), nobody(19, -1);
   const std::vector<float> ones(19, 1.0f);
+  const auto alone = [&](const Experts& experts, ThreadPool& pool) {
+    std::vector<float> out(19 * 256, NAN);
+    experts.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, out.data());
+    return out;
+  };
+  const Experts unpacked = single.in_place();
+  ThreadPool one(1);
+  const std::vector<float> of_unpacked = alone(unpacked, one);
   for (const PanelTarget& target : targets()) {
     for (const std::vector<int>& threads : {std::vector<int>{3}, {2, 1}}) {
       ThreadPool pool(made_up(threads));
       const Experts routed = many.in_place().packed(pool, target);
       const Experts every_token = single.in_place().packed(pool, target);
       const Experts of_floats = floats.in_place().packed(pool, target);
-      const Experts unpacked = single.in_place();
       std::vector<std::vector<float>> outs(6, std::vector<float>(19 * 256, NAN));
       const std::vector<int64_t> num_read =
           Experts::forward_all(pool, tokens.x.data(), 19,
@@ -253,22 +262,16 @@ TEST(concurrent_calls_give_the_bits_of_sequential_ones) {
                                 {&of_floats, zeros.data(), ones.data(), 1, outs[4].data()},
                                 {&every_token, zeros.data(), ones.data(), 1, outs[5].data()}});
       EXPECT(num_read == (std::vector<int64_t>{5, 1, 0, 1, 1, 1}));
-      const auto alone = [&](const Experts& experts) {
-        std::vector<float> out(19 * 256, NAN);
-        experts.forward(pool, tokens.x.data(), 19, zeros.data(), ones.data(), 1, out.data());
-        return out;
-      };
       EXPECT_EQ(every_token.uses()[0], 2 * 19);
       EXPECT(outs[0] == tokens.through(routed, pool));
-      EXPECT(outs[1] == alone(every_token));
+      EXPECT(outs[1] == alone(every_token, pool));
       EXPECT(outs[2] == std::vector<float>(19 * 256, 0.0f));
-      EXPECT(outs[3] == alone(unpacked));
-      EXPECT(outs[4] == alone(of_floats));
+      EXPECT(outs[3] == of_unpacked);
+      EXPECT(outs[4] == alone(of_floats, pool));
       EXPECT(outs[5] == outs[1]);
     }
   }
-  ThreadPool pool(1);
-  EXPECT(Experts::forward_all(pool, tokens.x.data(), 19, {}).empty());
+  EXPECT(Experts::forward_all(one, tokens.x.data(), 19, {}).empty());
 }
 
 TEST(a_node_without_a_unit_holds_and_computes_nothing) {

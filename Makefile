@@ -61,9 +61,9 @@ cluster-binaries: setup ## build etcd, Kubernetes, helm, the health checks and s
 CLUSTERED   = tests/cluster tests/monitoring tests/chart
 # Three workers more than cores, if clusters are among them.
 WORKERS     = $(shell echo $$(($(CORES) + 3)))
-# One worker more than cores: a third of the time of a worker passes in waiting, for a browser or a server.
+# Two workers more than cores: two fifths of the time of a worker pass in waiting, for a browser or a server.
 test-python: ## Python tests; those of clusters are a target of their own unless ARGS selects some
-	@$(BIN)/pytest $(if $(ARGS),$(ARGS),--quiet --numprocesses $$(($(CORES) + 1)) $(CLUSTERED:%=--ignore=%))
+	@$(BIN)/pytest $(if $(ARGS),$(ARGS),--quiet --numprocesses $$(($(CORES) + 2)) $(CLUSTERED:%=--ignore=%))
 
 test-clusters: ## Python tests on a real control plane
 	@$(BIN)/pytest --quiet --numprocesses 3 $(CLUSTERED)

@@ -65,7 +65,10 @@ OTHER_LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "merged": ("qwen35", {"product_layout": "merged", "beta_layout": "merged"}),
 }
 """Files whose recurrent layers store matrices in other ways than the preset: its name, and the layouts."""
-FILES = ["qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext", "v4", "older", "merged"]
+PRESET_FILES = ["qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext", "v4"]
+FILES = [*PRESET_FILES, *OTHER_LAYOUTS]
+in_any_layout = pytest.mark.parametrize("file", [*PRESET_FILES, *if_long(*OTHER_LAYOUTS)], indirect=True)
+"""For steps of a loaded model: loading brings matrices of other layouts into one order."""
 SETTINGS = replace(TURNS, block_tokens=16)
 """A compressed entry takes the rows of 16 tokens of a block."""
 
@@ -183,6 +186,7 @@ def test_the_gpus_kernels_give_the_logits_of_the_cpu(file: Path, monkeypatch: py
     compare(logits_of(model, steps), expected)
 
 
+@in_any_layout
 def test_slices_of_a_step_pass_states_on(file: Path) -> None:
     expected, model = logits_of(load(file)), load(file, slices=SliceSizes(tokens=11, long_from=None))
     compare(logits_of(model), expected)
@@ -324,12 +328,14 @@ def test_a_pass_gets_the_rows_of_ngrams_piece_by_piece(
     assert num_pieces > 40 * 8 // 24
 
 
+@in_any_layout
 def test_padding_leaves_no_state(file: Path) -> None:
     [device] = (model := load(file)).devices
     model.warm_up([1, 40], model._experts._host.idle(), range(len(device.layers)))
     assert not any(tensor.any() for layer in device.states.layers if layer is not None for tensor in layer)
 
 
+@in_any_layout
 def test_a_token_without_a_state_begins_a_text(file: Path) -> None:
     model, batch = load(file), batch_of(Row(0, 0, 20, 0, 1))
     logits_of(model)  # so that slots hold something

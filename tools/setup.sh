@@ -58,8 +58,9 @@ fi
 # Makes `import devkit` work for tests, tools and benchmarks; it is not part of any wheel.
 echo "$PWD" > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ballast-devkit.pth"
 
-# The editable install lists each Python file by name, so it must be repeated when a file moves.
-want=$({ find csrc pyproject.toml -type f | LC_ALL=C sort | xargs -d '\n' sha256sum; find runtime operator -name '*.py' | LC_ALL=C sort; } | stamp -)
+# The editable install lists each Python file by name, so it must be repeated when a file moves. Options of the build
+# count too: with others, the test of the wheel would compile everything again.
+want=$({ find csrc pyproject.toml -type f | LC_ALL=C sort | xargs -d '\n' sha256sum; find runtime operator -name '*.py' | LC_ALL=C sort; env | grep ^SKBUILD_ | LC_ALL=C sort || true; } | stamp -)
 if [ "$(cat .venv/.package 2>/dev/null)" != "$want" ]; then
   PATH="$PWD/.venv/bin:$PATH" CMAKE_GENERATOR=Ninja .venv/bin/uv pip install --quiet --python .venv/bin/python \
     --no-build-isolation --no-deps --no-index -e . || stop "the C++ part did not build; the lines above say why"

@@ -76,3 +76,11 @@ def test_the_gpu_packages_are_the_cpu_packages_and_flashinfer() -> None:
     plain, cuda = (set(pins.findall((ROOT / f"requirements/dev{name}.txt").read_text())) for name in ("", "-cuda"))
     assert plain < cuda
     assert any(pin.startswith("flashinfer-python==") for pin in cuda - plain)
+
+
+def test_the_package_is_built_again_with_other_options(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_package_installed(clone)
+    assert not is_package_installed(clone)
+    monkeypatch.setenv("SKBUILD_CMAKE_DEFINE", "CMAKE_CXX_FLAGS=-g")  # CI has another value
+    assert is_package_installed(clone)
+    assert not is_package_installed(clone)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast.model.hybrid.devices.device import Device
 from ballast.model.hybrid.experts.divided_experts import DividedExperts
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
 from ballast.model.hybrid.residual.residual import Stream
-from ballast.model.hybrid.steps.overlap import parts_of
-from ballast.model.hybrid.steps.pieces import Pieces, together, within
+from ballast.model.hybrid.steps.overlap import StepPart, parts_of
+from ballast.model.hybrid.steps.pieces import Pieces, interleaved, within
 from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds, overlap_tokens
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.hybrid.weights import HybridWeights, LayerWeights, MlpWeights
@@ -33,7 +35,7 @@ class ForwardPass:
         self.weights = weights
         self._devices = devices
         self._routed_index = {layer: index for index, layer in enumerate(spec.routed_layers)}
-        self._overlap_tokens = overlap_tokens(spec.routing)
+        self._part_tokens = overlap_tokens(spec.routing)
 
     def pieces(
         self,
@@ -47,29 +49,40 @@ class ForwardPass:
         """Compute the logits [sampled, vocabulary] of embedded tokens [T, D] on the first device, which are
         overwritten. `steps`: the step on each device, prepared by `attention_for(is_prefill=is_prefill)`. `layers`:
         ascending indices of the layers to compute; None: all."""
-        if is_prefill and not experts.has_host and layers is None and len(self._devices) > 1:
-            return (yield from self._overlapping(rows, steps, experts))
         for number, step in enumerate(steps):
             rows = yield from self._on_device(number, rows, step, experts, is_prefill=is_prefill, layers=layers)
         return rows
 
-    def _overlapping(self, rows: torch.Tensor, steps: Sequence[Step], experts: DividedExperts) -> Pieces[torch.Tensor]:
-        """As `pieces`, on all devices at the same time: each computes another part of the step."""
-        parts = [parts_of(step, self._overlap_tokens) for step in steps]
-        waiting = [rows[part.begin : part.end] for part in parts[0]]
+    def pieces_of_prompts(
+        self, rows: torch.Tensor, steps: Sequence[Step], sampled: NDArray[np.int64], experts: DividedExperts
+    ) -> Pieces[torch.Tensor]:
+        """As `pieces`, for prompts and all layers. Devices that hold all experts compute different parts of the step at
+        the same time. `sampled` [S]: see `parts_of`."""
+        if experts.has_host or len(self._devices) == 1:
+            return (yield from self.pieces(rows, steps, experts, is_prefill=True))
+        parts: list[list[StepPart]] = []
+        for device, step in zip(self._devices, steps, strict=True):
+            with device.active():
+                parts.append(parts_of(step, sampled, self._part_tokens))
+        results = [rows[part.begin : part.end] for part in parts[0]]
         """By part: its rows for the next device, and after the last one its logits."""
-        for turn in range(len(waiting) + len(steps) - 1):
-            works = {
-                turn - number: self._on_device(
-                    number, waiting[turn - number], own[turn - number].step, experts, is_prefill=True, layers=None
+        for step_number in range(len(results) + len(steps) - 1):
+            running = {
+                step_number - number: self._on_device(
+                    number,
+                    results[step_number - number],
+                    of_device[step_number - number].step,
+                    experts,
+                    is_prefill=True,
+                    layers=None,
                 )
-                for number, own in enumerate(parts)
-                if 0 <= turn - number < len(waiting)
+                for number, of_device in enumerate(parts)
+                if 0 <= step_number - number < len(results)
             }
-            for part, done in (yield from together(works)).items():
-                waiting[part] = done
+            for part, result in (yield from interleaved(running)).items():
+                results[part] = result
         with self._devices[-1].active():
-            return torch.cat(waiting)
+            return torch.cat(results)
 
     def _on_device(
         self,

@@ -346,7 +346,10 @@ class HybridModel(Runner):
         steps = self.devices.prepared(batch, is_prefill=is_long)
         embedded = self._rows.whole(batch, steps)
         self._at_work.begin(len(embedded))
-        pieces = self.layers.pieces(embedded, steps, self._at_work, is_prefill=is_long)
+        if is_long:
+            pieces = self.layers.pieces_of_prompts(embedded, steps, batch.sampled, self._at_work)
+        else:
+            pieces = self.layers.pieces(embedded, steps, self._at_work, is_prefill=False)
         return drained(pieces, _rate_limited(alive))
 
     def _prefill_pieces(self, batch: Batch, steps: list[Step]) -> Pieces[torch.Tensor]:
@@ -355,7 +358,7 @@ class HybridModel(Runner):
         experts.follow_changes()  # the pass copies the experts that are not in the tables that it will read
         experts.begin(batch.token_ids.size)
         embedded = yield from self._prefill_rows.pieces(batch, steps)
-        return (yield from self.layers.pieces(embedded, steps, experts, is_prefill=True))
+        return (yield from self.layers.pieces_of_prompts(embedded, steps, batch.sampled, experts))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.model.hybrid.layers.attention_layers import AttentionLayers
 from ballast.model.hybrid.steps import slices
 from ballast.model.hybrid.steps.overlap import parts_of
-from ballast.model.hybrid.steps.pieces import Pieces, drained, together
+from ballast.model.hybrid.steps.pieces import Pieces, drained, interleaved
 from ballast.model.hybrid.steps.slices import SliceSizes, overlap_tokens
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.metadata import read_spec
@@ -100,10 +101,11 @@ def test_parts_on_several_devices_give_the_texts_of_one(
     monkeypatch.setattr(AttentionLayers, "pieces", recorded)
     with SimulatedDevices():
         assert texts(file, split) == expected
-    assert max(num_tokens for _, num_tokens in order) <= PART_TOKENS
-    # The second device computes its first layer of a part before the first device has computed the next part.
+    assert max(num_tokens for _, num_tokens in order) < 2 * PART_TOKENS
+    # The first device begins with a part before the second one begins with the part before.
     layers = [layer for layer, _ in order]
-    assert (0, split[0], 1) in zip(layers, layers[1:], layers[2:], strict=False) or split[0] == 1
+    begins = [index for index, layer in enumerate(layers) if layer == 0]
+    assert any(split[0] not in layers[begin:end] for begin, end in itertools.pairwise(begins))
 
 
 counts = st.lists(st.integers(1, 60), min_size=1, max_size=8)
@@ -112,30 +114,39 @@ limits = st.builds(SliceSizes, st.integers(1, 50), st.integers(1, 50), st.none()
 
 @given(counts, limits, st.integers(1, 120), st.data())
 def test_parts_hold_the_slices_and_samples_of_their_tokens(
-    added: list[int], sizes: SliceSizes, most: int, data: st.DataObject
+    added: list[int], sizes: SliceSizes, num_tokens: int, data: st.DataObject
 ) -> None:
     batch = batch_of([(0, count) for count in added])
     sampled = np.array(sorted(data.draw(st.sets(st.integers(0, sum(added) - 1)))), np.int64)
     step = Step.from_batch(replace(batch, sampled=sampled), CPU, sizes, has_ids=True)
-    parts = parts_of(step, most)
+    parts = parts_of(step, sampled, num_tokens)
     assert [0, *(part.end for part in parts)] == [*(part.begin for part in parts), sum(added)]
+    assert len(parts) <= max(1, sum(added) // num_tokens)
     for part in parts:
         tokens = slice(part.begin, part.end)
         assert torch.equal(part.step.positions, step.positions[tokens])
         assert torch.equal(part.step.token_ids, step.token_ids[tokens])
-        assert part.end - part.begin <= most or len(part.step.slices) <= 1
         bounds = [0, *(own.end for own in part.step.slices)]
         assert bounds == [*(own.begin for own in part.step.slices), part.end - part.begin] or not step.slices
     found = torch.cat([part.step.sampled + part.begin for part in parts])
     np.testing.assert_array_equal(found.numpy(), sampled)
 
 
-def test_parts_have_so_many_tokens_that_experts_have_many() -> None:
+@pytest.mark.parametrize(
+    ("added", "expected"), [(15, [15]), (31, [31]), (32, [16, 16]), (50, [17, 17, 16]), (64, [16, 16, 16, 16])]
+)
+def test_parts_are_as_equal_as_slices_allow(added: int, expected: list[int]) -> None:
+    step = Step.from_batch(batch_of([(0, added)]), CPU, SliceSizes(tokens=9, long_from=None))
+    parts = parts_of(step, np.zeros(0, np.int64), 16)
+    assert sorted((part.end - part.begin for part in parts), reverse=True) == expected
+
+
+def test_experts_get_many_tokens_in_a_part() -> None:
     found = [overlap_tokens(spec.routing) for spec in (R1_SPEC, QWEN3_235B_SPEC, V2_LITE_SPEC)]
     assert found == [8192, 4096, 2048]
 
 
-def test_works_are_queued_in_turns() -> None:
+def test_pieces_of_generators_are_queued_alternately() -> None:
     order = []
 
     def work(name: str, num_pieces: int) -> Pieces[str]:
@@ -144,5 +155,5 @@ def test_works_are_queued_in_turns() -> None:
             yield
         return name.upper()
 
-    assert drained(together({"first": work("a", 3), "second": work("b", 1)})) == {"first": "A", "second": "B"}
+    assert drained(interleaved({"first": work("a", 3), "second": work("b", 1)})) == {"first": "A", "second": "B"}
     assert order == ["a0", "b0", "a1", "a2"]

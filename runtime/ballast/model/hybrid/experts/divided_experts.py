@@ -119,12 +119,13 @@ class DividedExperts:
         self._host_index = [sum(has_host[:index]) for index in range(len(has_host))]
         self.has_host = any(has_host)
         self._has_left_bus = False
-        self._terms: list[torch.Tensor] = []
+        self._terms: dict[int, list[torch.Tensor]] = {}
+        """The summands of submitted layers: several devices may compute layers at the same time."""
 
     def over(self, host: RoutedLayers) -> DividedExperts:
         """These experts with another `host`, on the same devices."""
         other = copy.copy(self)
-        other._host, other._terms = host, []
+        other._host, other._terms = host, {}
         return other
 
     @property
@@ -226,19 +227,20 @@ class DividedExperts:
         share = device.share if shares else None
         uses = device.uses(index, len(ids))
         if own.is_whole and uses is None:  # nothing is divided, and slots are ids
-            self._terms = [part(x, ids, weights) for part in own.gpu_experts]
+            self._terms[layer] = [part(x, ids, weights) for part in own.gpu_experts]
             return
         division = device.divide(ids, own.slots, share, phase_of(layer), device.num_across[index], uses)
         if not own.is_whole:
             yield from self._host.pieces(self._host_index[layer], x, division.on_host, weights)
-        self._terms = [part(x, division.gpu_slots, weights) for part in own.gpu_experts]
+        terms = [part(x, division.gpu_slots, weights) for part in own.gpu_experts]
         if shares:
-            self._terms += [part(x, division.across, weights) for part in own.across]
+            terms += [part(x, division.across, weights) for part in own.across]
+        self._terms[layer] = terms
 
     def result(self, layer: int) -> torch.Tensor:
         """The sum over the submitted experts, float32 [T, D] on the layer's device."""
         device, index = self._layers[layer]
-        terms, self._terms = self._terms, []
+        terms = self._terms.pop(layer, [])
         if not device.layers[index].is_whole:
             terms.append(self._host.result(self._host_index[layer]))
         return functools.reduce(torch.add, terms)

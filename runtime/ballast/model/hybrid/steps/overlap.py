@@ -7,7 +7,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ballast.model.hybrid.steps.step import Step, StepSlice
 
@@ -21,36 +23,40 @@ class StepPart:
     step: Step
 
 
-def parts_of(step: Step, most_tokens: int) -> list[StepPart]:
-    """The step's slices, in groups of at most `most_tokens` tokens; the whole step if it has no slices."""
+def parts_of(step: Step, sampled: NDArray[np.int64], num_tokens: int) -> list[StepPart]:
+    """The step in as many parts of about `num_tokens` tokens as it has tokens for; a part consists of slices. `sampled`
+    [S]: the host's copy of `step.sampled`, ascending. The step's device must be active."""
     if not step.slices:
         return [StepPart(0, len(step.positions), step)]
     windows = None if step.windows is None else step.windows.slices
-    return [
-        StepPart(step.slices[first].begin, step.slices[end - 1].end, _part(step, windows, first, end))
-        for first, end in _groups(step.slices, most_tokens)
-    ]
+    parts = []
+    for first, end in _groups([own.end for own in step.slices], num_tokens):
+        part = _part(step, windows, first, end)
+        bounds = step.slices[first].begin, step.slices[end - 1].end
+        own = sampled[slice(*np.searchsorted(sampled, bounds))] - bounds[0]
+        on_device = torch.from_numpy(own).to(step.sampled.device)
+        parts.append(StepPart(*bounds, replace(part, sampled=on_device)))
+    return parts
 
 
-def _groups(slices: Sequence[StepSlice], most_tokens: int) -> Iterator[tuple[int, int]]:
-    """The first slice of each group, and the first one behind it."""
-    bounds = [0]
-    for index, own in enumerate(slices):
-        if own.end - slices[bounds[-1]].begin > most_tokens and index > bounds[-1]:
-            bounds.append(index)
-    return itertools.pairwise([*bounds, len(slices)])
+def _groups(ends: Sequence[int], num_tokens: int) -> Iterator[tuple[int, int]]:
+    """The first slice of each part, and the first one behind it. `ends`: the slices' last tokens, plus one."""
+    num_parts = max(1, ends[-1] // num_tokens)
+    wanted = [ends[-1] * part // num_parts for part in range(1, num_parts)]
+    nearest = {1 + min(range(len(ends)), key=lambda index: abs(ends[index] - end)) for end in wanted}
+    return itertools.pairwise([0, *sorted(nearest - {len(ends)}), len(ends)])
 
 
 def _part(step: Step, windows: Sequence[StepSlice] | None, first: int, end: int) -> Step:
+    """Slices first … end - 1 of a step, without the tokens that are sampled."""
     own = step.slices[first:end]
     bounds = slice(own[0].begin, own[-1].end)
-    whole = replace(step.rows(bounds.start, bounds.stop), slices=_from_zero(own))
+    part = replace(step.rows(bounds.start, bounds.stop), slices=_from_zero(own))
     if windows is not None and step.windows is not None:
         of_windows = step.windows.rows(bounds.start, bounds.stop)
-        whole = replace(whole, windows=replace(of_windows, slices=_from_zero(windows[first:end])))
+        part = replace(part, windows=replace(of_windows, slices=_from_zero(windows[first:end])))
     return replace(
-        whole,
-        sampled=torch.cat([part.step.sampled + (part.begin - bounds.start) for part in own]),
+        part,
         ngrams=None if step.ngrams is None else step.ngrams[bounds],
         token_ids=None if step.token_ids is None else step.token_ids[bounds].clone(),
     )

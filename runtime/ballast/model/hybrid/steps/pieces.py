@@ -35,11 +35,11 @@ def drained(pieces: Pieces[Result], after_each: Callable[[], None] = lambda: Non
         after_each()
 
 
-def together(works: Mapping[Key, Pieces[Result]]) -> Pieces[dict[Key, Result]]:
-    """Queue a piece of each work per advance, until all are queued; returns the results by key."""
+def interleaved(generators: Mapping[Key, Pieces[Result]]) -> Pieces[dict[Key, Result]]:
+    """Queue a piece of each generator per advance, until all pieces are queued; returns the results by key."""
     results: dict[Key, Result] = {}
-    while len(results) < len(works):
-        for key, pieces in works.items():
+    while len(results) < len(generators):
+        for key, pieces in generators.items():
             if key in results:
                 continue
             try:

@@ -63,13 +63,13 @@ def slice_sizes_of(mixer: AttentionMixer, *, has_states: bool) -> SliceSizes:
 
 _LEAST_OVERLAP, _MOST_OVERLAP = 2048, 8192
 _TOKENS_OF_AN_EXPERT = 256
-"""With fewer tokens per expert, two devices lose more speed of their products than they gain by computing at the same
-time: see `plan.speed`."""
+"""With fewer tokens per expert, two devices lose more by slower products than they gain by computing at the same time.
+This follows from the formulas of `plan.speed` for long prompts, whose attention gains in any case."""
 
 
 def overlap_tokens(routing: RoutingSpec) -> int:
-    """Maximum tokens of a part of a step, if devices compute different parts at the same time: so few that a prompt has
-    several parts, and so many that most experts get many tokens."""
+    """Tokens of a part of a step, if devices compute different parts at the same time: few enough for several parts,
+    and enough that experts get many."""
     tokens = _TOKENS_OF_AN_EXPERT * routing.num_experts // max(1, routing.num_experts_used)
     return min(max(tokens, _LEAST_OVERLAP), _MOST_OVERLAP)
 

@@ -102,7 +102,7 @@ class Step:
             requests=RequestTable(begins, lens, send(begins), send(lens), send(_rows_of(batch.kv_indices, batch))),
         )
         if sizes is not None:
-            whole = whole._cut(begins, lens, sizes, send)._with_sampled(batch.sampled, send)
+            whole = whole._cut(begins, lens, sizes, send)
         if has_states:
             whole = whole._with_states(batch, send)
         if has_ids:
@@ -126,18 +126,6 @@ class Step:
         on_device = [table.clone() for table in split]  # as in `rows`
         pairs = zip(cuts, tables[::2], tables[1::2], on_device[::2], on_device[1::2], strict=True)
         return replace(self, slices=tuple(self._slice(place, *own) for place, own in enumerate(pairs, 1)))
-
-    def _with_sampled(self, sampled: NDArray[np.int64], send: Callable[[NDArray[np.int64]], torch.Tensor]) -> Step:
-        """The step, whose slices have those of `sampled` that they contain, as indices of their own tokens."""
-        if not self.slices:
-            return self
-        bounds = np.searchsorted(sampled, [part.begin for part in self.slices])
-        begins = np.repeat([part.begin for part in self.slices], np.diff(bounds, append=len(sampled)))
-        own = torch.tensor_split(send(sampled - begins), bounds[1:].tolist())
-        slices = [
-            replace(part, step=replace(part.step, sampled=each)) for part, each in zip(self.slices, own, strict=True)
-        ]
-        return replace(self, slices=tuple(slices))
 
     def _with_states(self, batch: Batch, send: Callable[[NDArray[np.int32]], torch.Tensor]) -> Step:
         """The step with the slots of recurrent state of each slice, or of the whole step if there are none."""
@@ -170,7 +158,7 @@ class Step:
     ) -> StepSlice:
         blocks = self.requests.blocks[own.first_request : own.end_request].clone()
         requests = RequestTable(host_begins, host_lens, begins, lens, blocks, place)
-        step = replace(self.rows(own.begin, own.end), requests=requests, slices=())
+        step = replace(self.rows(own.begin, own.end), sampled=self.sampled[:0], requests=requests, slices=())
         return StepSlice(own.begin, own.end, step, own.is_long, own.first_request)
 
 

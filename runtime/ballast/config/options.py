@@ -133,7 +133,8 @@ class SchedulingConfig(_Section):
         None,
         whole(1, MAX_TOKENS, auto=True),
         "KV tokens that all requests share; must be greater than max_batch_size * max_new_tokens; auto: by the "
-        "available memory, for a full batch of replies of 8192 tokens and up to the model's context",
+        "available memory, for a full batch of replies of 8192 tokens and up to the model's context; at least 32768 "
+        "if a GPU then holds all experts",
     )
     max_batch_size: int = option(4, whole(1, 4096), "most requests in one step")
     chunk_size: int = option(256, whole(1, MAX_TOKENS), "most tokens in a step in which requests decode")
@@ -141,7 +142,7 @@ class SchedulingConfig(_Section):
         None,
         whole(1, MAX_TOKENS, auto=True),
         "most prompt tokens in a step in which no request decodes, and in a pass that streams experts through a GPU; "
-        "auto: chunk_size, or with streaming up to 16384, as GPU memory allows",
+        "auto: chunk_size, or with a GPU up to 16384, as its memory allows",
     )
     max_stall_ms: int | None = option(
         None,

@@ -41,7 +41,7 @@ from ballast.plan.reports.report import device_choice, device_line, render, to_j
 from ballast.plan.reports.shortfall import shortfall_lines
 from ballast.plan.reports.speed_report import speed_report
 from ballast.plan.rows import PackedFolder
-from ballast.plan.streaming import longest_without_streaming, step_choices, steps_without_streaming
+from ballast.plan.streaming import longest_without_streaming, step_choices, steps_with_all_experts
 from ballast.weights.gguf import GgufModel
 from ballast.weights.packed_key import files_digest
 from ballast.weights.packed_set import keys_in_use, unused_bytes
@@ -102,7 +102,8 @@ def _plan_with_cache(
             divided[step] = layer_ranges(gguf, spec, tried, devices, expert_options, config.machine.device_split)
         return make_hybrid_plan(gguf, spec, tried, memory, devices, expert_options, folder, placement, divided[step])
 
-    whole = _with_all_experts(make, replace(numbers, cache_lens=sizes.ample), choices, len(devices))
+    steps = steps_with_all_experts(scheduling.prefill_chunk_size, config.machine.stream_from_tokens, len(devices))
+    whole = _with_all_experts(make, replace(numbers, cache_lens=sizes.ample), steps)
     if whole is not None:
         return _with_host_tier(make, _with_spare_cache(make, whole, sizes))
     plans = []
@@ -134,14 +135,12 @@ def _check_gpu(config: Config, gguf: GgufModel, spec: ModelSpec, numbers: Number
 
 
 def _with_all_experts(
-    make: Callable[[Numbers], MemoryPlan], numbers: Numbers, choices: Sequence[tuple[int, bool]], num_gpus: int
+    make: Callable[[Numbers], MemoryPlan], numbers: Numbers, steps: Sequence[int]
 ) -> MemoryPlan | None:
-    """The plan with the longest steps that leave room in the GPUs' memory for all experts beside the cache; None if
-    there is none, or if prompts would take too long. Replies then take a fraction of the time, which is worth more than
-    longer steps and contexts."""
-    allowed = steps_without_streaming(num_gpus)
+    """The plan with the longest of `steps`, ascending, that leave room in the GPUs' memory for all experts and the
+    cache; None if there is none. Replies are then faster, which is worth more than longer steps and contexts."""
     found = None
-    for step_tokens in sorted(size for size, streams in choices if streams and size in allowed):
+    for step_tokens in steps:
         plan = make(replace(numbers, prefill_chunk_size=step_tokens, streams_experts=True))
         if not (plan.fits and _holds_all_experts(plan)):
             break

@@ -19,8 +19,7 @@ USEFUL_REPLY = 8192
 SHORTEST_REPLY = 1024
 """If memory does not hold a full batch of these, it is too small for the model."""
 AMPLE_CACHE = 32768
-"""A cache of at least so many tokens, for one long conversation, takes precedence over holding all experts in GPU
-memory."""
+"""A cache of this many tokens, for one long conversation, takes precedence over holding all experts in GPU memory."""
 _SPARE_DIVISOR = 4
 """A cache beyond USEFUL_REPLY takes 1/_SPARE_DIVISOR of the free memory. The rest is for experts in a GPU's memory, and
 for other programs."""

@@ -19,6 +19,7 @@ the same time for each."""
 _LONGEST_ON_ONE_GPU = 4096
 _LONGEST_ON_SEVERAL_GPUS = 16384
 _SHORTEST = 1024
+"""The shortest one for which steps are shortened: prompts take twice as long as with steps of 4,096 tokens."""
 
 _PCIE_BYTES_PER_S = 25e9
 """Rate of copies over PCIe 4.0 with 16 lanes."""
@@ -41,10 +42,10 @@ def longest_without_streaming(num_gpus: int) -> int:
     return _LONGEST_ON_ONE_GPU if num_gpus == 1 else _LONGEST_ON_SEVERAL_GPUS
 
 
-def steps_without_streaming(num_gpus: int) -> range:
-    """Tokens of the longest step with which it is better that GPUs hold all experts than that longer steps stream
-    them."""
-    return range(_SHORTEST, longest_without_streaming(num_gpus) + 1)
+def steps_with_all_experts(prefill_chunk_size: int | None, stream_from_tokens: int | None, num_gpus: int) -> list[int]:
+    """Tokens of the longest step, ascending, with which GPUs should hold all experts if they can. None means "auto"."""
+    allowed = range(max(_SHORTEST, stream_from_tokens or 0), longest_without_streaming(num_gpus) + 1)
+    return [prefill_chunk_size] if prefill_chunk_size else sorted(size for size in LONG_STEPS if size in allowed)
 
 
 def step_choices(

@@ -1,4 +1,4 @@
-"""A GPU that can hold all experts beside a cache for a long conversation does, with shorter steps if need be."""
+"""A GPU that can hold all experts and a cache for a long conversation does, with shorter steps if need be."""
 
 from __future__ import annotations
 
@@ -25,12 +25,23 @@ Planned = Callable[..., MemoryPlan]
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
     folder, files = tmp_path_factory.mktemp("hollow"), dict[str, Path]()
 
-    def plan(spec: ModelSpec, gib: float, gpu_experts: int | None = None, **scheduling: int) -> MemoryPlan:
+    def plan(
+        spec: ModelSpec,
+        gib: float,
+        gpu_experts: int | None = None,
+        stream_from_tokens: int | None = None,
+        **scheduling: int,
+    ) -> MemoryPlan:
         if spec.name not in files:
             files[spec.name] = write_hollow_model(folder / f"{len(files)}.gguf", spec, q4_k_m_types(spec))
         gguf = open_gguf(files[spec.name])
         machine = MachineConfig(
-            device="cuda:0", vram_limit=(int(gib * GIB),), cpu_threads=8, gpu_experts=gpu_experts, kv_host_bytes=0
+            device="cuda:0",
+            vram_limit=(int(gib * GIB),),
+            cpu_threads=8,
+            gpu_experts=gpu_experts,
+            stream_from_tokens=stream_from_tokens,
+            kv_host_bytes=0,
         )
         config = Config(
             model=ModelConfig(gguf_path=gguf.path), scheduling=SchedulingConfig(**scheduling), machine=machine
@@ -47,8 +58,9 @@ def has_all(plan: MemoryPlan) -> bool:
     return not plan.gpus.has_host_experts
 
 
-def test_shorter_steps_make_room_for_all_experts(planned: Planned) -> None:
-    plan = planned(QWEN3_30B_SPEC, 24)
+@pytest.mark.parametrize("gib", [23.5, 24])  # a card of 24 GiB has less than that free
+def test_shorter_steps_make_room_for_all_experts(planned: Planned, gib: float) -> None:
+    plan = planned(QWEN3_30B_SPEC, gib)
     assert has_all(plan)
     assert plan.numbers.step_tokens == 1024
     assert plan.numbers.cache_lens >= AMPLE_CACHE
@@ -68,7 +80,7 @@ def test_a_long_conversation_takes_precedence(planned: Planned) -> None:
 
 
 def test_a_larger_cache_displaces_no_expert(planned: Planned) -> None:
-    """The free memory beside all experts is less than a quarter of that beside none."""
+    """The memory that is free with all experts is less than a quarter of that without any."""
     plan = planned(QWEN35_35B_SPEC, 32)
     assert has_all(plan)
     assert plan.numbers.cache_lens > 2 * AMPLE_CACHE
@@ -79,3 +91,14 @@ def test_options_keep_experts_in_host_memory(planned: Planned) -> None:
     long = planned(QWEN3_30B_SPEC, 24, prefill_chunk_size=16384)
     assert not has_all(long)
     assert long.numbers.step_tokens == 16384
+
+
+@pytest.mark.parametrize("step_tokens", [512, 8192])
+def test_steps_of_a_given_length_are_kept(planned: Planned, step_tokens: int) -> None:
+    plan = planned(QWEN3_30B_SPEC, 28, prefill_chunk_size=step_tokens)
+    assert has_all(plan)
+    assert plan.numbers.step_tokens == step_tokens
+
+
+def test_without_streaming_all_experts_are_worth_most(planned: Planned) -> None:
+    assert has_all(planned(QWEN3_30B_SPEC, 24, stream_from_tokens=0))

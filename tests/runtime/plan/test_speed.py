@@ -185,7 +185,7 @@ def test_windows_limit_the_attention_of_a_prompt(works: dict[str, Work]) -> None
 def test_replies_of_two_gpus_with_all_experts_take_as_long_as_predicted(
     tmp_path: Path, spec: ModelSpec, begins: str
 ) -> None:
-    """R1 with experts in Q2_K, Qwen3-235B in Q4_K, on two H200."""
+    """R1 with experts in Q2_K, Qwen3-235B in Q4_K, on two H200. Two of the constants follow these records."""
     is_r1 = spec is R1_SPEC
     kinds = common_types(spec) if is_r1 else q4_k_m_types(spec)
     kinds = {name: GgmlType.Q2_K if is_r1 and "_exps" in name else kind for name, kind in kinds.items()}

@@ -16,6 +16,8 @@ from ballast.moe.gpu_experts import GpuExperts, choose_gpu_experts
 
 UNSPENT_BYTES = 1 << 30
 """GPU memory that stays free if the number of experts is "auto"."""
+_UNSPENT_WITH_ALL = 256 << 20
+"""The same if less than UNSPENT_BYTES would stay free with all experts: the last ones are worth most."""
 
 _PCIE_BYTES_PER_S = 20e9
 """Rate at which a kernel reads across PCIe 4.0 with 16 lanes."""
@@ -73,11 +75,13 @@ def plan_gpu_experts(
     always = frozenset(layer for layer in own if by_layer[layer] == "cuda")
     never = frozenset(layer for layer in range(num_layers) if layer not in own or by_layer[layer] == "cpu")
     is_auto = expert_options.most is None
+    all_bytes = sum(layer_bytes[layer] for layer in own)
+    unspent = _UNSPENT_WITH_ALL if all_bytes + _UNSPENT_WITH_ALL <= free_bytes else UNSPENT_BYTES
     uses = np.zeros((num_layers, num_experts), np.int64) if expert_options.uses is None else expert_options.uses
     experts = choose_gpu_experts(
         uses,
         expert_bytes,
-        capacity_bytes=free_bytes - UNSPENT_BYTES if is_auto else sum(layer_bytes),
+        capacity_bytes=free_bytes - unspent if is_auto else sum(layer_bytes),
         most=expert_options.most,
         always=always,
         never=never,

@@ -928,8 +928,8 @@ TWO_GPUS = Question(
     name="two-gpus",
     title="Two GPUs",
     about=(
-        "R1's whole shape with experts in Q2_K, tok/s. Two GPUs with all their memory hold every expert; since that "
-        "run, each computes other parts of a long prompt."
+        "R1's whole shape with experts in Q2_K, weights of zeros, tok/s. Two GPUs with all their memory hold every "
+        "expert. Measured before such GPUs computed different parts of a prompt at the same time."
     ),
     file="engine_whole_model.jsonl",
     rows=(
@@ -951,7 +951,10 @@ TWO_GPUS = Question(
 TWO_GPUS_LLAMA_CPP = Question(
     name="two-gpus-llama-cpp",
     title="Two GPUs, compared with llama.cpp",
-    about="Qwen3-235B-A22B's shape in Q4_K, all of it in the memory of two GPUs; weights of zeros, one round, greedy.",
+    about=(
+        "Qwen3-235B-A22B's shape in Q4_K, all of it in the memory of two GPUs; weights of zeros, one round, greedy. "
+        "Parts of prompts had 2,048 tokens; now they have 4,096."
+    ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
         Row(named, f"qwen3-235b.gguf, two GPUs: {case}")
@@ -967,7 +970,10 @@ TWO_GPUS_LLAMA_CPP = Question(
         "32768 --batch 1 16 --device cuda:0,cuda:1 --only greedy "
         "--peer_options '-ngl 99 --load-mode none -fit off -fa auto -b 4096 -ub 2048'"
     ),
-    peer="llama.cpp b12032 with steps of 2,048 tokens, its fastest.",
+    peer=(
+        "llama.cpp b12032 with steps of 2,048 tokens, its fastest: llama-bench read 4,096 tokens with 2,624 tok/s; "
+        "with steps of 512, 1,024 and 4,096 tokens, 1,633, 2,321 and 2,349."
+    ),
 )
 
 WHOLE_SHAPES = Question(
@@ -991,7 +997,8 @@ WHOLE_SHAPES = Question(
         "python tools/synthetic_model.py v4-flash.gguf --shape v4-flash --hollow\n"
         "python benchmarks/engine/whole_model.py v4-flash.gguf --case 'one GPU, 24 GiB' --once --only greedy "
         "--batch 1 4 16 --prefill 4096 32768 --steps 48 --device cuda:0 --vram_limit 24GiB --max_batch_size 16 "
-        "--cache_lens 34816"
+        "--cache_lens 34816\n"
+        "# the same with --shape glm-5.3-flash"
     ),
 )
 
@@ -1136,7 +1143,8 @@ HIGHLIGHTS = (
             (f"{_V2_LITE_ON_A_CPU}, 1 request", CPU_ALONE, 1, "ik_llama.cpp"),
             ("the same, 16 requests in total", CPU_ALONE, 4, "ik_llama.cpp"),
             ("V2-Lite, all experts in GPU memory, H200, 4 requests", ALL_ON_GPU_PAIR, 4, "llama.cpp"),
-            ("Qwen3-235B in the memory of two H200, 16 requests", TWO_GPUS_LLAMA_CPP, 3, "llama.cpp"),
+            ("Qwen3-235B in the memory of two H200, 1 request", TWO_GPUS_LLAMA_CPP, 2, "llama.cpp"),
+            ("the same, 16 requests in total", TWO_GPUS_LLAMA_CPP, 3, "llama.cpp"),
         )
     ),
     Highlight(

@@ -8,7 +8,7 @@ from ballast.wire.field_rules import NoEffect, Refused, Rule, shape
 
 _ONE_CACHE = NoEffect("the prefix cache finds common prefixes automatically")
 _RECORDS = NoEffect("only for the provider's records, and this server keeps none")
-_REPLY = NoEffect("a part of earlier replies that the model does not read")
+_REPLY = NoEffect("earlier output that the model does not read")
 _ALL_TOOLS = NoEffect("all tools are always in the prompt")
 
 MESSAGES_RULES: Mapping[str, Rule] = {

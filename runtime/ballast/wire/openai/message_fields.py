@@ -42,11 +42,11 @@ MESSAGE = shape(
     "prefix",
     rules={
         **_CACHE_RULES,
-        "annotations": NoEffect("a part of earlier replies that the model does not read"),
+        "annotations": NoEffect("earlier output that the model does not read"),
         "audio": Refused("this model reads only text"),
         "parsed": NoEffect("repeats content"),
         "partial": Alias("prefix"),  # Moonshot's name
-        "refusal": NoEffect("a part of earlier replies that the model does not read"),
+        "refusal": NoEffect("earlier output that the model does not read"),
         "reasoning_details": NoEffect("repeats reasoning"),
         "tools": Refused("tools apply to the whole request", ([],)),
     },

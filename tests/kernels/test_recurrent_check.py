@@ -29,7 +29,11 @@ NETS: dict[str, RecurrentMixer] = {
 PUBLISHED: dict[str, RecurrentMixer] = {
     "Qwen3-Next": DeltaNetSpec(32, 16, 128, 128, conv_taps=4),
     "Qwen3.5": DeltaNetSpec(64, 16, 128, 128, conv_taps=4, heads_alternate=True, beta_layout="split"),
+    "Qwen3.8-Flash-Next": DeltaNetSpec(
+        48, 16, 128, 128, conv_taps=4, heads_alternate=True, beta_layout="split", gate="sigmoid"
+    ),
     "Kimi Linear": KimiDeltaSpec(num_heads=32, head_dim=128, conv_taps=4),
+    "GLM-5.3-Flash": KimiDeltaSpec(num_heads=64, head_dim=128, conv_taps=4, lower_bound=-5.0),
 }
 
 

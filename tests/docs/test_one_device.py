@@ -48,7 +48,7 @@ FIRST_OR_LAST = {
     "model/hybrid/devices/step_rows.py StepRows pieces": "the first device gets the embedded tokens",
     "model/hybrid/decode_steps.py DecodeSteps __init__": "the last device writes the logits",
     "model/hybrid/decode_steps.py DecodeSteps queue": "the first device gets the embedded tokens",
-    "model/hybrid/forward_pass.py ForwardPass pieces_of_prompts": "the last device has the logits of all parts",
+    "model/hybrid/forward_pass.py ForwardPass _overlapping": "the last device has the logits of all parts",
     "model/hybrid/weights.py load_hybrid_weights": "the last device gets the output",
     "model/hybrid/load_stages/attention.py choose_kernels": "the sizes of a kind of devices",
     "model/hybrid/load_stages/experts.py _host_experts": "the transfer of a kind of devices",

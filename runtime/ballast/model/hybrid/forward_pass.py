@@ -44,22 +44,21 @@ class ForwardPass:
         experts: DividedExperts,
         *,
         is_prefill: bool,
-        layers: Sequence[int] | None = None,
+        sampled: NDArray[np.int64],
     ) -> Pieces[torch.Tensor]:
         """Compute the logits [sampled, vocabulary] of embedded tokens [T, D] on the first device, which are
-        overwritten. `steps`: the step on each device, prepared by `attention_for(is_prefill=is_prefill)`. `layers`:
-        ascending indices of the layers to compute; None: all."""
+        overwritten. `steps`: the step on each device, prepared by `attention_for(is_prefill=is_prefill)`. `sampled`
+        [S]: see `parts_of`. In prompts, devices that hold all experts compute different parts at the same time."""
+        if is_prefill and len(self._devices) > 1 and not experts.has_host:
+            return (yield from self._overlapping(rows, steps, experts, sampled))
         for number, step in enumerate(steps):
-            rows = yield from self._on_device(number, rows, step, experts, is_prefill=is_prefill, layers=layers)
+            rows = yield from self._on_device(number, rows, step, experts, is_prefill=is_prefill)
         return rows
 
-    def pieces_of_prompts(
-        self, rows: torch.Tensor, steps: Sequence[Step], sampled: NDArray[np.int64], experts: DividedExperts
+    def _overlapping(
+        self, rows: torch.Tensor, steps: Sequence[Step], experts: DividedExperts, sampled: NDArray[np.int64]
     ) -> Pieces[torch.Tensor]:
-        """As `pieces`, for prompts and all layers. Devices that hold all experts compute different parts of the step at
-        the same time. `sampled` [S]: see `parts_of`."""
-        if experts.has_host or len(self._devices) == 1:
-            return (yield from self.pieces(rows, steps, experts, is_prefill=True))
+        """As `pieces`: devices compute different parts of the step at the same time."""
         parts: list[list[StepPart]] = []
         for device, step in zip(self._devices, steps, strict=True):
             with device.active():
@@ -74,7 +73,6 @@ class ForwardPass:
                     of_device[step_number - number].step,
                     experts,
                     is_prefill=True,
-                    layers=None,
                 )
                 for number, of_device in enumerate(parts)
                 if 0 <= step_number - number < len(results)
@@ -92,14 +90,13 @@ class ForwardPass:
         experts: DividedExperts,
         *,
         is_prefill: bool,
-        layers: Sequence[int] | None,
     ) -> Pieces[torch.Tensor]:
         """`part`, while the device is active, for rows of the device before it."""
         device = self._devices[number]
         if number > 0:
             with device.active():
                 rows = rows.to(device.torch_device, non_blocking=True)
-        part = self.part(number, rows, step, experts, is_prefill=is_prefill, layers=layers)
+        part = self.part(number, rows, step, experts, is_prefill=is_prefill)
         return (yield from within(device.active, part))
 
     def part(

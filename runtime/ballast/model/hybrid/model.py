@@ -346,10 +346,7 @@ class HybridModel(Runner):
         steps = self.devices.prepared(batch, is_prefill=is_long)
         embedded = self._rows.whole(batch, steps)
         self._at_work.begin(len(embedded))
-        if is_long:
-            pieces = self.layers.pieces_of_prompts(embedded, steps, batch.sampled, self._at_work)
-        else:
-            pieces = self.layers.pieces(embedded, steps, self._at_work, is_prefill=False)
+        pieces = self.layers.pieces(embedded, steps, self._at_work, is_prefill=is_long, sampled=batch.sampled)
         return drained(pieces, _rate_limited(alive))
 
     def _prefill_pieces(self, batch: Batch, steps: list[Step]) -> Pieces[torch.Tensor]:
@@ -358,7 +355,7 @@ class HybridModel(Runner):
         experts.follow_changes()  # the pass copies the experts that are not in the tables that it will read
         experts.begin(batch.token_ids.size)
         embedded = yield from self._prefill_rows.pieces(batch, steps)
-        return (yield from self.layers.pieces_of_prompts(embedded, steps, batch.sampled, experts))
+        return (yield from self.layers.pieces(embedded, steps, experts, is_prefill=True, sampled=batch.sampled))
 
 
 @contextmanager

@@ -52,12 +52,12 @@ QUEUED_CACHES = 8
 
 def plan_for(config: Config, gguf: GgufModel, spec: ModelSpec, described: Described = THIS_MACHINE) -> MemoryPlan:
     """The plan of a resolved configuration on this machine or on the described one. If prefill_chunk_size is "auto",
-    it uses the longest steps that fit a GPU; if cache_lens is "auto", it sizes the cache by the memory. Raises
-    ConfigError for placement rules that cannot be applied."""
+    it uses the longest steps that fit a GPU; if cache_lens is "auto", it sizes the cache by the memory. Room for all
+    experts in GPU memory comes first. Raises ConfigError for placement rules that cannot be applied."""
     sizes = cache_sizes(config.scheduling, spec.context_length)
     plan = _plan_with_cache(config, gguf, spec, sizes, described)
     cache_lens = plan.numbers.cache_lens
-    leaves_experts = _holds_all_experts(plan) and cache_lens < sizes.grown(plan.largest_cache)
+    leaves_experts = plan.holds_all_experts and cache_lens not in (sizes.useful, sizes.grown(plan.largest_cache))
     lengths = lengths_of(config.scheduling, spec.context_length, cache_lens, sizes, leaves_experts=leaves_experts)
     return replace(plan, lengths=lengths)
 
@@ -103,7 +103,8 @@ def _plan_with_cache(
         return make_hybrid_plan(gguf, spec, tried, memory, devices, expert_options, folder, placement, divided[step])
 
     steps = steps_with_all_experts(scheduling.prefill_chunk_size, config.machine.stream_from_tokens, len(devices))
-    whole = _with_all_experts(make, replace(numbers, cache_lens=sizes.ample), steps)
+    streams = config.machine.stream_from_tokens != 0
+    whole = _with_all_experts(make, replace(numbers, cache_lens=sizes.ample, streams_experts=streams), steps)
     if whole is not None:
         return _with_host_tier(make, _with_spare_cache(make, whole, sizes))
     plans = []
@@ -141,15 +142,11 @@ def _with_all_experts(
     cache; None if there is none. Replies are then faster, which is worth more than longer steps and contexts."""
     found = None
     for step_tokens in steps:
-        plan = make(replace(numbers, prefill_chunk_size=step_tokens, streams_experts=True))
-        if not (plan.fits and _holds_all_experts(plan)):
+        plan = make(replace(numbers, prefill_chunk_size=step_tokens))
+        if not (plan.fits and plan.holds_all_experts):
             break
         found = plan
     return found
-
-
-def _holds_all_experts(plan: MemoryPlan) -> bool:
-    return plan.gpus is not None and not plan.gpus.has_host_experts
 
 
 def _streaming_if_cache_may_shrink(plans: Sequence[MemoryPlan], sizes: CacheSizes) -> MemoryPlan:
@@ -194,7 +191,7 @@ def _with_spare_cache(make: Callable[[Numbers], MemoryPlan], plan: MemoryPlan, s
     """`plan`, which holds all experts, with a larger cache if it displaces none."""
     for size in sizes.all_grown(plan.largest_cache):
         larger = make(replace(plan.numbers, cache_lens=size))
-        if larger.fits and _holds_all_experts(larger):
+        if larger.fits and larger.holds_all_experts:
             return larger
     return plan
 

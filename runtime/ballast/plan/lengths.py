@@ -21,8 +21,8 @@ SHORTEST_REPLY = 1024
 AMPLE_CACHE = 32768
 """A cache of this many tokens, for one long conversation, takes precedence over holding all experts in GPU memory."""
 _SPARE_DIVISOR = 4
-"""A cache beyond USEFUL_REPLY takes 1/_SPARE_DIVISOR of the free memory. The rest is for experts in a GPU's memory, and
-for other programs."""
+"""A cache beyond USEFUL_REPLY takes at most 1/_SPARE_DIVISOR of the free memory. The rest is for experts in a GPU's
+memory, and for other programs."""
 
 
 @dataclass(frozen=True, slots=True)

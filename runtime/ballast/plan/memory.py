@@ -168,6 +168,11 @@ class MemoryPlan:
         return () if self.gpus is None else self.gpus.gpu_experts
 
     @property
+    def holds_all_experts(self) -> bool:
+        """Whether GPUs hold all routed experts."""
+        return self.gpus is not None and not self.gpus.has_host_experts
+
+    @property
     def updates_gpu_experts(self) -> bool:
         """Whether the experts in GPU memory follow use."""
         return self.gpus is not None and self.gpus.updates_experts

@@ -157,7 +157,8 @@ def prefill(work: Work, rates: Rates, num_tokens: int) -> Expected:
     assert rates.gpu_memory is not None, "a plan with a GPU has its rates"
     assert rates.pcie is not None
     host_share = 1.0 - work.gpu_expert_share
-    # GPUs compute one after the other, except experts that all of them stream.
+    # GPUs compute one after the other, except experts that all of them stream. It is not predicted that those with all
+    # experts compute parts of a long prompt at the same time.
     streamed_share = host_share / rates.num_gpus if work.streams else 0.0
     expert_weights = work.expert_weights_of_a_token * (work.gpu_expert_share + streamed_share)
     tokens_of_expert = num_tokens * work.num_experts_used / max(1, work.num_experts)

@@ -18,8 +18,9 @@ LONG_STEPS = (16384, 8192, 4096, 2048, 1024, 512)
 the same time for each."""
 _LONGEST_ON_ONE_GPU = 4096
 _LONGEST_ON_SEVERAL_GPUS = 16384
-_SHORTEST = 1024
-"""The shortest one for which steps are shortened: prompts take twice as long as with steps of 4,096 tokens."""
+_SHORTEST_WITH_ALL_EXPERTS = 1024
+"""Steps are not made shorter than this to make room for all experts: prompts then take twice as long as with steps of
+4,096 tokens."""
 
 _PCIE_BYTES_PER_S = 25e9
 """Rate of copies over PCIe 4.0 with 16 lanes."""
@@ -38,13 +39,13 @@ class StreamEstimate:
 
 def longest_without_streaming(num_gpus: int) -> int:
     """Most tokens of a step if GPUs hold all experts. Longer steps do not help one GPU, and they delay other requests.
-    Several compute different parts of a step at the same time, and wait for each other at its begin and end."""
+    Several compute different parts of a step at the same time, and wait for each other at its beginning and end."""
     return _LONGEST_ON_ONE_GPU if num_gpus == 1 else _LONGEST_ON_SEVERAL_GPUS
 
 
 def steps_with_all_experts(prefill_chunk_size: int | None, stream_from_tokens: int | None, num_gpus: int) -> list[int]:
     """Tokens of the longest step, ascending, with which GPUs should hold all experts if they can. None means "auto"."""
-    allowed = range(max(_SHORTEST, stream_from_tokens or 0), longest_without_streaming(num_gpus) + 1)
+    allowed = range(max(_SHORTEST_WITH_ALL_EXPERTS, stream_from_tokens or 0), longest_without_streaming(num_gpus) + 1)
     return [prefill_chunk_size] if prefill_chunk_size else sorted(size for size in LONG_STEPS if size in allowed)
 
 

@@ -101,7 +101,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
         num_layers=spec.num_layers,
         num_experts=spec.routing.num_experts,
         num_experts_used=spec.routing.num_experts_used,
-        num_quick_layers=num_grouped if plan.gpus is not None and not plan.gpus.has_host_experts else 0,
+        num_quick_layers=num_grouped if plan.holds_all_experts else 0,
         on_gpu=on_gpu,
         gpu_expert_share=sum(map(len, plan.gpu_experts)) / num_routed if on_gpu else 0.0,
         state_bytes=spec.state_bytes,

@@ -64,7 +64,7 @@ def slice_sizes_of(mixer: AttentionMixer, *, has_states: bool) -> SliceSizes:
 _LEAST_OVERLAP, _MOST_OVERLAP = 2048, 8192
 _TOKENS_OF_AN_EXPERT = 256
 """With fewer tokens per expert, two devices lose more by slower products than they gain by computing at the same time.
-This follows from the formulas of `plan.speed` for long prompts, whose attention gains in any case."""
+This is an estimate by `_HALF_SPEED_TOKENS` of `plan.speed`, with attention, which gains in any case."""
 
 
 def overlap_tokens(routing: RoutingSpec) -> int:

@@ -186,7 +186,7 @@ class Tensors:
         values = self.vector(name)
         is_wrong = (values < limits.start) | (values >= limits.stop)
         if is_wrong.any():
-            problem = f"has {int(values[is_wrong][0])}; expected whole numbers from 0 to {limits[-1]}"
+            problem = f"has {int(values[is_wrong][0])}; expected whole numbers from {limits.start} to {limits[-1]}"
             raise ModelError(self._gguf.tensors[name].file, problem, tensor=name)
 
     def _check_decay(self, name: str) -> None:

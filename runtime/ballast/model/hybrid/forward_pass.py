@@ -65,18 +65,13 @@ class ForwardPass:
                 parts.append(parts_of(step, sampled, self._part_tokens))
         results = [rows[part.begin : part.end] for part in parts[0]]
         """By part: its rows for the next device, and after the last one its logits."""
-        for step_number in range(len(results) + len(steps) - 1):
-            running = {
-                step_number - number: self._on_device(
-                    number,
-                    results[step_number - number],
-                    of_device[step_number - number].step,
-                    experts,
-                    is_prefill=True,
-                )
-                for number, of_device in enumerate(parts)
-                if 0 <= step_number - number < len(results)
-            }
+        for stage in range(len(results) + len(steps) - 1):
+            running = {}
+            for number, own in enumerate(parts):
+                part = stage - number
+                if 0 <= part < len(results):
+                    given = number, results[part], own[part].step, experts
+                    running[part] = self._on_device(*given, is_prefill=True)
             for part, result in (yield from interleaved(running)).items():
                 results[part] = result
         with self._devices[-1].active():

@@ -27,7 +27,7 @@ class BlockIndexSpec:
     """Selects blocks of positions (Qwen3.8-Flash-Next): a block has the mean of its tokens' keys, normed and rotated by
     the position of its first token."""
 
-    weights_heads: ClassVar[bool] = False
+    has_weights: ClassVar[bool] = False
     """See `IndexSpec`."""
     num_heads: int
     key_dim: int

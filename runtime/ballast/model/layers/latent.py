@@ -17,7 +17,7 @@ LATENTS_PER_SCALE = 128
 class IndexSpec:
     """Selects the positions that latent attention reads (the lightning indexer of DeepSeek-V3.2-Exp)."""
 
-    weights_heads: ClassVar[bool] = True
+    has_weights: ClassVar[bool] = True
     """Whether each token weights the heads; otherwise all have weight 1."""
     num_heads: int
     key_dim: int

@@ -226,7 +226,7 @@ class DividedExperts:
             return
         share = device.share if shares else None
         uses = device.uses(index, len(ids))
-        if own.is_whole and uses is None:  # nothing is divided, and slots are ids
+        if own.is_whole and uses is None:
             self._terms[layer] = [part(x, ids, weights) for part in own.gpu_experts]
             return
         division = device.divide(ids, own.slots, share, phase_of(layer), device.num_across[index], uses)

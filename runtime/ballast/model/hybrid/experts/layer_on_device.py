@@ -25,4 +25,5 @@ class LayerOnDevice:
     """The parts of all experts in host memory, which are selected by id; empty if the device cannot read them."""
     expert_bytes: int = 0
     is_whole: bool = False
-    """Whether every expert is in device memory: then no activations are sent to the CPU."""
+    """Whether every expert is in device memory, in the slot of its id, and stays there: then no activations are sent to
+    the CPU."""

@@ -12,13 +12,11 @@ from gguf import GGMLQuantizationType as GgmlType
 from numpy.typing import NDArray
 
 from ballast._core import kernels
-from ballast.errors import first_line
 from ballast.families.architecture import Unit
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
 from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS
 from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
-from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
-from ballast.model.hybrid.faults.kernel_check import ParallelCompile
+from ballast.model.hybrid.faults.kernel_check import ParallelCompile, why_unusable
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from ballast.model.spec import ModelSpec
@@ -51,7 +49,8 @@ def checked(
     the CPU's. Launches inside the context that `parallel_compile` returns only compile. Raises the errors that CUDA
     itself reports."""
     comparisons = _comparisons(layers, experts, pool, spec, num_tokens, device)
-    try:
+
+    def check() -> None:
         with parallel_compile():
             for comparison in comparisons:
                 comparison.on_device()
@@ -60,13 +59,13 @@ def checked(
                 comparison.compare()
             else:
                 comparison.on_device()
-    except DEVICE_ERRORS:
-        raise
-    except Exception as error:  # noqa: BLE001  compilers raise errors of any type, and the CPU can replace them
-        for role in sorted({comparison.role for comparison in comparisons}):
-            off.add(_FEATURES[role], first_line(error))
-        return [LayerOnDevice()] * len(layers)
-    return list(layers)
+
+    reason = why_unusable(check)
+    if reason is None:
+        return list(layers)
+    for role in sorted({comparison.role for comparison in comparisons}):
+        off.add(_FEATURES[role], reason)
+    return [LayerOnDevice()] * len(layers)
 
 
 def launch_experts(

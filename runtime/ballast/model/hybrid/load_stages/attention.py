@@ -87,7 +87,7 @@ def _make_layers(state: LoadState, device: DeviceState) -> None:
     has_states, has_ids = state.spec.state_bytes > 0, state.spec.looks_up_experts(device.layers)
     slices = slice_sizes_of((*state.mixers, *state.compressed)[0], has_states=has_states)
     slices = slices if options.slices is None else options.slices
-    if len(state.devices) > 1 and not state.in_host:
+    if state.overlaps:
         slices = slices.within(overlap_tokens(state.spec.routing))
     short = replace(slices, long_from=None)
     unplanned: dict[Mixer, LayerKind[Any, Any]] = {
@@ -174,7 +174,7 @@ def _attention(state: LoadState, backend: Backend, mixer: DeviceAttention, sizes
         if own is None:
             return backend.attention(sizes)
         given = own.num_heads, own.key_dim, own.top_k, sizes.block_tokens, own.pool
-        index = IndexSizes(*given, has_weights=own.weights_heads)
+        index = IndexSizes(*given, has_weights=own.has_weights)
         choose, attend = backend.sparse_attention(index, sizes, state.options.kv_dtype)
         is_shared = not all(choice.has_indexer for choice in state.spec.choices)
         return SparseAttention(choose, attend, is_shared=is_shared)

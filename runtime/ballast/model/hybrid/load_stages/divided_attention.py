@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def divide_attention(state: LoadState, report: Report) -> None:
     """Divide the heads of long prompts, if attention expands keys on all devices, all reach each other, and their
     results agree. Devices that hold all experts compute different parts of a prompt instead."""
-    if not state.in_host:
+    if state.overlaps:
         return
     sizes, platforms = state.expanded_sizes, [device.platform for device in state.devices]
     pairs = itertools.permutations(platforms, 2)

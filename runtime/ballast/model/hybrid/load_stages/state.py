@@ -180,6 +180,11 @@ class LoadState:
         return list(dict.fromkeys(name for device in self.devices for name in device.late.waiting))
 
     @property
+    def overlaps(self) -> bool:
+        """Whether devices compute different parts of a prompt at the same time, because they hold all experts."""
+        return len(self.devices) > 1 and not self.in_host
+
+    @property
     def on_host(self) -> list[kernels.Experts]:
         """The experts in host memory, in order of layers."""
         return list(self.in_host.values())

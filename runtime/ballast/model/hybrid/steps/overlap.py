@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ballast.model.hybrid.steps.step import Step, StepSlice
@@ -25,7 +24,7 @@ class StepPart:
 
 def parts_of(step: Step, sampled: NDArray[np.int64], num_tokens: int) -> list[StepPart]:
     """The step in as many parts of about `num_tokens` tokens as it has tokens for; a part consists of slices. `sampled`
-    [S]: the host's copy of `step.sampled`, ascending. The step's device must be active."""
+    [S]: the host's copy of `step.sampled`, ascending. The step's device must be active. Never waits for it."""
     if not step.slices:
         return [StepPart(0, len(step.positions), step)]
     windows = None if step.windows is None else step.windows.slices
@@ -33,9 +32,8 @@ def parts_of(step: Step, sampled: NDArray[np.int64], num_tokens: int) -> list[St
     for first, end in _groups([own.end for own in step.slices], num_tokens):
         part = _part(step, windows, first, end)
         bounds = step.slices[first].begin, step.slices[end - 1].end
-        own = sampled[slice(*np.searchsorted(sampled, bounds))] - bounds[0]
-        on_device = torch.from_numpy(own).to(step.sampled.device)
-        parts.append(StepPart(*bounds, replace(part, sampled=on_device)))
+        own = step.sampled[slice(*np.searchsorted(sampled, bounds).tolist())] - bounds[0]
+        parts.append(StepPart(*bounds, replace(part, sampled=own)))
     return parts
 
 

@@ -18,7 +18,7 @@ struct ExpectedEnds {
 };
 
 struct SnapshotUse {
-  int64_t request = 0;      // the last one of a conversation, from 1; 0: none
+  int64_t request = 0;      // the last one of a conversation, from 1; negative: an unknown one; 0: none
   TurnEnds ends = 0;        // of that request
   bool goes_first = false;  // is evicted before others: no request is expected to begin here
   ExpectedEnds expected;    // of the conversation
@@ -28,5 +28,13 @@ struct SnapshotUse {
   // Whether several conversations begin here.
   bool is_shared() const { return request == 0 && !goes_first; }
 };
+
+// What a snapshot that was kept for `last` is kept for after the use `next`: a shared one stays shared, and
+// does not go first only now.
+inline SnapshotUse used(const SnapshotUse& last, SnapshotUse next) {
+  if (last.is_shared() || (next.goes_first && !last.goes_first)) return last;
+  if (last.request == next.request) next.ends |= last.ends;
+  return next;
+}
 
 }  // namespace ballast

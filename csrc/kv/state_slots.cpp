@@ -104,21 +104,14 @@ void StateSlots::restore(BlockId block, StateSlot id) {
   snapshots_[index_of(block)] = id;
   ++num_snapshots_;
   SnapshotUse use;
-  use.request = -int64_t{static_cast<int32_t>(id)};
+  use.request = -int64_t{static_cast<int32_t>(id)};  // a slot has one snapshot, so no other has this number
   use.ends = kAllEnds;
   set_use(id, use, ++num_uses_);
 }
 
 void StateSlots::use(BlockId block, const SnapshotUse& use) {
   if (of(block) == kNullSlot) return;
-  SnapshotUse next = use;
-  const SnapshotUse& last = use_of(block);
-  if (last.is_shared() || (use.goes_first && !last.goes_first)) {
-    next = last;
-  } else if (last.request == use.request) {
-    next.ends |= last.ends;
-  }
-  set_use(of(block), next, ++num_uses_);
+  set_use(of(block), used(use_of(block), use), ++num_uses_);
 }
 
 void StateSlots::set_use(StateSlot id, const SnapshotUse& use, int64_t number) {
@@ -131,13 +124,23 @@ void StateSlots::set_use(StateSlot id, const SnapshotUse& use, int64_t number) {
   if (used.num_holders == 0) unheld_.emplace(eviction_key(used), id);
 }
 
-void StateSlots::change_uses(int64_t request, const std::function<void(SnapshotUse&)>& change) {
+std::vector<StateSlot> StateSlots::of_request(int64_t request) const {
   std::vector<StateSlot> found;
   for (auto each = of_requests_.lower_bound({request, kNullSlot});
        each != of_requests_.end() && each->first == request; ++each) {
     found.push_back(each->second);
   }
-  for (const StateSlot id : found) {
+  return found;
+}
+
+TurnEnds StateSlots::ends_of(int64_t request) const {
+  TurnEnds ends = 0;
+  for (const StateSlot id : of_request(request)) ends |= slot(id).use.ends;
+  return ends;
+}
+
+void StateSlots::change_uses(int64_t request, const std::function<void(SnapshotUse&)>& change) {
+  for (const StateSlot id : of_request(request)) {
     SnapshotUse use = slot(id).use;
     change(use);
     set_use(id, use, slot(id).number);

@@ -75,10 +75,11 @@ class StateSlots {
   void attach(BlockId block, StateSlot slot, const SnapshotUse& use, int32_t num_tokens = 0);
   // The numbers of tokens before at most `most` snapshots, those used last first.
   std::vector<int32_t> positions(size_t most) const;
-  // If a block has a snapshot, it counts as used now, and is kept for `use` from now on, unless it is shared,
-  // or would go first only now.
+  // If a block has a snapshot, it counts as used now; see used().
   void use(BlockId block, const SnapshotUse& use);
   const SnapshotUse& use_of(BlockId block) const { return slot(of(block)).use; }
+  // The ends of a request that have a snapshot.
+  TurnEnds ends_of(int64_t request) const;
   // Changes what the snapshots of a request are kept for.
   void change_uses(int64_t request, const std::function<void(SnapshotUse&)>& change);
   // A free slot becomes the snapshot of a block that has none, at the end of an unknown request.
@@ -102,6 +103,7 @@ class StateSlots {
   Slot& slot(StateSlot id) { return slots_[index_of(id)]; }
   const Slot& slot(StateSlot id) const { return slots_[index_of(id)]; }
   static EvictionKey eviction_key(const Slot& slot) { return {!slot.use.goes_first, slot.number}; }
+  std::vector<StateSlot> of_request(int64_t request) const;
   void set_use(StateSlot id, const SnapshotUse& use, int64_t number);
   void detach(StateSlot id);
 

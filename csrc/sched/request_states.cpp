@@ -65,12 +65,9 @@ void RequestStates::plan(Request& request) {
 // Besides the last one, which becomes the kept state.
 bool RequestStates::is_wanted(const Request& request, int32_t num_tokens) const {
   if (num_tokens > request.prompt_tokens) return false;
-  return num_tokens == last_block_end(request.prompt_tokens - 1) || is_requested(request, num_tokens) ||
-         num_tokens == request.num_known * block_tokens_ || is_on_grid(request, num_tokens);
-}
-
-bool RequestStates::is_requested(const Request& request, int32_t num_tokens) const {
-  return std::binary_search(request.snapshots_at.begin(), request.snapshots_at.end(), num_tokens);
+  return num_tokens == last_block_end(request.prompt_tokens - 1) ||
+         SnapshotUses::is_wanted(request, num_tokens) || num_tokens == request.num_known * block_tokens_ ||
+         is_on_grid(request, num_tokens);
 }
 
 bool RequestStates::is_on_grid(const Request& request, int32_t num_tokens) const {

@@ -65,7 +65,6 @@ class RequestStates {
  private:
   StateSlots& slots() const { return blocks_.states(); }
   bool is_wanted(const Request& request, int32_t num_tokens) const;
-  bool is_requested(const Request& request, int32_t num_tokens) const;
   bool is_on_grid(const Request& request, int32_t num_tokens) const;
   void keep_before_opener(Request& request);
   // A state of the request becomes a snapshot. `ends`: which ends of the reply it is.
@@ -73,7 +72,7 @@ class RequestStates {
   // Returns false if the cache does not know the block.
   bool attach(Request& request, int32_t num_tokens, StateSlot slot, const SnapshotUse& use);
   void release(Request& request);
-  int32_t last_block_end(int32_t num_tokens) const { return num_tokens / block_tokens_ * block_tokens_; }
+  int32_t last_block_end(int32_t num_tokens) const { return uses_.last_block_end(num_tokens); }
 
   int32_t block_tokens_;
   int32_t most_saves_;  // slots that are not reserved for running requests

@@ -61,11 +61,15 @@ void SnapshotUses::learn(Request& request, TurnEnds ends) {
   last = both != 0 ? both : ends;
 }
 
+bool SnapshotUses::is_wanted(const Request& request, int32_t num_tokens) {
+  return std::binary_search(request.snapshots_at.begin(), request.snapshots_at.end(), num_tokens);
+}
+
 SnapshotUse SnapshotUses::at(const Request& request, int32_t num_tokens, TurnEnds ends) const {
   const std::vector<int32_t>& wanted = request.snapshots_at;
   SnapshotUse use{id_of(request), ends, /*goes_first=*/false, request.continuation.expected};
   if (wanted.empty() && num_tokens == last_block_end(request.prompt_tokens - 1)) use.ends |= kAfterPrompt;
-  if (std::binary_search(wanted.begin(), wanted.end(), num_tokens)) {
+  if (is_wanted(request, num_tokens)) {
     use.ends |= num_tokens == wanted.front() ? kAfterUser : kAfterPrompt;
   }
   if (use.ends != 0) return use;
@@ -90,13 +94,14 @@ void SnapshotUses::note_left(const Request& request, const SnapshotUse& use) {
 void SnapshotUses::finish(const Request& request) {
   const Continuation& continuation = request.continuation;
   if (continuation.of != 0) {
-    change(continuation.of, [](SnapshotUse& end) { end.request = 0, end.goes_first = true; });
+    change(continuation.of, [](SnapshotUse& end) {
+      end.request = 0;
+      end.goes_first = true;
+    });
   }
   TurnEnds expected = continuation.expected.of_turn;
   if (continuation.calls) expected |= continuation.expected.of_step;
-  bool has_left = false;
-  slots().change_uses(id_of(request), [&](SnapshotUse& end) { has_left |= (end.ends & expected) != 0; });
-  if (!has_left) return;
+  if ((slots().ends_of(id_of(request)) & expected) == 0) return;
   change(id_of(request), [&](SnapshotUse& end) { end.goes_first |= (end.ends & expected) == 0; });
 }
 

@@ -23,6 +23,10 @@ class SnapshotUses {
   SnapshotUses(int32_t block_tokens, BlockManager& blocks, TierMirror& tiers)
       : block_tokens_(block_tokens), blocks_(blocks), tiers_(tiers) {}
 
+  // The tokens of full blocks.
+  int32_t last_block_end(int32_t num_tokens) const { return num_tokens / block_tokens_ * block_tokens_; }
+  // Whether a request wants a snapshot after num_tokens.
+  static bool is_wanted(const Request& request, int32_t num_tokens);
   // A request begins at the snapshot of its last block, or with no block. Snapshots that it wants and that
   // are there count as used.
   void begin(Request& request);
@@ -46,7 +50,6 @@ class SnapshotUses {
   void use_wanted(const Request& request);
   void use(BlockId block, const SnapshotUse& use);
   void change(int64_t request, const std::function<void(SnapshotUse&)>& change);
-  int32_t last_block_end(int32_t num_tokens) const { return num_tokens / block_tokens_ * block_tokens_; }
 
   int32_t block_tokens_;
   ExpectedEnds expected_;  // of the conversation that continued last: new ones are expected to do the same

@@ -94,7 +94,7 @@ struct Request {
   Continuation continuation;
   int32_t num_cached_tokens = 0;  // prompt tokens served by the prefix cache at the first admission
   int64_t fetch_number = 0;       // counts fetches, in the order in which they were ordered
-  bool fetches_first = false;     // whether fetched tokens count as cached, too
+  bool fetches_first = false;     // fetched tokens count as cached, and show which conversation it continues
   bool scores_prompt = false;     // computes every prompt token; does not read the prefix cache
   bool admitted_before = false;
   bool has_slot = false;  // counts towards max_batch_size: it runs and does not fetch

@@ -192,25 +192,25 @@ start() {
 # GPU, and with all memory of the GPUs. The first start packs the weights for the others: with --gpu_experts 255, no GPU
 # holds a whole layer, so that all need the same ones. Only the first round has prompts.
 pair() {
-  local model="$out/whole-r1.gguf" place failed=0 packed round prompts
+  local model="$out/whole-r1.gguf" place failed=0 packed round prompts own each
+  local -a one two
   [ -f "$model" ] || "$python" tools/synthetic_model.py "$model" --shape r1 --experts "${EXPERTS:-Q2_K}" --hollow
   "$python" -c 'import torch; print("the GPUs reach each other:", torch.cuda.can_device_access_peer(0, 1))'
   for place in ${PLACES:-host gpu}; do
+    one=(--device cuda:0) two=(--device cuda:0,cuda:1) packed='' own='' each=''
     if [ "$place" = host ]; then
-      packed=${PACKED:?names a tmpfs for the packed weights}/pair
+      packed=${PACKED:?names a tmpfs for the packed weights}/pair own=", 24 GiB" each=", 24 GiB each"
       mkdir -p "$packed"
-      prompts="4096 32768"
-      for round in $(seq "${ROUNDS:-3}"); do
-        once "two GPUs, 24 GiB each" "$prompts" --device cuda:0,cuda:1 --vram_limit 24GiB --gpu_experts 255 \
-          --packed_dir "$packed" || failed=1
-        once "one GPU, 24 GiB" "$prompts" --device cuda:0 --vram_limit 24GiB --packed_dir "$packed" || failed=1
-        prompts=
-      done
-      rm -rf "$packed"
-    else
-      once "two GPUs" "4096 32768" --device cuda:0,cuda:1 || failed=1
-      once "one GPU" "4096 32768" --device cuda:0 || failed=1
+      one+=(--vram_limit 24GiB --packed_dir "$packed")
+      two+=(--vram_limit 24GiB --packed_dir "$packed" --gpu_experts 255)
     fi
+    prompts="4096 32768"
+    for round in $(seq "${ROUNDS:-3}"); do
+      once "two GPUs$each" "$prompts" "${two[@]}" || failed=1
+      once "one GPU$own" "$prompts" "${one[@]}" || failed=1
+      prompts=
+    done
+    [ -z "$packed" ] || rm -rf "$packed"
   done
   return $failed
 }

@@ -51,8 +51,10 @@ int64_t narrow_cols(const FormatTraits& format) {
   return format.block_weights == 1 ? 37 : 2 * format.block_weights;
 }
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__)
 constexpr bool kFindsAccessesOutside = true;
+#elif defined(__has_feature)
+constexpr bool kFindsAccessesOutside = __has_feature(address_sanitizer);
 #else
 constexpr bool kFindsAccessesOutside = false;
 #endif

@@ -56,7 +56,9 @@ if [ "$(cat .venv/.requirements 2>/dev/null)" != "$want" ]; then
 fi
 
 # Makes `import devkit` work for tests, tools and benchmarks; it is not part of any wheel.
-echo "$PWD" > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ballast-devkit.pth"
+pth="$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ballast-devkit.pth"
+# Only if it changes: other parts of `make` may be reading it.
+[ "$(cat "$pth" 2>/dev/null)" = "$PWD" ] || echo "$PWD" > "$pth"
 
 # The editable install lists each Python file by name, so it must be repeated when a file moves. Options of the build
 # count too: with others, the test of the wheel would compile everything again.

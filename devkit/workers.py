@@ -21,13 +21,13 @@ CLUSTERS = {
 }
 """Groups that share a control plane, by file name prefix; the first match counts. They take about equally long."""
 
-FIRST = "tests/tools/test_wheel.py"
+STARTS_FIRST = "tests/tools/test_wheel.py"
 """Takes half a minute and is the last file of the tree: the other workers would have nothing left to do."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the cases of `FIRST`."""
-    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    """Begin with the cases of `STARTS_FIRST`."""
+    items.sort(key=lambda item: not item.nodeid.startswith(STARTS_FIRST))
 
 
 def group_of(case: str) -> str:
@@ -38,7 +38,7 @@ def group_of(case: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)  # a hook of pytest-xdist, which may not be installed
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    """Assign whole groups to workers in the order of the tree, where cluster tests come first.
+    """Assign whole groups to workers in the order of the tree, where cluster tests come first, after `STARTS_FIRST`.
 
     Cluster tests take longest and mostly wait. The default order (by number of cases) would start them late and the
     run would wait for them. They form several groups, each with its own control plane, because one group would take

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from devkit.workers import STARTS_FIRST
+
 ROOT = Path(__file__).parents[2]
 PARTS = [
     *("setup", "browser", "prometheus", "cluster-binaries", "test-clusters"),
@@ -149,3 +151,7 @@ def test_time_limited_commands_stay_in_the_parts_process_group(script: str) -> N
 def test_the_makefile_has_all_parts() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert all(re.search(rf"^{part}:", makefile, re.MULTILINE) for part in PARTS)
+
+
+def test_the_file_that_starts_first_exists() -> None:
+    assert (ROOT / STARTS_FIRST).is_file()

@@ -22,6 +22,7 @@ from ballast.model.hybrid.experts.division import Divide
 from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.pointwise.pointwise import Pointwise
+from ballast.model.hybrid.recurrent.plain import PlainRecurrence, convolve
 from ballast.model.hybrid.recurrent.recurrence import Convolve, Recurrence
 from ballast.model.hybrid.residual.gated import RowGates
 from ballast.model.hybrid.residual.residual import StreamMixer
@@ -39,7 +40,6 @@ from ballast.model.spec import ModelSpec
 from ballast.model.switched_off import SwitchedOff
 from devkit.kernels.plain_routing import Router, divide
 from devkit.kernels.torch_pointwise import TorchPointwise
-from devkit.kernels.torch_recurrence import TorchRecurrence, convolve
 from devkit.kernels.torch_stream import TorchRowGates, TorchStreamMixer
 from devkit.models.cpu_hand_off import cpu_hand_off
 from devkit.models.cpu_platform import CpuPlatform as CpuPlatform
@@ -85,7 +85,7 @@ class CpuBackend:
 
     def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> Recurrence:
         """See `Backend`."""
-        return TorchRecurrence(mixer, rms_eps)
+        return PlainRecurrence(mixer, rms_eps)
 
     def compression(
         self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype

@@ -25,6 +25,8 @@ from ballast.model.hybrid.recurrent import (
     triton_convolution,
     triton_recurrence,
 )
+from ballast.model.hybrid.recurrent.plain import PlainRecurrence
+from ballast.model.hybrid.recurrent.plain import convolve as plain_convolve
 from ballast.model.hybrid.recurrent.recurrence import NORM_EPS, Gates
 from ballast.model.hybrid.recurrent.sizes import sizes_of
 from ballast.model.hybrid.recurrent.state_rows import StateRows, planned_rows
@@ -32,9 +34,7 @@ from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.layer import RecurrentMixer
-from devkit.kernels.interpreted import interpreted
-from devkit.kernels.torch_recurrence import TorchRecurrence
-from devkit.kernels.torch_recurrence import convolve as plain_convolve
+from devkit.kernels.interpreted_recurrence import interpret_recurrence
 
 EPS = 1e-6
 NUM_SLOTS = 9
@@ -81,10 +81,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """Where the kernels run in this test."""
     if request.param == "cuda":
         return torch.device("cuda:0")
-    for module in (chunk_kernels, conv_kernels, delta_kernels, row_decay_kernels):
-        name = module.__name__.rpartition(".")[2]
-        user = triton_convolution if module is conv_kernels else triton_recurrence
-        monkeypatch.setattr(user, name, interpreted(module, monkeypatch))
+    interpret_recurrence(monkeypatch)
     return torch.device("cpu")
 
 
@@ -169,7 +166,7 @@ def test_convolutions_keep_the_last_inputs(device: torch.device, net: RecurrentM
     num_tokens, channels = sum(row.num_tokens for row in STEPS[step]), sizes_of(net).channels
     given = inputs_of(net, num_tokens)
     plain, fused = given.on(torch.device("cpu"), torch.float64), given.on(device, torch.float32)
-    expected = TorchRecurrence(net, EPS).convolve(
+    expected = PlainRecurrence(net, EPS).convolve(
         plain.x, plain.conv, plain.inputs, rows_on(torch.device("cpu"), STEPS[step])
     )
     wide = torch.zeros(num_tokens, channels + 8, device=device)[:, :channels].copy_(fused.x)
@@ -203,7 +200,7 @@ def test_states_follow_the_definition(device: torch.device, net: RecurrentMixer,
     given = inputs_of(net, sum(row.num_tokens for row in STEPS[step]))
     found, states = [], []
     for kind, on, dtype in (
-        (TorchRecurrence, torch.device("cpu"), torch.float64),
+        (PlainRecurrence, torch.device("cpu"), torch.float64),
         (TritonRecurrence, device, torch.float32),
     ):
         own = given.on(on, dtype)
@@ -250,7 +247,7 @@ def test_equal_keys_replace_what_was_remembered(device: torch.device, alpha: flo
     given.products[:] = torch.tensor([beta, alpha])
     found = []
     for kind, on, dtype in (
-        (TorchRecurrence, torch.device("cpu"), torch.float64),
+        (PlainRecurrence, torch.device("cpu"), torch.float64),
         (TritonRecurrence, device, torch.float32),
     ):
         own = given.on(on, dtype)
@@ -282,7 +279,7 @@ def test_strong_decays_of_rows_neither_overflow_nor_cancel(device: torch.device,
     given = mixed_decays(net, 150)
     found = []
     for kind, on, dtype in (
-        (TorchRecurrence, torch.device("cpu"), torch.float64),
+        (PlainRecurrence, torch.device("cpu"), torch.float64),
         (TritonRecurrence, device, torch.float32),
     ):
         own = given.on(on, dtype)
@@ -346,7 +343,7 @@ def test_heads_are_normed_and_gated(device: torch.device, net: RecurrentMixer) -
     sizes = sizes_of(net)
     values, weight = random(5, sizes.num_heads, sizes.v_dim), random(sizes.v_dim)
     gates = random(5, sizes.num_heads * sizes.v_dim + 8)[:, 8:]
-    expected = TorchRecurrence(net, EPS).gated_norm(values.double(), gates.double(), weight.double())
+    expected = PlainRecurrence(net, EPS).gated_norm(values.double(), gates.double(), weight.double())
     strided = torch.zeros(5, gates.shape[1] + 8, device=device)[:, 8:].copy_(gates)
     found = TritonRecurrence(net, EPS).gated_norm(values.to(device), strided, weight.to(device))
     close(found, expected)

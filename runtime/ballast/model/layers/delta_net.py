@@ -37,6 +37,11 @@ class DeltaNetSpec:
     """How the matrices of betas and alphas are stored."""
 
     @property
+    def beta_group(self) -> int:
+        """Heads whose betas and then alphas follow each other in one product; 0: betas and alphas are apart."""
+        return self.num_heads // self.num_key_heads if self.beta_layout == "grouped" else 0
+
+    @property
     def key_width(self) -> int:
         """Numbers of a token's keys."""
         return self.num_key_heads * self.key_dim

@@ -28,14 +28,7 @@ from ballast.model.hybrid.compressed.plain import PlainCompression
 from ballast.model.hybrid.graphs.decode_inputs import DecodeInputs
 from ballast.model.hybrid.layers import table_rows
 from ballast.model.hybrid.model import HybridModel
-from ballast.model.hybrid.recurrent import (
-    chunk_kernels,
-    conv_kernels,
-    delta_kernels,
-    row_decay_kernels,
-    triton_convolution,
-    triton_recurrence,
-)
+from ballast.model.hybrid.recurrent.plain import PlainRecurrence
 from ballast.model.hybrid.recurrent.state_rows import StateRows
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.steps.slices import SliceSizes
@@ -52,8 +45,7 @@ from ballast.model.weights import load_weights
 from ballast.tiny.presets import PRESETS
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated
-from devkit.kernels.interpreted import interpreted
-from devkit.kernels.torch_recurrence import TorchRecurrence
+from devkit.kernels.interpreted_recurrence import interpret_recurrence
 from devkit.long import if_long, spread
 from devkit.models import float_hybrid
 from devkit.models.cpu_backend import CpuBackend, copied
@@ -182,10 +174,7 @@ def test_the_gpus_kernels_give_the_logits_of_the_cpu(file: Path, monkeypatch: py
         def recurrence(self, mixer: Any, rms_eps: float) -> Any:
             return TritonRecurrence(mixer, rms_eps)
 
-    for module in (chunk_kernels, conv_kernels, delta_kernels, row_decay_kernels):
-        name = module.__name__.rpartition(".")[2]
-        user = triton_convolution if module is conv_kernels else triton_recurrence
-        monkeypatch.setattr(user, name, interpreted(module, monkeypatch))
+    interpret_recurrence(monkeypatch)
     steps = [
         batch_of(Row(0, 0, 11, 0, 1, [(7, 2)]), Row(1, 0, 3, 0, 4)),
         batch_of(Row(1, 3, 4, 4, 4), Row(0, 11, 12, 1, 5)),
@@ -230,14 +219,14 @@ def test_chunks_of_the_gpus_kernels_are_in_the_logits(
     """A step of several chunks gives the logits of steps of one token, through the tables that kernels read."""
     model = load(written(arch=arch, mla="split", quant="f32").gguf, replace(SETTINGS, prefill_chunk_size=160))
     seen: list[list[int]] = []
-    update = TorchRecurrence.update
+    update = PlainRecurrence.update
 
-    def noted(self: TorchRecurrence, *arguments: Any) -> torch.Tensor:
+    def noted(self: PlainRecurrence, *arguments: Any) -> torch.Tensor:
         chunks = arguments[-1].chunks
         seen.append([] if chunks is None else chunks.ends.tolist())
         return update(self, *arguments)
 
-    monkeypatch.setattr(TorchRecurrence, "update", noted)
+    monkeypatch.setattr(PlainRecurrence, "update", noted)
     [whole] = logits_of(model, [batch_of(Row(0, 0, 150, 0, 1, [(70, 2)]))])
     assert seen[0] == [64, 70, 128, 150]
     parts = [batch_of(Row(0, at, at + 1, 0 if at == 0 else 3, 3)) for at in range(100)]
@@ -436,13 +425,13 @@ def test_failed_requests_leave_no_state(
 ) -> None:
     """Their states and snapshots hold NaN."""
     core = core_of(load(next_file))
-    update, keep_window, attend = TorchRecurrence.update, PlainCompression.keep_window, PlainCompression.attend
+    update, keep_window, attend = PlainRecurrence.update, PlainCompression.keep_window, PlainCompression.attend
 
     def spoil(states: torch.Tensor, rows: StateRows) -> None:
         for slots in (rows.after, *(() if rows.chunks is None else (rows.chunks.slots,))):
             states[slots] = torch.nan
 
-    def with_nan(self: TorchRecurrence, *arguments: Any) -> torch.Tensor:
+    def with_nan(self: PlainRecurrence, *arguments: Any) -> torch.Tensor:
         out = update(self, *arguments)
         spoil(*arguments[-2:])
         return out * torch.nan
@@ -458,7 +447,7 @@ def test_failed_requests_leave_no_state(
     core.step()
     failed = []
     with monkeypatch.context() as patch:
-        patch.setattr(TorchRecurrence, "update", with_nan)
+        patch.setattr(PlainRecurrence, "update", with_nan)
         patch.setattr(PlainCompression, "keep_window", keep_nan)
         patch.setattr(PlainCompression, "attend", lambda *arguments: attend(*arguments) * torch.nan)
         for _ in range(12):

@@ -53,6 +53,7 @@ from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.startup import warmup_sizes
 from ballast.model.hybrid.startup.kernels_ahead import KernelsAhead
 from ballast.model.hybrid.startup.parallel_compile import CompileAhead, parallel_compile
+from ballast.model.hybrid.startup.recurrent_check import recurrent_kernels
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts, MakeSums
 from ballast.model.layers.compressed import CompressedSpec
@@ -98,7 +99,7 @@ class CudaBackend:
 
     def recurrence(self, mixer: RecurrentMixer, rms_eps: float) -> TritonRecurrence:
         """See `Backend`."""
-        return TritonRecurrence(mixer, rms_eps)
+        return recurrent_kernels(mixer, rms_eps, self.device, self.parallel_compile)
 
     def compression(
         self, mixer: CompressedSpec, block_tokens: int, rms_eps: float, rotation: Rotation, kv_dtype: torch.dtype

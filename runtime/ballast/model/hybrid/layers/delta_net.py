@@ -57,7 +57,6 @@ class DeltaNetLayer:
     def __init__(self, mixer: DeltaNetSpec, recurrence: Recurrence) -> None:
         self._mixer = mixer
         self._recurrence = recurrence
-        self._group = mixer.num_heads // mixer.num_key_heads if mixer.beta_layout == "grouped" else 0
 
     def __call__(self, weights: DeltaNetWeights, normed: torch.Tensor, cache: LayerStates, step: Step) -> torch.Tensor:
         """See `LayerKind`."""
@@ -66,7 +65,7 @@ class DeltaNetLayer:
         convolved = self._recurrence.convolve(mixed, weights.conv, cache.inputs, step.states)
         del mixed
         products = weights.gates(normed)
-        gates = Gates(products[0], products[-1], self._group)
+        gates = Gates(products[0], products[-1], self._mixer.beta_group)
         values = self._recurrence.update(
             convolved, gates, weights.rate, weights.rate_shift, cache.recurrent, step.states
         )

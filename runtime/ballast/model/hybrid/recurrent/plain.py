@@ -13,7 +13,7 @@ from ballast.model.hybrid.recurrent.state_rows import StateRows
 from ballast.model.layers.layer import RecurrentMixer
 
 
-class TorchRecurrence:
+class PlainRecurrence:
     """Computes each token from the state before it, so that the division of a step changes no bit."""
 
     def __init__(self, mixer: RecurrentMixer, rms_eps: float) -> None:
@@ -39,7 +39,7 @@ class TorchRecurrence:
         keyed = keys.view(len(keys), 2, sizes.num_key_heads, sizes.key_dim)
         keyed *= (keyed.square().sum(-1, keepdim=True) + NORM_EPS).rsqrt()
         keyed[:, 0] *= sizes.key_dim**-0.5
-        of_heads = torch.arange(sizes.num_heads)
+        of_heads = torch.arange(sizes.num_heads, device=convolved.device)
         ratio = sizes.num_heads // sizes.num_key_heads
         key_head = of_heads % sizes.num_key_heads if sizes.heads_alternate else of_heads // ratio
         beta, alpha = gates.parts()

@@ -47,6 +47,7 @@ class CpuPlatform:
     name = "cpu"
     num_processors = 3
     has_large_memory = False
+    launches_early = False
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -88,16 +89,28 @@ def launched(kept_kernels: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     monkeypatch.setattr(driver, "_active", Hopper())
     monkeypatch.setattr(CpuPlatform, "term_dtype", torch.bfloat16)
     monkeypatch.setattr(CpuPlatform, "has_fast_launches", True)
+    monkeypatch.setattr(CpuPlatform, "launches_early", True)
 
     def launch(kernel: Any, grid: Any, *arguments: Any, **known: Any) -> None:
         if kernel.fn.__name__ not in names:
             names.add(kernel.fn.__name__)
             # Compiled kernels of other drivers stay elsewhere.
             monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
-            assert kernel.warmup(*arguments, grid=grid, **known).asm["ptx"]
+            compiled = kernel.warmup(*arguments, grid=grid, **known)
+            assert compiled.asm["ptx"]
+            if compiled.metadata.launch_pdl:
+                check_that_it_waits(compiled.asm["ptx"])
 
     monkeypatch.setattr(KernelInterface, "__getitem__", lambda kernel, grid: partial(launch, kernel, grid))
     return names
+
+
+def check_that_it_waits(ptx: str) -> None:
+    """A kernel that is launched early waits for the kernel in front before it reads or writes memory."""
+    before, wait, after = ptx.partition("griddepcontrol.wait")
+    assert wait
+    assert not re.search(r"\b(ld|st|atom|red|cp)\b[.\w]*\.global", before)
+    assert "griddepcontrol.launch_dependents" in after
 
 
 def routing() -> None:

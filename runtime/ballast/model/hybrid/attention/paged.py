@@ -11,6 +11,7 @@ import torch
 
 from ballast.model.hybrid.attention import paged_fp8_kernels, paged_kernels
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.steps.step import RequestTable, Step
 
@@ -105,6 +106,7 @@ class PagedAttention:
             requests.blocks.shape[1],
             num_splits,
             **constants,
+            **early(query.device),
         )
         if num_splits == 1:
             return sums[0]
@@ -124,6 +126,7 @@ class PagedAttention:
             PADDED_V=_tile_side(sizes.v_dim),
             ROWS=tiling.rows,
             KEYS=tiling.keys,
+            **early(query.device),
         )
         return attended
 
@@ -149,7 +152,12 @@ def rounded_query(query: torch.Tensor, dtype: torch.dtype, scale: float) -> torc
     """`query` times `scale`, in the cache's type `dtype`."""
     rounded = torch.empty_like(query, dtype=dtype)
     paged_kernels.round_query[-(-query.numel() // _ROUNDED_SIZE),](
-        query, rounded, scale, query.numel(), SIZE=_ROUNDED_SIZE
+        query,
+        rounded,
+        scale,
+        query.numel(),
+        SIZE=_ROUNDED_SIZE,
+        **early(query.device),
     )
     return rounded
 

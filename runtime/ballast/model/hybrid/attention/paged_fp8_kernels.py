@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.attention.paged_kernels import _first_key, _place, _share, _tile
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.reduce_kernels import larger, plus
 
 SPLIT_CODES = tl.constexpr(
@@ -90,6 +91,7 @@ def attend_heads(
     HAS_SINKS: tl.constexpr,
 ):
     """As `attend`, for heads."""
+    wait_for_previous()
     request, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, group, ROWS)
     split, head, num_heads = tl.program_id(1), tl.program_id(2), tl.num_programs(2)
     own_row = first_row + tl.arange(0, ROWS)
@@ -177,6 +179,7 @@ def attend_latents(
     IS_ROUNDED: tl.constexpr,
 ):
     """As `attend`, for latents whose rank is a power of two, and so is the number of parts. All heads are one group."""
+    wait_for_previous()
     request, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, group, ROWS)
     split = tl.program_id(1)
     own_row = first_row + tl.arange(0, ROWS)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.reduce_kernels import larger, plus
 
@@ -67,6 +68,7 @@ def round_query(
     """Multiply by scale and round, for kernels of long rows. If queries were rounded in the kernel's registers, they
     would not be read from shared memory for the multiplication, and would leave too few registers for consecutive
     products."""
+    wait_for_previous()
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     is_there = at < num_numbers
     number = tl.load(query + at, mask=is_there, other=0.0) * scale
@@ -105,6 +107,7 @@ def attend(
     HAS_SINKS: tl.constexpr,
 ):
     """Attend to one split of the tokens. A split without tokens writes nothing."""
+    wait_for_previous()
     request, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, group, ROWS)
     split = tl.program_id(1)
     own_row = first_row + tl.arange(0, ROWS)
@@ -196,6 +199,7 @@ def merge(
     KEYS: tl.constexpr,
 ):
     """Merge the splits. One program per row of a tile."""
+    wait_for_previous()
     _, begin, first_row, num_request_rows, first_sees, num_keys = _tile(tiles, begins, lens, group, ROWS)
     own_row = first_row + tl.program_id(1)
     if own_row >= num_request_rows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.panels.program_kernels import unit_of
 
 
@@ -27,6 +28,7 @@ def combine_experts(
 ):
     """Sum a token's pairs, plus their experts' biases, in their order; `pairs` has no data for ids outside
     0…num_slots - 1."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     has_row = row < num_rows
@@ -58,6 +60,7 @@ def apply_unit(
     BLOCK: tl.constexpr,
 ):
     """Grid: pairs, blocks of columns. Pairs whose ids are outside 0…num_slots - 1 are left unchanged."""
+    wait_for_previous()
     pair = tl.program_id(0).to(tl.int64)
     slot = tl.load(ids + pair)
     if (slot >= 0) & (slot < num_slots):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.experts import combine_kernels, grouped_int_gemm
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_groups, ordered_groups
 from ballast.model.hybrid.experts.pair_sizes import is_faster
@@ -72,6 +73,7 @@ class ExpertPanels:
             PAIRS=num_used,
             BLOCK=_COMBINE_BLOCK,
             num_warps=4,
+            **early(x.device),
         )
         return out
 
@@ -130,6 +132,7 @@ class ExpertPanels:
             BLOCK=_COMBINE_BLOCK,
             **self._unit.constants,
             num_warps=4,
+            **early(gate.device),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.experts import routing_kernels
 from ballast.model.hybrid.experts.division import Division
 from ballast.model.hybrid.power_of_two import padded
@@ -58,7 +59,10 @@ class FusedRouter:
             bias = logits if self._bias is None else self._bias
             table = (ids, ids) if self._table is None else (self._table, token_ids)
             routing_kernels.route[(num_tokens,)](
-                *(logits, bias, *table, ids, weights, self._scale), **self._known, num_warps=1
+                *(logits, bias, *table, ids, weights, self._scale),
+                **self._known,
+                num_warps=1,
+                **early(logits.device),
             )
         return ids, weights
 
@@ -91,6 +95,7 @@ def fused_divide(
         COUNTS=uses is not None,
         PAIRS=block,
         num_warps=4 if share is None or block <= FEW_PAIRS else 32,  # pairs of pairs stay in registers
+        **early(ids.device),
     )
     return Division(gpu_slots, across, on_host)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType as GgmlType
 
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.experts import grouped_int_gemm_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS
 from ballast.model.hybrid.panels.matmul import Kernel
@@ -118,6 +119,7 @@ def group_and_split(
         PAIRS=FEW_PAIRS if num_pairs <= FEW_PAIRS else MAX_PAIRS,
         TILE=tile,
         num_warps=1,
+        **early(x.device),
     )
     return tiles, arrived, given
 
@@ -199,4 +201,5 @@ class GroupedProduct:
             num_results * stack.rows,
             **kernel.known,
             **kernel.options,
+            **early(out.device),
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
 from ballast.model.hybrid.panels.dequant_kernels import factor_of
@@ -51,6 +52,7 @@ def group_and_split(
     terms, each in the order of the lines that threads load: a quad of each half, with byte order first, third, second,
     fourth. Totals are those of both terms, one per half. Grid: one program per pair, then for each token steps of 256
     columns."""
+    wait_for_previous()
     program = tl.program_id(0)
     if program < num_pairs:
         other = tl.arange(0, PAIRS)
@@ -140,6 +142,7 @@ def grouped_int_gemm(
     of the unit of both with their biases.
 
     Grid: blocks of 32 rows, tiles, splits of the columns: those of the first matrix, then those of the second."""
+    wait_for_previous()
     tile = tiles + tl.program_id(1) * (4 * EIGHTS + 1)
     slot = tl.load(tile)
     if slot >= 0:

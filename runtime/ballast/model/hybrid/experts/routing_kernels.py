@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.number_kernels import ceil_div, sigmoid, softplus
 from ballast.model.hybrid.reduce_kernels import larger, plus
 
@@ -42,6 +43,7 @@ def route(
     PADDED_GROUP_SIZE: tl.constexpr,
     PADDED_CHOSEN: tl.constexpr,
 ):
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     of_group = tl.arange(0, PADDED_GROUPS)
     of_member = tl.arange(0, PADDED_GROUP_SIZE)
@@ -111,6 +113,7 @@ def divide(
     COUNTS: tl.constexpr,
     PAIRS: tl.constexpr,
 ):
+    wait_for_previous()
     pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
     is_pair = pair < num_pairs
     expert = tl.load(ids + pair, mask=is_pair, other=-1)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
+
 
 @triton.jit
 def rounded(value):
@@ -31,6 +33,7 @@ def split_bf16(
     STEP_COLS: tl.constexpr,
 ):
     """Split x into its upper terms and its lower terms, zeros beyond its columns. Grid: rows, steps."""
+    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     col = tl.program_id(1) * STEP_COLS + tl.arange(0, STEP_COLS)
     value = tl.load(x + row * cols + col, mask=col < cols, other=0.0)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
 from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, weight_of
 from ballast.model.hybrid.panels.half_kernels import scaled_codes_of
@@ -95,6 +96,7 @@ def quantized_gemm(
 ):
     """out = x Wᵀ for a quantised type, one sum per split. Grid: blocks of rows, tiles of tokens, splits of the columns
     (times slots if tokens are not grouped)."""
+    wait_for_previous()
     slot, split, x_row, result, has_token = _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED, BLOCK_T)
     row, has_row, begin = rows_of(slot, panels_per_slot, panel_words, ROWS)
     factor = factor_of(scales, slot, LAYOUT)
@@ -145,6 +147,7 @@ def float_gemm(
     BLOCK_T: tl.constexpr,
 ):
     """As `quantized_gemm`, for panels of floats, [cols, 16 rows]."""
+    wait_for_previous()
     slot, split, x_row, result, has_token = _places(order, tiles, num_tokens, num_slots, sharing, IS_GROUPED, BLOCK_T)
     row, has_row, begin = rows_of(slot, panels_per_slot, panel_size, ROWS)
     row_values = values + (begin + row % 16)[:, None]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, scales_of, words_of
 from ballast.model.hybrid.panels.program_kernels import (
     is_last_to_arrive,
@@ -169,6 +170,7 @@ def quantized_gemv(
     ROWS: tl.constexpr,
 ):
     """out = x Wᵀ for a quantised type. Grid: blocks of rows, tiles of tokens (or slots), splits of the columns."""
+    wait_for_previous()
     slot = _slot(tiles, IS_GROUPED)
     row, has_row, begin = rows_of(slot, panels_per_slot, panel_words, ROWS)
     rows_x, places, kept = _tokens(
@@ -241,6 +243,7 @@ def float_gemv(
     ROWS: tl.constexpr,
 ):
     """As `quantized_gemv`, for panels of floats, [cols, 16 rows]."""
+    wait_for_previous()
     slot = _slot(tiles, IS_GROUPED)
     row, has_row, begin = rows_of(slot, panels_per_slot, panel_size, ROWS)
     rows_x, places, kept = _tokens(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.panels.dequant_kernels import codes_of, factor_of, lines_of, weight_of
 
 SCALE = tl.constexpr(4.0)
@@ -50,6 +51,7 @@ def round_to_half(
 
     Columns are stored in the order in which `quantized_gemm` reads them: for each step, first the columns of every
     word's first code, then those of its second, and so on. Grid: rows, steps."""
+    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, STEP_COLS)
     piece = place // LINES

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType as GgmlType
 
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.panels import int_gemm_kernels
 from ballast.model.hybrid.panels.layout import GROUP_COLS, LAYOUTS, SUPER_GROUPS
 from ballast.model.hybrid.panels.matmul import Kernel
@@ -76,6 +77,7 @@ def int_gemm(stack: PanelStack, given: IntGemmInput, out: torch.Tensor, *, arriv
         out.numel(),
         **kernel.known,
         **kernel.options,
+        **early(out.device),
     )
 
 
@@ -88,7 +90,16 @@ def int_gemm_input(x: torch.Tensor, kind: GgmlType, num_heads: int) -> IntGemmIn
     terms = x.new_empty((num_rows, num_supers * SUPER_GROUPS, _TERM_NUMBERS), dtype=platform_of(x.device).term_dtype)
     totals = x.new_empty((num_supers * SUPER_GROUPS * subs, num_heads, blocks * 8))
     int_gemm_kernels.split_columns[num_rows, num_supers](
-        x, terms, totals, cols, num_heads, num_supers, blocks, SUBS=subs, num_warps=1
+        x,
+        terms,
+        totals,
+        cols,
+        num_heads,
+        num_supers,
+        blocks,
+        SUBS=subs,
+        num_warps=1,
+        **early(x.device),
     )
     return IntGemmInput(terms, totals)
 

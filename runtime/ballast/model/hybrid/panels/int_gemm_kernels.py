@@ -13,6 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
 from ballast.model.hybrid.panels.dequant_kernels import factor_of
 from ballast.model.hybrid.panels.operand_kernels import (
@@ -53,6 +54,7 @@ def split_columns(
 
     A group's terms are ordered by line, term, half and byte. The byte order is first, third, second, fourth, because a
     word gives its codes two at a time. Grid: rows of x, steps of 256 columns."""
+    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     step = tl.program_id(1)
     part = tl.arange(0, 8 * SUBS)[:, None]
@@ -211,6 +213,7 @@ def int_gemm(
     EIGHTS: tl.constexpr,
 ):
     """out = x Wᵀ. Grid: blocks of 32 rows, tiles of 8 * EIGHTS tokens, splits of the columns times slots."""
+    wait_for_previous()
     slot = tl.program_id(2) % num_slots
     split = tl.program_id(2) // num_slots
     thread = tl.arange(0, 32)[:, None]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType as GgmlType
 
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, half_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES
@@ -88,6 +89,7 @@ def gemv(
         **kernel.known,
         **kernel.options,
         IS_SPLIT=num_splits > 1,
+        **early(out.device),
     )
 
 
@@ -127,6 +129,7 @@ def dequant_gemm(
         out.numel(),
         **kernel.known,
         **kernel.options,
+        **early(out.device),
     )
     if num_splits > 1:
         torch.sum(partial, 0, out=out)
@@ -172,12 +175,25 @@ def gemm_input(x: torch.Tensor, kind: GgmlType) -> torch.Tensor:
     if kind in FLOAT_TYPES:
         terms = x.new_empty((len(x), 2, num_steps * step), dtype=platform_of(x.device).term_dtype)
         if len(x):
-            bf16_split_kernels.split_bf16[len(x), num_steps](x, terms, x.shape[1], terms.shape[2], STEP_COLS=step)
+            bf16_split_kernels.split_bf16[len(x), num_steps](
+                x,
+                terms,
+                x.shape[1],
+                terms.shape[2],
+                STEP_COLS=step,
+                **early(x.device),
+            )
         return terms
     halves = x.new_empty((len(x), num_steps * step), dtype=torch.float16)
     if len(x):
         half_kernels.round_to_half[len(x), num_steps](
-            x, halves, x.shape[1], halves.shape[1], LINES=step // 8, STEP_COLS=step
+            x,
+            halves,
+            x.shape[1],
+            halves.shape[1],
+            LINES=step // 8,
+            STEP_COLS=step,
+            **early(x.device),
         )
     return halves
 

@@ -12,6 +12,9 @@ from ballast.model.hybrid.platforms.interface import Take
 from ballast.model.hybrid.platforms.pinned_memory import take_pinned
 from ballast.model.hybrid.platforms.registrar import CudaRegistrar
 
+EARLY_CAPABILITY = 9
+"""GPUs launch kernels early from this compute capability on."""
+
 
 class CudaPlatform:
     """Implements `Platform`."""
@@ -38,6 +41,11 @@ class CudaPlatform:
     def has_large_memory(self) -> bool:
         """See `Platform`."""
         return torch.cuda.get_device_capability(self.device) in {(9, 0), (10, 0), (10, 3)}
+
+    @cached_property
+    def launches_early(self) -> bool:
+        """See `Platform`."""
+        return torch.cuda.get_device_capability(self.device) >= (EARLY_CAPABILITY, 0)
 
     def reaches(self, other: torch.device) -> bool:
         """See `Platform`."""

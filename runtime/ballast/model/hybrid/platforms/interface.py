@@ -63,6 +63,10 @@ class Platform(Protocol):
     def has_large_memory(self) -> bool:
         """Whether a program may use 200 KiB of shared memory."""
 
+    @property
+    def launches_early(self) -> bool:
+        """Whether kernels that begin with `wait_for_previous` may be launched before the kernel in front has ended."""
+
     def reaches(self, other: torch.device) -> bool:
         """Whether this device can write to another one's memory, so that copies need no host memory."""
 

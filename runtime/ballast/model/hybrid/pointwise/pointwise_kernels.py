@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.number_kernels import bounded, is_beyond
 from ballast.model.hybrid.panels.program_kernels import unit_of
 from ballast.model.hybrid.pointwise.fp8_kernels import store_short, store_short_head, store_short_parts
@@ -34,6 +35,7 @@ def add_and_norm(
     STRIDE: tl.constexpr,
     PADDED_WIDTH: tl.constexpr,
 ):
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, PADDED_WIDTH)
     is_there = column < WIDTH
@@ -92,6 +94,7 @@ def query_and_cache(
     LARGEST: tl.constexpr,  # largest number of the cache's type
     LARGEST_QUERY: tl.constexpr,
 ):
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     column = tl.arange(0, PADDED_RANK)
@@ -167,6 +170,7 @@ def rotated_query(
     LARGEST_QUERY: tl.constexpr,
 ):
     """Grid: tokens, blocks of HEADS heads."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     has_head = (head < num_heads)[:, None]
@@ -310,6 +314,7 @@ def heads_and_cache(
     LARGEST_QUERY: tl.constexpr,
 ):
     """Grid: tokens, heads (first of queries, then of keys, then of values)."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     angle = tl.load(positions + token).to(tl.int64) * (ROPE // 2)
@@ -401,6 +406,7 @@ def index_query_and_key(
     LARGEST: tl.constexpr,  # largest number that the cache holds
 ):
     """Grid: tokens, query heads plus one for the key."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     is_key = head == num_heads
@@ -457,6 +463,7 @@ def gated(
     UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = column < width
@@ -475,6 +482,7 @@ def gate_rows(
     PADDED_WIDTH: tl.constexpr,
 ):
     """Multiply each row by the sigmoid of the product of x and the weight. Grid: tokens."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, PADDED_WIDTH)
     is_there = column < WIDTH

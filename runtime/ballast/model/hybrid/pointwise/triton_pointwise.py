@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ballast.families.architecture import Unit
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.panels.unit import kernel_unit
 from ballast.model.hybrid.pointwise import block_kernels, pointwise_kernels
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
@@ -56,6 +57,7 @@ class TritonPointwise:
             STRIDE=stream.stride(0),
             PADDED_WIDTH=padded_width,
             num_warps=max(1, min(16, padded_width // 256)),
+            **early(stream.device),
         )
         return normed
 
@@ -107,6 +109,7 @@ class TritonPointwise:
             LARGEST=LARGEST if is_short else torch.finfo(cache.dtype).max,
             LARGEST_QUERY=self._largest_query,
             num_warps=1,
+            **early(nope.device),
         )
         return query
 
@@ -137,6 +140,7 @@ class TritonPointwise:
             PADDED_PAIRS=padded(self._rope_dim // 2),
             HEADS=_QUERY_HEADS,
             LARGEST_QUERY=self._largest_query,
+            **early(heads.device),
         )
 
     def heads_and_cache(
@@ -195,6 +199,7 @@ class TritonPointwise:
             LARGEST=LARGEST if is_short else torch.finfo(cache.dtype).max,
             LARGEST_QUERY=self._largest_query,
             num_warps=1,
+            **early(query.device),
         )
         return rotated
 
@@ -245,6 +250,7 @@ class TritonPointwise:
             PADDED_REST=padded(max(1, key_dim - self._rope_dim)),
             LARGEST=torch.finfo(keys.dtype).max,
             num_warps=1,
+            **early(query.device),
         )
         return rotated.to(keys.dtype)
 
@@ -292,7 +298,18 @@ class TritonPointwise:
         out = gate.new_empty((num_tokens, width))
         grid = (num_tokens, -(-width // _GATED_BLOCK))
         kind, alpha, limit = kernel_unit(unit)
-        pointwise_kernels.gated[grid](gate, up, out, width, gate.stride(0), alpha, limit, UNIT=kind, BLOCK=_GATED_BLOCK)
+        pointwise_kernels.gated[grid](
+            gate,
+            up,
+            out,
+            width,
+            gate.stride(0),
+            alpha,
+            limit,
+            UNIT=kind,
+            BLOCK=_GATED_BLOCK,
+            **early(gate.device),
+        )
         return out
 
     def gate_rows(self, rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -307,5 +324,6 @@ class TritonPointwise:
             STRIDE=x.stride(0),
             PADDED_WIDTH=padded_width,
             num_warps=max(1, min(16, padded_width // 256)),
+            **early(rows.device),
         )
         return rows

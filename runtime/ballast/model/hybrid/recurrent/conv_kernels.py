@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.number_kernels import silu
 
 
@@ -28,6 +29,7 @@ def convolve_one_each(
     BLOCK: tl.constexpr,
 ):
     """One token of each row. Grid: rows, blocks of channels."""
+    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = channel < CHANNELS

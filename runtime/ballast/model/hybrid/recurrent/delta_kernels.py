@@ -13,6 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.number_kernels import sigmoid, silu, softplus
 from ballast.model.hybrid.reduce_kernels import plus
 
@@ -46,6 +47,7 @@ def prepare(
     PADDED_KEY_HEADS: tl.constexpr,
 ):
     """Grid: tokens."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     key_head = tl.arange(0, PADDED_KEY_HEADS)[:, None]
     is_key = key_head < KEY_HEADS
@@ -89,6 +91,7 @@ def update_one_each(
     BLOCK: tl.constexpr,  # columns, whose number divides VALUE
 ):
     """One token of each row. Grid: rows, heads, blocks of columns."""
+    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     of_key = tl.arange(0, KEY)
@@ -125,6 +128,7 @@ def gated_norm(
     BLOCK: tl.constexpr,  # heads
 ):
     """RMS norm of each head, times silu(gates) or their sigmoid. Grid: tokens, blocks of heads."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[:, None]
     column = tl.arange(0, PADDED_VALUE)[None, :]

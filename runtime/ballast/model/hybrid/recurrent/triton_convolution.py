@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.recurrent import conv_kernels
 from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS
 from ballast.model.hybrid.recurrent.state_rows import StateRows
@@ -20,7 +21,15 @@ def convolve(x: torch.Tensor, weights: torch.Tensor, inputs: torch.Tensor, rows:
     num_blocks, chunks = -(-channels // _CHANNELS), rows.chunks
     if rows.num_single:
         conv_kernels.convolve_one_each[rows.num_single, num_blocks](
-            x, weights, inputs, rows.before, rows.after, out, **sizes, BLOCK=_CHANNELS
+            x,
+            weights,
+            inputs,
+            rows.before,
+            rows.after,
+            out,
+            **sizes,
+            BLOCK=_CHANNELS,
+            **early(x.device),
         )
     if chunks is None:
         return out

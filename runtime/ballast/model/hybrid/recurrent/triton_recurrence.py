@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.recurrent import chunk_kernels, delta_kernels, row_decay_kernels
 from ballast.model.hybrid.recurrent.recurrence import NORM_EPS, Gates
@@ -64,6 +65,7 @@ class TritonRecurrence:
                 rows.after,
                 out,
                 **self._states,
+                **early(convolved.device),
             )
         if rows.chunks is not None:
             self._update_chunks((convolved, log_decays, betas), states, rows, rows.chunks, out)
@@ -91,6 +93,7 @@ class TritonRecurrence:
             GROUP=gates.group,
             PADDED_HEADS=padded(sizes.num_heads),
             PADDED_KEY_HEADS=padded(sizes.num_key_heads),
+            **early(log_decays.device),
         )
         return log_decays, betas
 
@@ -173,5 +176,6 @@ class TritonRecurrence:
             PADDED_VALUE=padded(v_dim),
             SIGMOID=self._sizes.has_sigmoid_gate,
             BLOCK=_NORMED_HEADS,
+            **early(values.device),
         )
         return values.flatten(1)

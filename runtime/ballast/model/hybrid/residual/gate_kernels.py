@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.number_kernels import sigmoid, silu
 from ballast.model.hybrid.reduce_kernels import plus
 
@@ -26,6 +27,7 @@ def add_to_rows(
     BLOCK: tl.constexpr,
 ):
     """rows[i] += 2 · sigmoid(products[i] / ROWS) · added. Grid: tokens, blocks of columns."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = column < WIDTH
@@ -54,6 +56,7 @@ def norm_rows(
     PADDED_WIDTH: tl.constexpr,
 ):
     """The RMS norm of each row, after what `add_to_rows` does. Grid: tokens, rows."""
+    wait_for_previous()
     token, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = (token * ROWS + row) * WIDTH
     column = tl.arange(0, PADDED_WIDTH)
@@ -80,6 +83,7 @@ def low_units(
     BLOCK: tl.constexpr,
 ):
     """silu(products / ROWS). Grid: tokens, blocks of columns."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = column < RANK
@@ -97,6 +101,7 @@ def gated_mean(
     BLOCK: tl.constexpr,
 ):
     """The mean of normed rows times the sigmoid of gates. Grid: tokens, blocks of columns."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = column < WIDTH

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.number_kernels import sigmoid
 from ballast.model.hybrid.reduce_kernels import larger, plus
 
@@ -26,6 +27,7 @@ def mix(
     BLOCK: tl.constexpr,
 ):
     """rows[j] = add[j] * added + sum over i of mix[i, j] * rows[i]. Grid: tokens, blocks of columns."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = column < WIDTH
@@ -70,6 +72,7 @@ def read(
     PADDED_WIDTH: tl.constexpr,
 ):
     """Grid: tokens."""
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, PADDED_WIDTH)

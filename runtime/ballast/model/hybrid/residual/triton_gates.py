@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.residual import gate_kernels
 
@@ -27,6 +28,7 @@ class TritonRowGates:
             STRIDE=products.stride(0),
             HAS_SECOND=len(parts) > 1,
             BLOCK=block,
+            **early(rows.device),
         )
 
     def norm(
@@ -50,6 +52,7 @@ class TritonRowGates:
             STRIDE=products.stride(0),
             PADDED_WIDTH=padded_width,
             num_warps=max(1, min(16, padded_width // 256)),
+            **early(rows.device),
         )
         return normed
 
@@ -58,7 +61,13 @@ class TritonRowGates:
         num_tokens, rank = products.shape
         low, block = products.new_empty((num_tokens, rank)), min(_BLOCK, padded(rank))
         gate_kernels.low_units[num_tokens, -(-rank // block)](
-            products, low, ROWS=num_rows, RANK=rank, STRIDE=products.stride(0), BLOCK=block
+            products,
+            low,
+            ROWS=num_rows,
+            RANK=rank,
+            STRIDE=products.stride(0),
+            BLOCK=block,
+            **early(products.device),
         )
         return low
 
@@ -67,6 +76,12 @@ class TritonRowGates:
         num_tokens, num_rows, width = normed.shape
         mean, block = normed.new_empty((num_tokens, width)), min(_BLOCK, padded(width))
         gate_kernels.gated_mean[num_tokens, -(-width // block)](
-            normed, gates, mean, ROWS=num_rows, WIDTH=width, BLOCK=block
+            normed,
+            gates,
+            mean,
+            ROWS=num_rows,
+            WIDTH=width,
+            BLOCK=block,
+            **early(normed.device),
         )
         return mean

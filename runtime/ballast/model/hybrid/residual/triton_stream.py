@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.residual import stream_kernels
 from ballast.model.hybrid.residual.residual import Connection
@@ -25,7 +26,12 @@ class TritonStreamMixer:
         first, second = parts[0], parts[-1]
         block = min(_BLOCK, padded(width))
         stream_kernels.mix[num_tokens, -(-width // block)](
-            *(rows, first, second, weights), ROWS=num_rows, WIDTH=width, HAS_SECOND=len(parts) > 1, BLOCK=block
+            *(rows, first, second, weights),
+            ROWS=num_rows,
+            WIDTH=width,
+            HAS_SECOND=len(parts) > 1,
+            BLOCK=block,
+            **early(rows.device),
         )
 
     def read(
@@ -43,5 +49,6 @@ class TritonStreamMixer:
             ROUNDS=self._spec.rounds,
             PADDED_WIDTH=padded_width,
             num_warps=max(1, min(16, num_rows * padded_width // 1024)),
+            **early(rows.device),
         )
         return normed, weights

@@ -1,0 +1,24 @@
+"""The first statement of kernels that a GPU may launch before the kernel in front of them has ended.
+
+NVIDIA calls this programmatic dependent launch. It hides most of the time between two kernels: 5 % of a decode step of
+one request with all experts in GPU memory (Qwen3-235B's shape, H200). A kernel that is launched early must wait before
+it reads or writes memory, even memory that the kernel in front does not use: only then is everything before it done.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ballast.model.hybrid.platforms.cuda_platform import EARLY_CAPABILITY
+
+_CAPABILITY: tl.constexpr = tl.constexpr(EARLY_CAPABILITY)
+
+
+@triton.jit
+def wait_for_previous():
+    """Wait until the kernel in front has ended, if this one was launched early; then let the next one be launched."""
+    if tl.target_info.cuda_capability_geq(_CAPABILITY):
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()

@@ -42,6 +42,7 @@ def interpreted(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleT
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     _save_time(monkeypatch)
     monkeypatch.setattr(InterpreterBuilder, "create_inline_asm", _inline_asm)
+    monkeypatch.setattr(InterpreterBuilder, "create_fma", _fma)
     monkeypatch.setattr(ReduceOps, "generic_reduce", _reduce_all)
     monkeypatch.setattr(ScanOps, "generic_scan", _scan_all)
     spec = importlib.util.spec_from_file_location(f"interpreted_{kernels.__name__}", kernels.__file__ or "")
@@ -67,6 +68,12 @@ def _save_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TritonSemantic, "broadcast_impl_value", _broadcast)
     # Without `debug`, overflows of integers are computed and not reported.
     monkeypatch.setattr(interpreter.interpreter_builder, "options", InterpreterOptions(sanitize_overflow=False))
+
+
+def _fma(_builder: InterpreterBuilder, left: TensorHandle, right: TensorHandle, added: TensorHandle) -> TensorHandle:
+    """left * right + added with one rounding, as on a GPU. The product of two float32 is exact in float64."""
+    total = left.data.astype(np.float64) * right.data + added.data
+    return TensorHandle(total.astype(left.data.dtype), left.dtype.scalar)
 
 
 def _call_from_kernel(function: InterpretedFunction, *args: Any, **kwargs: Any) -> Any:

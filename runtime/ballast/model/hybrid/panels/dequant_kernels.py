@@ -208,10 +208,10 @@ def point_words(points, numbers, signs, high, line, half: tl.constexpr, LAYOUT: 
 def trits_in(word, quad):
     """The codes of quads of a super-block, from the words that contain them: one base-3 digit per byte. Four are
     computed together, with two per multiplication: no carry crosses from one to the other."""
-    power = _bytes_of(0x1B090301, 0x51, 0x5550 + quad % 5)  # power of 3: the byte of 1, 3, 9, 27 and 81 at that index
+    power = bytes_of(0x1B090301, 0x51, 0x5550 + quad % 5)  # power of 3: the byte of 1, 3, 9, 27 and 81 at that index
     first_and_third = ((word & 0x00FF00FF) * power & 0x00FF00FF) * 3
     second_and_fourth = ((word >> 8 & 0x00FF00FF) * power & 0x00FF00FF) * 3
-    return _bytes_of(first_and_third, second_and_fourth, 0x7351)
+    return bytes_of(first_and_third, second_and_fourth, 0x7351)
 
 
 @triton.jit
@@ -220,15 +220,15 @@ def steps_in(word, LAYOUT: tl.constexpr):
     would cost one load per weight, and prevent words from being copied ahead."""
     pairs = word & 0x07070707
     pairs = pairs | (pairs >> 4)
-    places = _bytes_of(pairs, 0, 0x4420)
-    low = _bytes_of(LAYOUT.step_words[0], LAYOUT.step_words[1], places)
-    high = _bytes_of(LAYOUT.step_words[2], LAYOUT.step_words[3], places)
-    is_high = _bytes_of(word << 4, 0, 0xBA98)
+    places = bytes_of(pairs, 0, 0x4420)
+    low = bytes_of(LAYOUT.step_words[0], LAYOUT.step_words[1], places)
+    high = bytes_of(LAYOUT.step_words[2], LAYOUT.step_words[3], places)
+    is_high = bytes_of(word << 4, 0, 0xBA98)
     return (high & is_high) | (low & ~is_high)
 
 
 @triton.jit
-def _bytes_of(first, second, places):
+def bytes_of(first, second, places):
     """Four of eight bytes, of `first` and then of `second`, selected by the low four digits of `places`; a digit of 8
     or more fills the byte with the sign of byte digit - 8 (PTX ISA, prmt)."""
     return tl.inline_asm_elementwise(

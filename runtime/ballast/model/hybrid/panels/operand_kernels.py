@@ -19,6 +19,7 @@ import triton.language as tl
 
 from ballast.model.hybrid.panels.dequant_kernels import (
     bits_of_halves,
+    bytes_of,
     odd_in,
     point_words,
     power_of_two,
@@ -171,9 +172,12 @@ def _signs_and_high(loaded, at: tl.constexpr, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def scales_in(loaded, factor, group, index: tl.constexpr, sub: tl.constexpr, LAYOUT: tl.constexpr):
+def scales_in(
+    loaded, factor, group, index: tl.constexpr, sub: tl.constexpr, LAYOUT: tl.constexpr, BY_BITS: tl.constexpr
+):
     """(scale, rest) float32 [thread, row of four] of the `sub`th part of the `index`th group's columns: a weight is
-    scale * (code - offset), or scale * code + rest if there is a minimum. `factor` is the matrix's `factor_of`."""
+    scale * (code - offset), or scale * code + rest if there is a minimum. `factor` is the matrix's `factor_of`.
+    BY_BITS: see `_times_bytes`."""
     at: tl.constexpr = LAYOUT.loads_before_groups + index * LAYOUT.loads_per_group + LAYOUT.code_loads
     rest = 0.0
     if LAYOUT.scales == "flat":
@@ -193,17 +197,35 @@ def scales_in(loaded, factor, group, index: tl.constexpr, sub: tl.constexpr, LAY
         signs, high = _signs_and_high(loaded, at - LAYOUT.code_loads, LAYOUT)
         scale = times_odd(loaded[0].to(tl.float32), odd_in(signs, high, LAYOUT), LAYOUT)
     else:
-        shift = 8 * tl.arange(0, 4)[None, :]
         scale = loaded[0].to(tl.float32)
         if LAYOUT.scales == "nibbles":
-            scale = scale * ((loaded[at + sub] >> shift) & 15).to(tl.float32)
-            rest = -loaded[1].to(tl.float32) * ((loaded[at + sub] >> (shift + 4)) & 15).to(tl.float32)
+            rest = _times_bytes(-loaded[1].to(tl.float32), (loaded[at + sub] >> 4) & 0x0F0F0F0F, False, BY_BITS)
+            scale = _times_bytes(scale, loaded[at + sub] & 0x0F0F0F0F, False, BY_BITS)
         elif LAYOUT.has_minimum:
-            scale = scale * ((loaded[at + 2 * sub] << (24 - shift)) >> 24).to(tl.float32)
-            rest = -loaded[1].to(tl.float32) * ((loaded[at + 2 * sub + 1] << (24 - shift)) >> 24).to(tl.float32)
+            rest = _times_bytes(-loaded[1].to(tl.float32), loaded[at + 2 * sub + 1], False, BY_BITS)
+            scale = _times_bytes(scale, loaded[at + 2 * sub], False, BY_BITS)
         else:
-            scale = scale * ((loaded[at + sub] << (24 - shift)) >> 24).to(tl.float32)
+            scale = _times_bytes(scale, loaded[at + sub], True, BY_BITS)
     return scale, rest
+
+
+@triton.jit
+def _times_bytes(scale, word, IS_SIGNED: tl.constexpr, BY_BITS: tl.constexpr):
+    """A scale in half precision times the bytes of a word, exactly: [thread, row of four]. Unsigned ones are below 128.
+
+    A GPU converts integers at an eighth of the speed of other operations. BY_BITS: bytes become the low bits of the
+    float 2^23 instead. Which is faster depends on what else a kernel does (benchmarks/hybrid/resident_experts.py)."""
+    row = tl.arange(0, 4)[None, :]
+    if BY_BITS:
+        signs: tl.constexpr = -0x7F7F7F80 if IS_SIGNED else 0
+        number = bytes_of(word ^ signs, 0x4B000000, 0x7440 + row).to(tl.float32, bitcast=True)  # 2^23 + byte
+        if IS_SIGNED:
+            product = scale * (number - (2.0**23 + 128.0))
+        else:
+            product = tl.fma(scale, number, scale * -(2.0**23))
+    else:
+        product = scale * ((word << (24 - 8 * row)) >> 24).to(tl.float32)
+    return product
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """Cost of prompts for requests that decode, and for requests that wait behind other prompts.
 
-python benchmarks/engine/prompts_beside.py MODEL.gguf [--threads N] [--device cuda:0] [--prompt 4096] [--count 3]
-       [--long 32768] [--prefill_chunk_size 4096] [--without_costs]
+python benchmarks/engine/prompts_beside.py MODEL.gguf [--prompt 4096] [--count 3] [--long 32768] [--without_costs]
+       [any option of `ballast serve`]
 
 Three requests decode (temperature 0.6, top_p 0.95). Then prompts arrive one after another, and finally a short prompt
 arrives behind a long one. Everything is first measured alone. Step costs are measured at start, as in a server. Prompts
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -20,12 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
+from ballast import cli
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup.build import DeviceSettings, EngineSettings, scheduler_config
+from ballast.engine.startup.build import scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.engine.startup.step_costs import with_measured_costs
 from ballast.model.metadata import read_spec
+from ballast.plan import plan_for, planned, planned_settings
 from ballast.weights.gguf import open_gguf
 from devkit.bench_record import bench_record
 
@@ -33,52 +34,39 @@ SHORT = 200
 CONTEXT = 64
 """Prompt tokens of the requests that decode."""
 NUM_DECODERS = 3
-CACHE_LENS = 49152
+LIMITS = ("--cache_lens", "49152", "--max_batch_size", str(NUM_DECODERS + 3), "--max_new_tokens", "1024")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--prompt", type=int, default=4096)
     parser.add_argument("--count", type=int, default=3, help="number of prompts that arrive while requests decode")
     parser.add_argument("--long", type=int, default=0, help="tokens of the long prompt before the short one")
-    parser.add_argument("--chunk_size", type=int, default=256)
-    parser.add_argument("--prefill_chunk_size", type=int)
-    parser.add_argument("--max_stall_ms", type=float)
     parser.add_argument(
         "--without_costs", action="store_true", help="schedule with a constant instead of measured costs"
     )
     parser.add_argument("--alone_s", type=float, default=3.0, help="seconds of decoding without prompts")
-    options = parser.parse_args()
+    options, serve = parser.parse_known_args()
     gguf_model = open_gguf(options.model)
     spec = read_spec(gguf_model, None)
-    settings = EngineSettings(
-        cache_lens=CACHE_LENS,
-        max_batch_size=NUM_DECODERS + 3,
-        max_new_tokens=1024,
-        chunk_size=options.chunk_size,
-        prefill_chunk_size=options.prefill_chunk_size or (options.chunk_size if options.device == "cpu" else 4096),
-        max_queue=16,
-        max_stall_s=None if options.max_stall_ms is None else options.max_stall_ms / 1e3,
-        cpu_threads=options.threads,
-        devices=() if options.device == "cpu" else (DeviceSettings(options.device, range(spec.num_layers)),),
-        pcie_share=None,
-    )
+    config = cli.serve_config(["--gguf_path", str(options.model), *LIMITS, *serve])
+    plan = plan_for(config, gguf_model, spec)
+    settings = planned_settings(planned(config, plan), plan)
     runner = load_runner(gguf_model, spec, spec.vocab_size, settings)
-    config = scheduler_config(settings)
+    rules = scheduler_config(settings)
     if not options.without_costs:
-        config = with_measured_costs(config, runner, min(spec.context_length, CACHE_LENS), lambda: None)
-    clients = Clients(EngineCore(runner, config), spec.vocab_size)
+        rules = with_measured_costs(rules, runner, min(spec.context_length, settings.cache_lens), lambda: None)
+    clients = Clients(EngineCore(runner, rules), spec.vocab_size)
     for case, figures in cases(clients, options):
         print(
             bench_record(
                 "engine/prompts_beside",
                 f"{options.model.name}: {case}",
-                device=options.device,
-                threads=options.threads,
-                lanes=1 + config.has_prefill_lane,
+                options=" ".join(serve),
+                threads=settings.cpu_threads,
+                devices=[f"{each.name}: {len(each.layers)} layers" for each in settings.devices],
+                lanes=1 + rules.has_prefill_lane,
                 chosen_by="a constant" if options.without_costs else "cost",
                 prefill_chunk_size=settings.prefill_chunk_size,
                 **figures,

@@ -85,6 +85,8 @@ class Work:
     """The recurrent state of a sequence. A token of a reply reads and writes it; in a prompt it stays in caches."""
     streams: bool = False
     """Whether long steps stream the other experts through the GPU."""
+    part_tokens: int = 0
+    """Tokens of a part of a step, if GPUs that hold all experts compute different parts at the same time."""
     attention: Mapping[int | None, float] = field(default_factory=dict)
     """Operations of all layers per pair of a token and a position that it sees, by the most positions that a token
     sees; None: all."""
@@ -157,14 +159,18 @@ def prefill(work: Work, rates: Rates, num_tokens: int) -> Expected:
     assert rates.gpu_memory is not None, "a plan with a GPU has its rates"
     assert rates.pcie is not None
     host_share = 1.0 - work.gpu_expert_share
-    # GPUs compute one after the other, except experts that all of them stream. It is not predicted that those with all
-    # experts compute parts of a long prompt at the same time.
+    # GPUs compute one after the other, except experts that all of them stream, and parts of a step if they hold all.
+    overlaps = rates.num_gpus > 1 and not host_share and work.part_tokens > 0
+    num_parts = max(1, num_tokens // work.part_tokens) if overlaps else 1
     streamed_share = host_share / rates.num_gpus if work.streams else 0.0
     expert_weights = work.expert_weights_of_a_token * (work.gpu_expert_share + streamed_share)
-    tokens_of_expert = num_tokens * work.num_experts_used / max(1, work.num_experts)
+    tokens_of_product = num_tokens / num_parts
+    tokens_of_expert = tokens_of_product * work.num_experts_used / max(1, work.num_experts)
     computing = _attention_s(work, rates.gpu_memory, num_tokens)
-    computing += 2.0 * num_tokens * work.dense_weights / _gpu_flops(rates.gpu_memory, num_tokens)
+    computing += 2.0 * num_tokens * work.dense_weights / _gpu_flops(rates.gpu_memory, tokens_of_product)
     computing += 2.0 * num_tokens * expert_weights / _gpu_flops(rates.gpu_memory, tokens_of_expert)
+    if num_parts > 1:  # the last GPU begins when the others have computed the first part
+        computing *= (num_parts + rates.num_gpus - 1) / (num_parts * rates.num_gpus)
     if work.streams:
         passing = work.expert_bytes * chosen * host_share / (rates.pcie * rates.num_gpus)
         name = "PCIe" if passing >= computing else "the GPU's arithmetic"

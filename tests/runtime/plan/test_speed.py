@@ -162,6 +162,29 @@ def test_attention_counts_in_the_seconds_of_a_long_prompt(
     assert 0.75 < measured / seconds < 1.25
 
 
+@pytest.mark.parametrize(("tokens", "steps"), [(4096, 1), (32768, 2)])
+def test_two_gpus_with_all_experts_compute_parts_of_a_prompt_at_the_same_time(
+    tmp_path: Path, tokens: int, steps: int
+) -> None:
+    """Qwen3-235B's shape in Q4_K on two H200, without flashinfer: attention is taken to be half as fast."""
+    gguf = open_gguf(write_hollow_model(tmp_path / "model.gguf", QWEN3_235B_SPEC, q4_k_m_types(QWEN3_235B_SPEC)))
+    work = replace(
+        work_of(gguf, QWEN3_235B_SPEC, planned(gguf, QWEN3_235B_SPEC)),
+        on_gpu=True,
+        gpu_expert_share=1.0,
+        attention={window: 2 * steps * each for window, each in attention_work(QWEN3_235B_SPEC).items()},
+    )
+    rates = Rates(130e9, 32, "amx", 2, H200_BYTES_PER_S, PCIE_BYTES_PER_S, num_gpus=2)
+    expected = prefill(work, rates, tokens // steps).tokens_per_s
+    case = f"qwen3-235b.gguf, two GPUs: prefill {tokens}"
+    [measured] = [record["tokens_per_s"] for record in runs("engine_whole_model", "2026-11-30T15:3", case)]
+    assert 0.75 < expected / measured < 1.25
+    alone = prefill(replace(work, part_tokens=0), rates, tokens // steps).tokens_per_s
+    assert (expected > 1.3 * alone) == (tokens // steps >= 2 * work.part_tokens)
+    one = replace(rates, num_gpus=1)
+    assert prefill(work, one, 16384) == prefill(replace(work, part_tokens=0), one, 16384)
+
+
 def test_windows_limit_the_attention_of_a_prompt(works: dict[str, Work]) -> None:
     rates = Rates(1e12, 64, "avx512", 2, 4.8e12, 1e15)
 

@@ -12,6 +12,7 @@ from ballast._core import kernels
 from ballast.errors import ConfigError
 from ballast.host.bandwidth import gpu_bytes_per_s, memory_bytes_per_s
 from ballast.host.machine import Memory
+from ballast.model.hybrid.steps.slices import overlap_tokens
 from ballast.model.layers.grouped import GroupedSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.spec import ModelSpec
@@ -106,6 +107,7 @@ def work_of(gguf: GgufModel, spec: ModelSpec, plan: MemoryPlan) -> Work:
         gpu_expert_share=sum(map(len, plan.gpu_experts)) / num_routed if on_gpu else 0.0,
         state_bytes=spec.state_bytes,
         streams=plan.numbers.streams_experts,
+        part_tokens=overlap_tokens(spec.routing),
         attention=attention_work(spec),
     )
 

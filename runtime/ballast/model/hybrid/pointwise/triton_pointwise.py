@@ -37,6 +37,7 @@ class TritonPointwise:
         # Any pointer, if there are none.
         self._scales = self._cos if rope.query_scale is None else torch.from_numpy(rope.query_scale).to(device)
         self._rope_dim = 2 * rope.cos.shape[1]
+        self._one_warp = {"num_warps": 1, **early(device)}
 
     def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
         """See `Pointwise`; at most three parts."""
@@ -108,8 +109,7 @@ class TritonPointwise:
             PADDED_PAIRS=padded(self._rope_dim // 2),
             LARGEST=LARGEST if is_short else torch.finfo(cache.dtype).max,
             LARGEST_QUERY=self._largest_query,
-            num_warps=1,
-            **early(nope.device),
+            **self._one_warp,
         )
         return query
 
@@ -198,8 +198,7 @@ class TritonPointwise:
             PADDED_V=padded(v_dim),
             LARGEST=LARGEST if is_short else torch.finfo(cache.dtype).max,
             LARGEST_QUERY=self._largest_query,
-            num_warps=1,
-            **early(query.device),
+            **self._one_warp,
         )
         return rotated
 
@@ -249,8 +248,7 @@ class TritonPointwise:
             PADDED_PAIRS=padded(self._rope_dim // 2),
             PADDED_REST=padded(max(1, key_dim - self._rope_dim)),
             LARGEST=torch.finfo(keys.dtype).max,
-            num_warps=1,
-            **early(query.device),
+            **self._one_warp,
         )
         return rotated.to(keys.dtype)
 
@@ -298,18 +296,8 @@ class TritonPointwise:
         out = gate.new_empty((num_tokens, width))
         grid = (num_tokens, -(-width // _GATED_BLOCK))
         kind, alpha, limit = kernel_unit(unit)
-        pointwise_kernels.gated[grid](
-            gate,
-            up,
-            out,
-            width,
-            gate.stride(0),
-            alpha,
-            limit,
-            UNIT=kind,
-            BLOCK=_GATED_BLOCK,
-            **early(gate.device),
-        )
+        given = gate, up, out, width, gate.stride(0), alpha, limit
+        pointwise_kernels.gated[grid](*given, UNIT=kind, BLOCK=_GATED_BLOCK, **early(gate.device))
         return out
 
     def gate_rows(self, rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast.host.gpu import why_unusable
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels, PanelStack
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS
 from devkit.bench_record import bench_record

@@ -22,7 +22,7 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast.host.gpu import why_unusable
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels
 from ballast.model.hybrid.panels.stack import PanelStack, scales_on
 from devkit.bench_record import bench_record
 from devkit.gpu_times import captured_us

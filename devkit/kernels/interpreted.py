@@ -183,7 +183,7 @@ _one_by_one = {ReduceOps: ReduceOps.generic_reduce, ScanOps: ScanOps.generic_sca
 def _running(operation: ReduceOps | ScanOps, values: Sequence[Any]) -> list[NDArray[Any]] | None:
     """Running combinations of the values by a function of `reduce_kernels`; None for other functions."""
     combine: Callable[..., Any] = operation.combine_fn.fn
-    if combine.__module__ != "interpreted_ballast.model.hybrid.reduce_kernels" or operation.axis is None:
+    if combine.__module__ != "interpreted_ballast.model.hybrid.shared_kernels.reduce_kernels" or operation.axis is None:
         return None
     accumulate = _RUNNING[combine.__name__].accumulate
     return [accumulate(value.handle.data, operation.axis, value.handle.data.dtype) for value in values]

@@ -22,18 +22,17 @@ from ballast.model.hybrid.compressed.compression import Rotation
 from ballast.model.hybrid.compressed.triton_compression import DeviceLimits, TritonCompression
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import carried
-from ballast.model.hybrid.experts import (
+from ballast.model.hybrid.experts import fused_routing, routing_kernels
+from ballast.model.hybrid.experts.products import (
     combine_kernels,
     expert_panels,
-    fused_routing,
     grouped_int_gemm,
     grouped_int_gemm_kernels,
     many_pairs_kernels,
     pair_sums,
-    routing_kernels,
 )
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.experts.expert_sums import ExpertSums
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.products.expert_sums import ExpertSums
 from ballast.model.hybrid.handoff import host_experts, transport, transport_kernels
 from ballast.model.hybrid.handoff.hand_off import HandOff
 from ballast.model.hybrid.linear import Linear

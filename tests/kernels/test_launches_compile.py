@@ -26,9 +26,9 @@ from ballast.model.hybrid.compressed.compression import CompressedCache, EntryTo
 from ballast.model.hybrid.compressed.triton_compression import DeviceLimits, TritonCompression
 from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.small_copies import carried
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels
 from ballast.model.hybrid.experts.fused_routing import FusedRouter, fused_divide, fused_groups
-from ballast.model.hybrid.experts.pair_sums import PairSums
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.products.pair_sums import PairSums
 from ballast.model.hybrid.handoff import transport, transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox
 from ballast.model.hybrid.linear import FloatLinear

@@ -16,8 +16,8 @@ from triton.runtime.jit import KernelInterface
 
 from ballast._core import kernels
 from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS, phase_of
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels, group_by_expert
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_divide, fused_groups
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels, group_by_expert
 from ballast.model.hybrid.handoff import transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox, carried
 from ballast.model.hybrid.panels.panel_linear import TUNED_TOKENS, PanelLinear

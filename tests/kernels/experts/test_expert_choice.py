@@ -12,8 +12,8 @@ import torch
 
 from ballast.model.hybrid.experts import fused_routing, routing_kernels
 from ballast.model.hybrid.experts.division import Divide, phase_of
-from ballast.model.hybrid.experts.expert_panels import group_by_expert
 from ballast.model.hybrid.experts.fused_routing import FusedRouter
+from ballast.model.hybrid.experts.products.expert_panels import group_by_expert
 from ballast.model.hybrid.handoff import transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox, carried
 from devkit.kernels.interpreted import interpreted

@@ -12,13 +12,13 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as T
 
-from ballast.model.hybrid.experts import (
+from ballast.model.hybrid.experts.products import (
     combine_kernels,
     expert_panels,
     grouped_int_gemm,
     grouped_int_gemm_kernels,
 )
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels, PanelStack, group_by_expert
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels, PanelStack, group_by_expert
 from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, half_kernels, matmul
 from ballast.model.hybrid.panels.matmul import MAX_GEMV_TOKENS
 from devkit.kernels.interpreted import interpreted

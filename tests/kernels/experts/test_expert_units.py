@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as T
 from numpy.typing import NDArray
 
 from ballast.families.architecture import ClampedSilu, ClampedSwiglu, Unit
-from ballast.model.hybrid.experts import (
+from ballast.model.hybrid.experts.products import (
     combine_kernels,
     expert_panels,
     grouped_int_gemm,
@@ -21,9 +21,9 @@ from ballast.model.hybrid.experts import (
     pair_sizes,
     pair_sums,
 )
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.experts.expert_sums import ExpertSums
-from ballast.model.hybrid.experts.grouped_int_gemm import grouped_kernel
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.products.expert_sums import ExpertSums
+from ballast.model.hybrid.experts.products.grouped_int_gemm import grouped_kernel
 from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, half_kernels, matmul
 from ballast.model.hybrid.panels.matmul import MAX_GEMV_TOKENS
 from ballast.model.hybrid.panels.stack import PanelStack

@@ -16,8 +16,8 @@ from gguf import GGMLQuantizationType as T
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ballast.model.hybrid.experts import grouped_int_gemm, grouped_int_gemm_kernels
-from ballast.model.hybrid.experts.grouped_int_gemm import (
+from ballast.model.hybrid.experts.products import grouped_int_gemm, grouped_int_gemm_kernels
+from ballast.model.hybrid.experts.products.grouped_int_gemm import (
     MAX_PAIRS,
     MAX_TOKENS,
     GroupedProduct,

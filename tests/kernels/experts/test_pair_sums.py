@@ -11,10 +11,10 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as T
 
-from ballast.model.hybrid.experts import many_pairs_kernels, pair_sizes, pair_sums
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.experts.expert_sums import ExpertSums
-from ballast.model.hybrid.experts.pair_sums import PairSums
+from ballast.model.hybrid.experts.products import many_pairs_kernels, pair_sizes, pair_sums
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.products.expert_sums import ExpertSums
+from ballast.model.hybrid.experts.products.pair_sums import PairSums
 from ballast.model.hybrid.panels import half_kernels, matmul
 from ballast.model.hybrid.panels.stack import PanelStack
 from devkit.kernels.interpreted import interpreted

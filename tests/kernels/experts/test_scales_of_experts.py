@@ -13,10 +13,15 @@ from gguf import GGMLQuantizationType as T
 
 from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
-from ballast.model.hybrid.experts import combine_kernels, expert_panels, grouped_int_gemm, grouped_int_gemm_kernels
 from ballast.model.hybrid.experts.device_layers import place_experts
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.experts.expert_sums import ExpertSums
+from ballast.model.hybrid.experts.products import (
+    combine_kernels,
+    expert_panels,
+    grouped_int_gemm,
+    grouped_int_gemm_kernels,
+)
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.products.expert_sums import ExpertSums
 from ballast.model.hybrid.panels.matmul import MAX_GEMV_TOKENS
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
 from ballast.model.hybrid.panels.stack import PanelStack, scales_on

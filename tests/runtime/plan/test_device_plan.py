@@ -21,7 +21,7 @@ from ballast.host.gpu import check_device
 from ballast.host.machine import Memory
 from ballast.host.sizes import human
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels
 from ballast.model.hybrid.graphs.decode_graphs import MAX_CAPTURED
 from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES

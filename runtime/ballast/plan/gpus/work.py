@@ -3,7 +3,7 @@ the slices in which it is computed. Pure arithmetic."""
 
 from __future__ import annotations
 
-from ballast.model.hybrid.experts.pair_sizes import DECODED_BYTES, HIDDEN_BYTES, SUMS, is_faster
+from ballast.model.hybrid.experts.products.pair_sizes import DECODED_BYTES, HIDDEN_BYTES, SUMS, is_faster
 from ballast.model.hybrid.layers.ngram_sizes import GATED_AT_ONCE
 from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES
 from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS

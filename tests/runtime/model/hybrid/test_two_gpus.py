@@ -23,7 +23,7 @@ from ballast.model.batch import Batch, padding
 from ballast.model.hybrid.agreement import MAX_DIFFERENCE
 from ballast.model.hybrid.copies.blocks_of_devices import BlocksOfDevices
 from ballast.model.hybrid.copies.device_blocks import DeviceBlocks
-from ballast.model.hybrid.experts.expert_sums import ExpertSums
+from ballast.model.hybrid.experts.products.expert_sums import ExpertSums
 from ballast.model.hybrid.faults import device_wait
 from ballast.model.hybrid.graphs.capture import captured
 from ballast.model.hybrid.model import HybridModel

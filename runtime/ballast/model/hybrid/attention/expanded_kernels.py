@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.number_kernels import bounded, is_beyond
-from ballast.model.hybrid.reduce_kernels import larger, plus
+from ballast.model.hybrid.shared_kernels.number_kernels import bounded, is_beyond
+from ballast.model.hybrid.shared_kernels.reduce_kernels import larger, plus
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 

@@ -11,8 +11,8 @@ import torch
 
 from ballast.model.hybrid.attention import paged_fp8_kernels, paged_kernels
 from ballast.model.hybrid.attention.sizes import LatentSizes, Sizes
-from ballast.model.hybrid.early_launch import early
-from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.shared_kernels.early_launch import early
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 from ballast.model.hybrid.steps.step import RequestTable, Step
 
 MAX_SPLITS = 64

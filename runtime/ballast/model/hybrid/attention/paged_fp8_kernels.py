@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.attention.paged_kernels import _first_key, _place, _share, _tile
-from ballast.model.hybrid.early_kernels import wait_for_previous
-from ballast.model.hybrid.reduce_kernels import larger, plus
+from ballast.model.hybrid.shared_kernels.early_kernels import wait_for_previous
+from ballast.model.hybrid.shared_kernels.reduce_kernels import larger, plus
 
 SPLIT_CODES = tl.constexpr(
     """{

@@ -8,7 +8,7 @@ from ballast.model.hybrid.attention import expanded_kernels
 from ballast.model.hybrid.attention.expanded import ExpandedKernels, ExpandedSizes, PlainExpandedKernels
 from ballast.model.hybrid.faults.kernel_check import ParallelCompile, why_different, why_unusable
 from ballast.model.hybrid.platforms.platform_of import platform_of
-from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 from ballast.model.switched_off import SwitchedOff
 
 _TRIED = 200

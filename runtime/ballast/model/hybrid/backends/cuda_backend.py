@@ -28,9 +28,9 @@ from ballast.model.hybrid.copies import small_copy_kernels
 from ballast.model.hybrid.copies.pinned_ahead import PinnedAhead
 from ballast.model.hybrid.copies.small_copies import SmallCopy, carried
 from ballast.model.hybrid.experts.division import Divide
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.experts.expert_sums import ExpertSums
 from ballast.model.hybrid.experts.fused_routing import FusedRouter, fused_divide
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.products.expert_sums import ExpertSums
 from ballast.model.hybrid.experts.routing import Choose
 from ballast.model.hybrid.graphs.capture import captured
 from ballast.model.hybrid.handoff import transport, transport_kernels

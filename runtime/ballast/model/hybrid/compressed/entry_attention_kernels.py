@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.attention.split_kernels import merge_splits
-from ballast.model.hybrid.number_kernels import ceil_div
-from ballast.model.hybrid.reduce_kernels import larger, plus
+from ballast.model.hybrid.shared_kernels.number_kernels import ceil_div
+from ballast.model.hybrid.shared_kernels.reduce_kernels import larger, plus
 
 
 @triton.jit

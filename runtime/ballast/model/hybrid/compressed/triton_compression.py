@@ -12,9 +12,9 @@ from ballast.model.hybrid.attention.paged import choose_tilings
 from ballast.model.hybrid.attention.sizes import LatentSizes
 from ballast.model.hybrid.compressed import entry_attention_kernels, entry_kernels, window_kernels
 from ballast.model.hybrid.compressed.compression import CompressedCache, EntryTokens, Rotation, index_sizes
-from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.recurrent.state_rows import StateRows
 from ballast.model.hybrid.recurrent.triton_states import launch_for_rows
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.compressed import CompressedSpec

@@ -15,11 +15,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
 from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, weight_of
 from ballast.model.hybrid.panels.half_kernels import scaled_codes_of
 from ballast.model.hybrid.panels.program_kernels import results_of_tile, rows_of, slot_of_tile, steps_of, store
+from ballast.model.hybrid.shared_kernels.early_kernels import wait_for_previous
 
 _RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "split_stride"]
 """Arguments for whose values Triton compiles no separate kernels: all batch sizes and shapes share one."""

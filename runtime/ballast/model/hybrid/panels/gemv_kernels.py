@@ -13,7 +13,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, scales_of, words_of
 from ballast.model.hybrid.panels.program_kernels import (
     is_last_to_arrive,
@@ -24,6 +23,7 @@ from ballast.model.hybrid.panels.program_kernels import (
     store,
     sum_of_splits,
 )
+from ballast.model.hybrid.shared_kernels.early_kernels import wait_for_previous
 
 _RUN_TIME = ["num_tokens", "num_slots", "sharing", "panels_per_slot", "steps_per_split", "num_splits", "split_stride"]
 """Arguments for whose values Triton compiles no separate kernels: all batch sizes and shapes share one."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.panels.dequant_kernels import codes_of, factor_of, lines_of, weight_of
+from ballast.model.hybrid.shared_kernels.early_kernels import wait_for_previous
 
 SCALE = tl.constexpr(4.0)
 LARGEST = tl.constexpr(65504.0)

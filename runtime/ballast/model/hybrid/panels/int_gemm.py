@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType as GgmlType
 
-from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.panels import int_gemm_kernels
 from ballast.model.hybrid.panels.layout import GROUP_COLS, LAYOUTS, SUPER_GROUPS
 from ballast.model.hybrid.panels.matmul import Kernel
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.platforms.platform_of import platform_of
+from ballast.model.hybrid.shared_kernels.early_launch import early
 
 MAX_TILES = 5
 """Maximum tiles of tokens, for MIN_CUBLAS_TOKENS - 1 tokens."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
 from ballast.model.hybrid.panels.dequant_kernels import factor_of
 from ballast.model.hybrid.panels.operand_kernels import (
@@ -25,6 +24,7 @@ from ballast.model.hybrid.panels.operand_kernels import (
     words_in,
 )
 from ballast.model.hybrid.panels.program_kernels import is_last_to_arrive, sum_of_splits
+from ballast.model.hybrid.shared_kernels.early_kernels import wait_for_previous
 
 _RUN_TIME = [
     "num_tokens",

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType as GgmlType
 
-from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.panels import bf16_split_kernels, dequant_gemm_kernels, gemv_kernels, half_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.platforms.platform_of import platform_of
-from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.shared_kernels.early_launch import early
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 
 MAX_GEMV_TOKENS = 4
 """Maximum tokens that `gemv` multiplies; more are multiplied on tensor cores."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.number_kernels import bounded, is_beyond
-from ballast.model.hybrid.reduce_kernels import plus
+from ballast.model.hybrid.shared_kernels.number_kernels import bounded, is_beyond
+from ballast.model.hybrid.shared_kernels.reduce_kernels import plus
 
 
 @triton.jit

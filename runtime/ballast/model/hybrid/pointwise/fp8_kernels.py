@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.reduce_kernels import larger, plus
+from ballast.model.hybrid.shared_kernels.reduce_kernels import larger, plus
 
 
 @triton.jit

@@ -9,11 +9,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.early_kernels import wait_for_previous
-from ballast.model.hybrid.number_kernels import bounded, is_beyond
 from ballast.model.hybrid.panels.program_kernels import unit_of
 from ballast.model.hybrid.pointwise.fp8_kernels import store_short, store_short_head, store_short_parts
-from ballast.model.hybrid.reduce_kernels import plus
+from ballast.model.hybrid.shared_kernels.early_kernels import wait_for_previous
+from ballast.model.hybrid.shared_kernels.number_kernels import bounded, is_beyond
+from ballast.model.hybrid.shared_kernels.reduce_kernels import plus
 
 
 @triton.jit

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from ballast.families.architecture import Unit
-from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.panels.unit import kernel_unit
 from ballast.model.hybrid.pointwise import block_kernels, pointwise_kernels
 from ballast.model.hybrid.pointwise.pointwise import INDEX_NORM_EPS, HeadWeights, IndexNorm
 from ballast.model.hybrid.pointwise.pools import BlockTokens, PooledTokens, PoolMemory
 from ballast.model.hybrid.pointwise.triton_pools import keep_pools, leave_states
-from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.shared_kernels.early_launch import early
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 from ballast.model.hybrid.steps.step import Step
 from ballast.model.layers.short_rows import LARGEST, ShortRows
 from ballast.model.rope import RopeTable

@@ -6,8 +6,8 @@ import torch
 
 from ballast.model.hybrid.pointwise import pool_kernels
 from ballast.model.hybrid.pointwise.pools import PooledTokens, PoolMemory
-from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.recurrent.triton_states import launch_for_rows
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 from ballast.model.hybrid.steps.step import Step
 
 

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from ballast.model.hybrid.recurrent.delta_kernels import key_head_of
-from ballast.model.hybrid.reduce_kernels import plus
+from ballast.model.hybrid.shared_kernels.reduce_kernels import plus
 
 
 @triton.jit

@@ -18,9 +18,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.number_kernels import sigmoid, softplus
 from ballast.model.hybrid.recurrent.chunk_kernels import inverse_below
-from ballast.model.hybrid.reduce_kernels import plus
+from ballast.model.hybrid.shared_kernels.number_kernels import sigmoid, softplus
+from ballast.model.hybrid.shared_kernels.reduce_kernels import plus
 
 
 @triton.jit

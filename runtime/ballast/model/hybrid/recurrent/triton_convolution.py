@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ballast.model.hybrid.early_launch import early
 from ballast.model.hybrid.recurrent import conv_kernels
 from ballast.model.hybrid.recurrent.sizes import CHUNK_TOKENS
 from ballast.model.hybrid.recurrent.state_rows import StateRows
+from ballast.model.hybrid.shared_kernels.early_launch import early
 
 _CHANNELS = 256
 _CHUNK_CHANNELS = 64

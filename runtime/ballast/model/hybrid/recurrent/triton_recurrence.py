@@ -6,13 +6,13 @@ import math
 
 import torch
 
-from ballast.model.hybrid.early_launch import early
-from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.recurrent import chunk_kernels, delta_kernels, row_decay_kernels
 from ballast.model.hybrid.recurrent.recurrence import NORM_EPS, Gates
 from ballast.model.hybrid.recurrent.sizes import BLOCK_TOKENS, CHUNK_TOKENS, COLUMNS, sizes_of, why_not_supported
 from ballast.model.hybrid.recurrent.state_rows import Chunks, StateRows
 from ballast.model.hybrid.recurrent.triton_convolution import convolve
+from ballast.model.hybrid.shared_kernels.early_launch import early
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 from ballast.model.layers.layer import RecurrentMixer
 
 _NORMED_HEADS = 8

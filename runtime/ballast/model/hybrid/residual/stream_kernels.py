@@ -10,9 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.early_kernels import wait_for_previous
-from ballast.model.hybrid.number_kernels import sigmoid
-from ballast.model.hybrid.reduce_kernels import larger, plus
+from ballast.model.hybrid.shared_kernels.early_kernels import wait_for_previous
+from ballast.model.hybrid.shared_kernels.number_kernels import sigmoid
+from ballast.model.hybrid.shared_kernels.reduce_kernels import larger, plus
 
 
 @triton.jit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ballast.model.hybrid.early_launch import early
-from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.residual import gate_kernels
+from ballast.model.hybrid.shared_kernels.early_launch import early
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 
 _BLOCK = 512
 

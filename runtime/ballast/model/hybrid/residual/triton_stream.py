@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ballast.model.hybrid.early_launch import early
-from ballast.model.hybrid.power_of_two import padded
 from ballast.model.hybrid.residual import stream_kernels
 from ballast.model.hybrid.residual.residual import Connection
+from ballast.model.hybrid.shared_kernels.early_launch import early
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 from ballast.model.layers.stream import StreamSpec
 
 _BLOCK = 512

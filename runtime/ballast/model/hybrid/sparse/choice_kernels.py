@@ -17,8 +17,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.number_kernels import ceil_div
-from ballast.model.hybrid.reduce_kernels import larger, plus, smaller
+from ballast.model.hybrid.shared_kernels.number_kernels import ceil_div
+from ballast.model.hybrid.shared_kernels.reduce_kernels import larger, plus, smaller
 
 
 @triton.jit

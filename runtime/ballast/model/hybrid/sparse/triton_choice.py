@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 from ballast.model.hybrid.sparse import choice_kernels
 from ballast.model.hybrid.sparse.sizes import GROUP, IndexSizes, group_counts, kept_width, tokens_at_once
 from ballast.model.hybrid.steps.step import Step

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from ballast.model.hybrid.experts import grouped_int_gemm
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS
-from ballast.model.hybrid.experts.pair_sizes import is_faster
+from ballast.model.hybrid.experts.products import grouped_int_gemm
+from ballast.model.hybrid.experts.products.pair_sizes import is_faster
 from ballast.model.hybrid.panels.matmul import MAX_GEMV_TOKENS, gemm_block, grouped_gemm_block
 from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS
-from ballast.model.hybrid.power_of_two import padded
+from ballast.model.hybrid.shared_kernels.power_of_two import padded
 from ballast.model.hybrid.steps.slices import SLICE_SIZES
 
 

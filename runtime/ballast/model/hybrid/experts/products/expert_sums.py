@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ballast.model.hybrid.experts.expert_panels import ExpertPanels
-from ballast.model.hybrid.experts.pair_sizes import is_faster
-from ballast.model.hybrid.experts.pair_sums import PairSums, can_decode
+from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels
+from ballast.model.hybrid.experts.products.pair_sizes import is_faster
+from ballast.model.hybrid.experts.products.pair_sums import PairSums, can_decode
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 

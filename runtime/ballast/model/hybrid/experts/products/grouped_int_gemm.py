@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from gguf import GGMLQuantizationType as GgmlType
 
-from ballast.model.hybrid.early_launch import early
-from ballast.model.hybrid.experts import grouped_int_gemm_kernels
+from ballast.model.hybrid.experts.products import grouped_int_gemm_kernels
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS
 from ballast.model.hybrid.panels.matmul import Kernel
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
+from ballast.model.hybrid.shared_kernels.early_launch import early
 
 MAX_TOKENS = 128
 """Maximum tokens for which experts are multiplied by exact codes."""

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from ballast.model.hybrid.early_launch import early
-from ballast.model.hybrid.experts import combine_kernels, grouped_int_gemm
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS, fused_groups, ordered_groups
-from ballast.model.hybrid.experts.pair_sizes import is_faster
-from ballast.model.hybrid.experts.pair_sums import PairSums, can_decode
+from ballast.model.hybrid.experts.products import combine_kernels, grouped_int_gemm
+from ballast.model.hybrid.experts.products.pair_sizes import is_faster
+from ballast.model.hybrid.experts.products.pair_sums import PairSums, can_decode
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES
 from ballast.model.hybrid.panels.matmul import (
     MAX_GEMV_TOKENS,
@@ -24,6 +23,7 @@ from ballast.model.hybrid.panels.matmul import (
 from ballast.model.hybrid.panels.stack import PanelStack as PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.platforms.platform_of import platform_of
+from ballast.model.hybrid.shared_kernels.early_launch import early
 from ballast.model.hybrid.steps.slices import PRODUCT_TOKENS, even_bounds
 
 _COMBINE_BLOCK = 1024

@@ -14,10 +14,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.panels.dequant_kernels import factor_of, lines_of, scales_of, weight_of, words_of
 from ballast.model.hybrid.panels.half_kernels import SCALE, half_of
 from ballast.model.hybrid.panels.program_kernels import unit_of
+from ballast.model.hybrid.shared_kernels.number_kernels import ceil_div
 
 
 @triton.jit(do_not_specialize=["first_row", "num_rows", "row_place", "slot_rows"])

@@ -14,8 +14,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.early_kernels import wait_for_previous
-from ballast.model.hybrid.number_kernels import ceil_div
 from ballast.model.hybrid.panels.bf16_split_kernels import rounded
 from ballast.model.hybrid.panels.dequant_kernels import factor_of
 from ballast.model.hybrid.panels.operand_kernels import (
@@ -27,7 +25,9 @@ from ballast.model.hybrid.panels.operand_kernels import (
     words_in,
 )
 from ballast.model.hybrid.panels.program_kernels import is_last_to_arrive, sum_of_splits, unit_of
-from ballast.model.hybrid.reduce_kernels import plus, smaller
+from ballast.model.hybrid.shared_kernels.early_kernels import wait_for_previous
+from ballast.model.hybrid.shared_kernels.number_kernels import ceil_div
+from ballast.model.hybrid.shared_kernels.reduce_kernels import plus, smaller
 
 
 @triton.jit(do_not_specialize=["num_pairs", "num_experts"])

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ballast.model.hybrid.early_kernels import wait_for_previous
 from ballast.model.hybrid.panels.program_kernels import unit_of
+from ballast.model.hybrid.shared_kernels.early_kernels import wait_for_previous
 
 
 @triton.jit

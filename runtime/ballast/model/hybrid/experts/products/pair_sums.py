@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from ballast.model.hybrid.experts import many_pairs_kernels
-from ballast.model.hybrid.experts.pair_sizes import DECODED_BYTES, HIDDEN_BYTES, SUMS
+from ballast.model.hybrid.experts.products import many_pairs_kernels
+from ballast.model.hybrid.experts.products.pair_sizes import DECODED_BYTES, HIDDEN_BYTES, SUMS
 from ballast.model.hybrid.panels.layout import FLOAT_TYPES, GROUP_COLS, LAYOUTS, PANEL_ROWS
 from ballast.model.hybrid.panels.matmul import gemm_input
 from ballast.model.hybrid.panels.stack import PanelStack

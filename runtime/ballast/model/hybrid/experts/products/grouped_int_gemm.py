@@ -31,9 +31,9 @@ _GROUPS = 4
 _WANTED_PROGRAMS = 2112
 """Target number of one-token programs on a GPU, sixteen per processor of an H200; if its experts have too few rows,
 columns are split among programs."""
-_MAX_REGISTERS = {GgmlType.Q4_K: 96}
-"""Registers of a thread, for types whose programs need only a few more: with 96, 21 instead of 16 of them run on a
-processor, and all programs of a token run at the same time."""
+_MAX_REGISTERS = 96
+"""Registers of a thread for codes of four bits with nested scales and minima, whose programs need only a few more: with
+96, 21 instead of 16 of them run on a processor of an H200, and all programs of a token run at the same time."""
 _BLOCK_ROWS = 32
 _STEP_COLS = 256
 _TERM_NUMBERS = 64
@@ -98,8 +98,9 @@ def grouped_kernel(kind: GgmlType, tile: int, *, has_up: bool, is_split: bool, u
     step_cols = _GROUPS * GROUP_COLS
     # Without the compiler's own contractions, tiles of every size give identical bits.
     options = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
-    if kind in _MAX_REGISTERS and tile == 4:
-        options["maxnreg"] = _MAX_REGISTERS[kind]
+    layout = LAYOUTS[kind]
+    if (layout.bits, layout.scales, layout.has_minimum, tile) == (4, "nested", True, 4):
+        options["maxnreg"] = _MAX_REGISTERS
     return Kernel(grouped_int_gemm_kernels.grouped_int_gemm, known, step_cols, options)
 
 

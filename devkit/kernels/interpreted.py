@@ -71,7 +71,7 @@ def _save_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _fma(_builder: InterpreterBuilder, left: TensorHandle, right: TensorHandle, added: TensorHandle) -> TensorHandle:
-    """left * right + added with one rounding, as on a GPU. The product of two float32 is exact in float64."""
+    """left * right + added, as on a GPU: the product is exact in float64, and in the kernels so is the sum, mostly."""
     total = left.data.astype(np.float64) * right.data + added.data
     return TensorHandle(total.astype(left.data.dtype), left.dtype.scalar)
 

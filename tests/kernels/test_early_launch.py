@@ -16,7 +16,6 @@ from ballast._core import kernels
 from ballast.host.isa import chosen_isa
 from ballast.model.hybrid.graphs.capture import captured
 from ballast.model.hybrid.panels.panel_linear import PanelLinear
-from ballast.model.hybrid.platforms.cuda_platform import CudaPlatform
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.rope import unrotated
@@ -71,16 +70,18 @@ def test_kernels_that_are_launched_early_wait_before_anything_else() -> None:
 def test_a_chain_of_early_kernels_computes_what_the_same_kernels_compute_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each kernel reads what the one in front has just written, and overwrites what earlier ones have read."""
+    """Each kernel reads what the one in front has just written, and overwrites what earlier ones have read. One of them
+    is cuBLAS's."""
     device, width = torch.device("cuda:0"), 4096
     data = random_blocks(np.random.default_rng(0), T.Q4_K, width, width)
     matrix = kernels.Matrix(data, T.Q4_K, width, width)
     packed = kernels.pack(kernels.ThreadPool(4), matrix, chosen_isa(), activation_bytes=1)
     linear = PanelLinear(packed, width, width, is_transposed=False, device=device)
     begin, weight = torch.randn(2, width, device=device), torch.rand(width, device=device)
+    turned = torch.linalg.qr(torch.randn(width, width, device=device)).Q
 
     def result(launches_early: bool) -> torch.Tensor:
-        monkeypatch.setattr(CudaPlatform, "launches_early", launches_early)
+        monkeypatch.setattr(platform_of(device), "launches_early", launches_early)
         pointwise, stream = TritonPointwise(1e-6, unrotated(2), device), begin.clone()
 
         def chain() -> None:
@@ -89,7 +90,7 @@ def test_a_chain_of_early_kernels_computes_what_the_same_kernels_compute_one_by_
             for index in range(40):
                 normed = pointwise.add_and_norm(stream, parts, weight)
                 product = linear.multiply(normed, by_int_gemm=index % 2 == 0)
-                parts = (pointwise.gated(product, normed),)
+                parts = (pointwise.gated(product, normed) @ turned,)
             pointwise.add_and_norm(stream, parts, weight)
 
         chain()

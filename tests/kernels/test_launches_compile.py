@@ -32,12 +32,14 @@ from ballast.model.hybrid.experts.products.pair_sums import PairSums
 from ballast.model.hybrid.handoff import transport, transport_kernels
 from ballast.model.hybrid.handoff.transport import Mailbox
 from ballast.model.hybrid.linear import FloatLinear
-from ballast.model.hybrid.pointwise.pointwise import IndexNorm
+from ballast.model.hybrid.panels.panel_linear import PanelLinear
+from ballast.model.hybrid.pointwise.pointwise import HeadWeights, IndexNorm
 from ballast.model.hybrid.pointwise.pools import BlockTokens, PooledTokens, PoolMemory
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
 from ballast.model.hybrid.recurrent.recurrence import Gates
 from ballast.model.hybrid.recurrent.state_pool import DeviceStatePool, EntryStates
 from ballast.model.hybrid.recurrent.state_rows import PlannedRows
+from ballast.model.hybrid.recurrent.triton_convolution import convolve
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.residual.residual import Connection
 from ballast.model.hybrid.residual.triton_gates import TritonRowGates
@@ -46,12 +48,14 @@ from ballast.model.hybrid.sparse.sizes import IndexSizes
 from ballast.model.hybrid.sparse.triton_choice import TritonPositionChoice
 from ballast.model.hybrid.sparse.triton_chosen import TritonChosenAttention
 from ballast.model.layers.compressed import CompressedSpec
+from ballast.model.layers.delta_net import DeltaNetSpec
 from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.stream import StreamSpec
 from ballast.model.rope import RopeTable, unrotated
 from devkit.kernels.attention_cases import attention_case
 from devkit.kernels.panel_stacks import NUM_EXPERTS, stack_of
 from devkit.models.cpu_platform import CpuPlatform
+from devkit.models.random_blocks import random_blocks
 from devkit.models.specs.deepseek import R1_SPEC
 from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
 
@@ -98,19 +102,21 @@ def launched(kept_kernels: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
             monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
             compiled = kernel.warmup(*arguments, grid=grid, **known)
             assert compiled.asm["ptx"]
+            assert compiled.metadata.launch_pdl == ("griddepcontrol.wait" in compiled.asm["ptx"])
             if compiled.metadata.launch_pdl:
-                check_that_it_waits(compiled.asm["ptx"])
+                check_that_it_waits(compiled.asm["sass"])
 
     monkeypatch.setattr(KernelInterface, "__getitem__", lambda kernel, grid: partial(launch, kernel, grid))
     return names
 
 
-def check_that_it_waits(ptx: str) -> None:
-    """A kernel that is launched early waits for the kernel in front before it reads or writes memory."""
-    before, wait, after = ptx.partition("griddepcontrol.wait")
+def check_that_it_waits(instructions: str) -> None:
+    """A kernel that is launched early waits for the kernel in front before it reads or writes global memory, or ends.
+    The compiler might move accesses, so the check is of the GPU's own instructions."""
+    before, wait, after = instructions.partition("ACQBULK")
     assert wait
-    assert not re.search(r"\b(ld|st|atom|red|cp)\b[.\w]*\.global", before)
-    assert "griddepcontrol.launch_dependents" in after
+    assert not re.search(r"\b(LDG|STG|LDGSTS|ATOMG|REDG|LD|ST|RED|EXIT)\b", before)
+    assert "PREEXIT" in after
 
 
 def routing() -> None:
@@ -169,6 +175,22 @@ def row_decays() -> None:
     gates = Gates(torch.zeros(71, 2), torch.zeros(71, width))
     values = recurrence.update(torch.zeros(71, 3 * width), gates, torch.zeros(2), torch.zeros(width), states, rows)
     recurrence.gated_norm(values, torch.zeros(71, width), torch.zeros(64))
+
+
+def single_tokens() -> None:
+    """One token of a request: recurrent state, and grouped attention's heads."""
+    mixer, width = DeltaNetSpec(num_heads=4, num_key_heads=2, key_dim=32, v_dim=32, conv_taps=4), 256
+    recurrence, states = TritonRecurrence(mixer, 1e-6), torch.zeros(3, 4, 32, 32)
+    rows = PlannedRows([0, 1], [1], [1], [], 1).send(torch.from_numpy)
+    convolved = convolve(torch.zeros(1, width), torch.zeros(4, width), torch.zeros(3, 3, width), rows)
+    gates = Gates(torch.zeros(1, 4), torch.zeros(1, 4))
+    values = recurrence.update(convolved, gates, torch.zeros(4), torch.zeros(4), states, rows)
+    recurrence.gated_norm(values, torch.zeros(1, 128), torch.zeros(32))
+    case = attention_case(GroupedSizes(8, 2, 64, 64, 0.1, 16), [1], [9], CPU, torch.float16)
+    pointwise = TritonPointwise(1e-6, RopeTable(np.ones((50, 32), np.float32), np.ones((50, 32), np.float32)), CPU)
+    query, key = torch.zeros(1, 8, 64), torch.zeros(1, 2, 64)
+    pointwise.heads_and_cache(query, key, key.clone(), HeadWeights(*[None] * 5), case.cache, case.step)
+    pointwise.gated(query[0], query[0])
 
 
 def hyper_connections() -> None:
@@ -269,6 +291,7 @@ ROW_DECAYS = {"prepare_rows", "update_one_each", "score_blocks", "invert_chunks"
         (expanded_queries, {"rotated_query"}),
         (expanded_attention, {"place_keys", "bound", "attend_expanded", "merge"}),
         (row_decays, {*ROW_DECAYS, "gated_norm"}),
+        (single_tokens, {"convolve_one_each", "prepare", "update_one_each", "gated_norm", "heads_and_cache", "gated"}),
         (hyper_connections, {"read", "mix"}),
         (compressed_entries, {*COMPRESSED, "score", "keep_highest", "attend", "merge"}),
         (pooled_choice, {*POOLED, "spread_pools", "round_query", "attend"}),
@@ -288,6 +311,18 @@ def test_kernels_of_experts_compile(launched: set[str], rng: np.random.Generator
     ExpertPanels(*stacks)(x, ids, weights)
     PairSums(x, ids, weights, NUM_EXPERTS).add(0, *stacks)
     assert {"group_and_split", "combine_experts", "round_to_half", "decode_rows"} <= launched
+
+
+def test_kernels_of_dense_products_compile(launched: set[str], pool: kernels.ThreadPool) -> None:
+    for kind in (T.Q4_K, T.F32):
+        data = random_blocks(np.random.default_rng(0), kind, 64, 256)
+        matrix = kernels.pack(pool, kernels.Matrix(data, kind, 64, 256), kernels.usable_isas()[0], activation_bytes=1)
+        linear = PanelLinear(matrix, 64, 256, is_transposed=False, device=CPU)
+        for num_tokens in (1, 8):
+            for by_int_gemm in (False, True):
+                linear.multiply(torch.zeros(num_tokens, 256), by_int_gemm=by_int_gemm)
+    products = {"quantized_gemv", "quantized_gemm", "float_gemv", "float_gemm", "int_gemm"}
+    assert launched == products | {"split_columns", "round_to_half", "split_bf16"}
 
 
 def test_a_small_copy_compiles(launched: set[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -953,7 +953,7 @@ TWO_GPUS_LLAMA_CPP = Question(
     title="Two GPUs, compared with llama.cpp",
     about=(
         "Qwen3-235B-A22B's shape in Q4_K, all of it in the memory of two GPUs; weights of zeros, one round, greedy. "
-        "Parts of prompts had 2,048 tokens; with 4,096, as now, prompts take 0.86 to 0.89 of this time."
+        "Parts of prompts had 2,048 tokens. Later, with 4,096 and other changes, they took 0.86 to 0.89 of this time."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(

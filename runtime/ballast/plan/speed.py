@@ -41,7 +41,8 @@ _HALF_SPEED_TOKENS = 400
 """Tokens with which a product reaches half of that: an H200 computes experts with 115 TFLOP/s for 128 tokens each, and
 with 185 for 256."""
 _ATTENTION_FLOPS_PER_BYTE = 80.0
-"""The same of attention: about 390 TFLOP/s on an H200, where R1's keys are expanded."""
+"""The same of attention: about 390 TFLOP/s on an H200, where R1's keys are expanded. Grouped attention without
+flashinfer has about half of it."""
 _PREFILL_NORM = 3.0
 """Overlap of streaming experts and computing with them on a GPU: 1 means none."""
 _CPU_NORM = 2.0

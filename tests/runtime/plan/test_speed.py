@@ -179,10 +179,23 @@ def test_two_gpus_with_all_experts_compute_parts_of_a_prompt_at_the_same_time(
     case = f"qwen3-235b.gguf, two GPUs: prefill {tokens}"
     [measured] = [record["tokens_per_s"] for record in runs("engine_whole_model", "2026-11-30T15:3", case)]
     assert 0.75 < expected / measured < 1.25
-    alone = prefill(replace(work, part_tokens=0), rates, tokens // steps).tokens_per_s
-    assert (expected > 1.3 * alone) == (tokens // steps >= 2 * work.part_tokens)
-    one = replace(rates, num_gpus=1)
-    assert prefill(work, one, 16384) == prefill(replace(work, part_tokens=0), one, 16384)
+
+
+@pytest.mark.parametrize(("num_parts", "num_gpus"), [(2, 2), (4, 2), (4, 3)])
+def test_gpus_wait_for_the_first_and_the_last_part_of_a_prompt(
+    works: dict[str, Work], num_parts: int, num_gpus: int
+) -> None:
+    work = replace(works["v2"], on_gpu=True, gpu_expert_share=1.0, attention={}, part_tokens=4096)
+
+    def seconds(num_gpus: int, num_tokens: int, work: Work = work) -> float:
+        rates = Rates(1e12, 64, "avx512", 2, 4.8e12, 1e15, num_gpus=num_gpus)
+        return num_tokens / prefill(work, rates, num_tokens).tokens_per_s
+
+    alone, tokens = num_parts * seconds(1, 4096), num_parts * 4096
+    assert seconds(num_gpus, tokens) == pytest.approx(alone * (num_parts + num_gpus - 1) / (num_parts * num_gpus))
+    assert seconds(num_gpus, 8191) == seconds(1, 8191)
+    in_memory = replace(work, gpu_expert_share=0.9)
+    assert seconds(num_gpus, tokens, in_memory) == seconds(num_gpus, tokens, replace(in_memory, part_tokens=0))
 
 
 def test_windows_limit_the_attention_of_a_prompt(works: dict[str, Work]) -> None:

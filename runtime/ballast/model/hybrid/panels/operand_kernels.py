@@ -213,8 +213,8 @@ def scales_in(
 def _times_bytes(scale, word, IS_SIGNED: tl.constexpr, BY_BITS: tl.constexpr):
     """A scale in half precision times the bytes of a word, exactly: [thread, row of four]. Unsigned ones are below 128.
 
-    A GPU converts integers at an eighth of the speed of other operations. BY_BITS: bytes become the low bits of the
-    float 2^23 instead. Which is faster depends on what else a kernel does (benchmarks/hybrid/resident_experts.py)."""
+    BY_BITS: bytes become the low bits of the float 2^23, so that no integer is converted. On an H200, this is faster
+    for experts (benchmarks/hybrid/resident_experts.py), and slower for dense products (panel_linear.py there)."""
     row = tl.arange(0, 4)[None, :]
     if BY_BITS:
         signs: tl.constexpr = -0x7F7F7F80 if IS_SIGNED else 0

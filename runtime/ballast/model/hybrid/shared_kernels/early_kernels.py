@@ -1,8 +1,9 @@
 """The first statement of kernels that a GPU may launch before the kernel in front of them has ended.
 
-NVIDIA calls this programmatic dependent launch. It hides most of the time between two kernels: 5 % of a decode step of
-one request with all experts in GPU memory (Qwen3-235B's shape, H200). A kernel that is launched early must wait before
-it reads or writes memory, even memory that the kernel in front does not use: only then is everything before it done.
+NVIDIA calls this programmatic dependent launch (CUDA C++ Programming Guide, "Programmatic Dependent Launch and
+Synchronization"). It hides most of the time between two kernels. A kernel that is launched early must wait before it
+reads or writes memory, even memory that the kernel in front does not use: only then is everything before it done. After
+that it may let the next kernel be launched at once, because that one waits until this one has ended.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

@@ -26,7 +26,7 @@ from ballast.model.tiers.disk_tier import DiskTier
 from ballast.model.tiers.host_tier import HostTier
 from ballast.model.tiers.tier import CacheTiers
 from devkit.generate import Generated
-from devkit.long import if_long
+from devkit.long import if_long, spread
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.written import MakeTiny
@@ -85,17 +85,17 @@ def expected(file: Path) -> list[tuple[int, ...]]:
     return found
 
 
-def test_texts_are_the_same_if_only_windows_are_kept(file: Path, expected: list[tuple[int, ...]]) -> None:
+@pytest.mark.parametrize(("file", "lanes"), spread(WINDOWED, [1, 2]), indirect=["file"], scope="module")
+def test_texts_are_the_same_if_only_windows_are_kept(file: Path, expected: list[tuple[int, ...]], lanes: int) -> None:
     model = load(file, keeps_windows=True)
     assert model.window is not None
     sizes = [len(tensor) // SETTINGS.block_tokens - 1 for tensor in model.kv_tensors]
     assert set(sizes) == {512, model.window[1]}
     assert model.window[1] < 512 // 3
     assert [size < 512 for size in sizes] == model.kv_has_windows
-    for lanes in (1, 2):
-        replies = conversations(core_of(model, lanes=lanes))
-        assert texts(replies) == expected
-        assert sum(reply.cached_tokens for reply in replies) > 0
+    replies = conversations(core_of(model, lanes=lanes))
+    assert texts(replies) == expected
+    assert sum(reply.cached_tokens for reply in replies) > 0
     assert model.device_counts.streamed_steps > 3
 
 

@@ -34,7 +34,7 @@ from ballast.model.tiers.host_tier import HostTier
 from ballast.model.tiers.tier import CacheTiers, KvTier
 from ballast.weights.gguf import open_gguf
 from devkit.generate import Generated, generate
-from devkit.long import if_long
+from devkit.long import if_long, spread
 from devkit.models.float_experts import FloatExperts
 from devkit.models.float_hybrid import load_hybrid
 from devkit.models.specs.mimo import MIMO_SPEC
@@ -320,17 +320,18 @@ def logprobs(core: EngineCore, seq: int, prompt: Sequence[int], max_tokens: int 
     return found
 
 
-@pytest.mark.parametrize("has_prefill_lane", [False, True])
 @pytest.mark.parametrize(
-    ("arch", "host_blocks", "on_disk", "is_short"),
-    [
-        ("v3", ENOUGH, False, False),
-        ("v3", 0, True, False),
-        ("glm5", ENOUGH, False, False),
-        ("v3", ENOUGH, False, True),
-        ("qwen3", 0, True, True),
-    ],
-    ids=["host", "disk", "index keys", "latents of 8 bits", "heads of 8 bits"],
+    ("arch", "host_blocks", "on_disk", "is_short", "has_prefill_lane"),
+    spread(
+        [
+            ("v3", ENOUGH, False, False),
+            ("v3", 0, True, False),
+            ("glm5", ENOUGH, False, False),  # with index keys
+            ("v3", ENOUGH, False, True),  # latents of 8 bits
+            ("qwen3", 0, True, True),  # heads of 8 bits
+        ],
+        [False, True],
+    ),
 )
 def test_logits_after_fetches_are_those_without_tiers(
     device: torch.device,

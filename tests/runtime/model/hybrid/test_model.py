@@ -316,8 +316,7 @@ def gpu_experts_of(file: Path) -> dict[str, GpuExperts]:
     }
 
 
-@pytest.mark.parametrize("arch", ["v3", "gptoss"])
-@pytest.mark.parametrize("stream_from_tokens", [0, 20])
+@pytest.mark.parametrize(("arch", "stream_from_tokens"), spread(["v3", "gptoss"], [0, 20]))
 def test_logits_agree_while_experts_move(
     written: MakeTiny, arch: str, stream_from_tokens: int, experts_move_randomly: None
 ) -> None:

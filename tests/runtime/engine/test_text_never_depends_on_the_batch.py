@@ -34,7 +34,7 @@ from devkit.models.written import MakeTiny
 T = TypeVar("T")
 
 NUM_REQUESTS = times(12, 24)
-NUM_REFERENCE_REQUESTS = 12
+NUM_REFERENCE_REQUESTS = times(6, 12)
 """For the reference kernels, which take ten times as long."""
 BLOCK_TOKENS = 16
 BATCHES = range(1, 9)

@@ -3,7 +3,7 @@
 NVIDIA calls this programmatic dependent launch (CUDA C++ Programming Guide, "Programmatic Dependent Launch and
 Synchronization"). It hides most of the time between two kernels. A kernel that is launched early must wait before it
 reads or writes memory, even memory that the kernel in front does not use: only then is everything before it done. After
-that it may let the next kernel be launched at once, because that one waits until this one has ended.
+that it may let the next kernel be launched immediately, because that one waits until this one has ended.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

@@ -14,10 +14,16 @@ from ballast.model.hybrid.recurrent import (
 )
 from devkit.kernels.interpreted import interpreted
 
+RECURRENT = (
+    (triton_convolution, "conv_kernels", conv_kernels),
+    (triton_recurrence, "delta_kernels", delta_kernels),
+    (triton_recurrence, "chunk_kernels", chunk_kernels),
+    (triton_recurrence, "row_decay_kernels", row_decay_kernels),
+)
+"""The user of each module of kernels, the name by which it uses it, and the module."""
+
 
 def interpret_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpret the kernels of `TritonRecurrence` on the CPU."""
-    for module in (chunk_kernels, conv_kernels, delta_kernels, row_decay_kernels):
-        name = module.__name__.rpartition(".")[2]
-        user = triton_convolution if module is conv_kernels else triton_recurrence
+    for user, name, module in RECURRENT:
         monkeypatch.setattr(user, name, interpreted(module, monkeypatch))

@@ -54,14 +54,7 @@ from ballast.model.hybrid.pointwise import (
     triton_pools,
 )
 from ballast.model.hybrid.pointwise.triton_pointwise import TritonPointwise
-from ballast.model.hybrid.recurrent import (
-    chunk_kernels,
-    conv_kernels,
-    delta_kernels,
-    row_decay_kernels,
-    triton_convolution,
-    triton_recurrence,
-)
+from ballast.model.hybrid.recurrent import triton_convolution
 from ballast.model.hybrid.recurrent.triton_recurrence import TritonRecurrence
 from ballast.model.hybrid.residual import gate_kernels, stream_kernels, triton_gates, triton_stream
 from ballast.model.hybrid.residual.triton_gates import TritonRowGates
@@ -77,6 +70,7 @@ from ballast.model.layers.layer import RecurrentMixer
 from ballast.model.layers.stream import StreamSpec
 from ballast.model.rope import RopeTable
 from devkit.kernels.interpreted import interpreted
+from devkit.kernels.interpreted_recurrence import RECURRENT
 from devkit.models.cpu_backend import CpuBackend
 from devkit.models.cpu_hand_off import HostSignals
 from devkit.models.cpu_platform import CpuPlatform
@@ -105,10 +99,7 @@ KERNELS = (
     (triton_compression, "window_kernels", window_kernels),
     (triton_stream, "stream_kernels", stream_kernels),
     (triton_gates, "gate_kernels", gate_kernels),
-    (triton_convolution, "conv_kernels", conv_kernels),
-    (triton_recurrence, "delta_kernels", delta_kernels),
-    (triton_recurrence, "chunk_kernels", chunk_kernels),
-    (triton_recurrence, "row_decay_kernels", row_decay_kernels),
+    *RECURRENT,
 )
 """The user of each module of kernels, the name by which it uses it, and the module."""
 

@@ -33,7 +33,7 @@ def early_launches() -> Iterator[str]:
                 continue
             module, _, name = ast.unparse(node.func.value).partition(".")
             options = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg is None]
-            is_early = any(each.startswith("early(") or each == "self._one_warp" for each in options)
+            is_early = any(each.startswith("early(") for each in options)
             if is_early and module.endswith("_kernels"):
                 yield f"{module}.{name}"
 

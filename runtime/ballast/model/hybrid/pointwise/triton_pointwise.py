@@ -37,7 +37,6 @@ class TritonPointwise:
         # Any pointer, if there are none.
         self._scales = self._cos if rope.query_scale is None else torch.from_numpy(rope.query_scale).to(device)
         self._rope_dim = 2 * rope.cos.shape[1]
-        self._one_warp = {"num_warps": 1, **early(device)}
 
     def add_and_norm(self, stream: torch.Tensor, parts: tuple[torch.Tensor, ...], weight: torch.Tensor) -> torch.Tensor:
         """See `Pointwise`; at most three parts."""
@@ -109,7 +108,8 @@ class TritonPointwise:
             PADDED_PAIRS=padded(self._rope_dim // 2),
             LARGEST=LARGEST if is_short else torch.finfo(cache.dtype).max,
             LARGEST_QUERY=self._largest_query,
-            **self._one_warp,
+            num_warps=1,
+            **early(nope.device),
         )
         return query
 
@@ -198,7 +198,8 @@ class TritonPointwise:
             PADDED_V=padded(v_dim),
             LARGEST=LARGEST if is_short else torch.finfo(cache.dtype).max,
             LARGEST_QUERY=self._largest_query,
-            **self._one_warp,
+            num_warps=1,
+            **early(query.device),
         )
         return rotated
 
@@ -248,7 +249,8 @@ class TritonPointwise:
             PADDED_PAIRS=padded(self._rope_dim // 2),
             PADDED_REST=padded(max(1, key_dim - self._rope_dim)),
             LARGEST=torch.finfo(keys.dtype).max,
-            **self._one_warp,
+            num_warps=1,
+            **early(query.device),
         )
         return rotated.to(keys.dtype)
 

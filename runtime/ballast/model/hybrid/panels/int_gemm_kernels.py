@@ -115,7 +115,7 @@ def _add(
             lower = tl.load(source + (index * 64 + 8))
             operands = operands + ((halves_in(upper), halves_in(lower)),)
         for sub in tl.static_range(subs):
-            scale, rest = scales_in(loaded, factor, group, index, sub, LAYOUT, False)
+            scale, rest = scales_in(loaded, factor, group, index, sub, LAYOUT, BY_BITS=False)
             parts = ()
             for _ in tl.static_range(EIGHTS):
                 parts = parts + (tl.full((32, 8), 0.0, dtype=tl.float32),)

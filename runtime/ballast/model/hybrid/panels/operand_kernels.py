@@ -199,13 +199,15 @@ def scales_in(
     else:
         scale = loaded[0].to(tl.float32)
         if LAYOUT.scales == "nibbles":
-            rest = _times_bytes(-loaded[1].to(tl.float32), (loaded[at + sub] >> 4) & 0x0F0F0F0F, False, BY_BITS)
-            scale = _times_bytes(scale, loaded[at + sub] & 0x0F0F0F0F, False, BY_BITS)
+            rest = _times_bytes(
+                -loaded[1].to(tl.float32), (loaded[at + sub] >> 4) & 0x0F0F0F0F, IS_SIGNED=False, BY_BITS=BY_BITS
+            )
+            scale = _times_bytes(scale, loaded[at + sub] & 0x0F0F0F0F, IS_SIGNED=False, BY_BITS=BY_BITS)
         elif LAYOUT.has_minimum:
-            rest = _times_bytes(-loaded[1].to(tl.float32), loaded[at + 2 * sub + 1], False, BY_BITS)
-            scale = _times_bytes(scale, loaded[at + 2 * sub], False, BY_BITS)
+            rest = _times_bytes(-loaded[1].to(tl.float32), loaded[at + 2 * sub + 1], IS_SIGNED=False, BY_BITS=BY_BITS)
+            scale = _times_bytes(scale, loaded[at + 2 * sub], IS_SIGNED=False, BY_BITS=BY_BITS)
         else:
-            scale = _times_bytes(scale, loaded[at + sub], True, BY_BITS)
+            scale = _times_bytes(scale, loaded[at + sub], IS_SIGNED=True, BY_BITS=BY_BITS)
     return scale, rest
 
 
@@ -219,7 +221,7 @@ def _times_bytes(scale, word, IS_SIGNED: tl.constexpr, BY_BITS: tl.constexpr):
     if BY_BITS:
         signs: tl.constexpr = -0x7F7F7F80 if IS_SIGNED else 0
         number = bytes_of(word ^ signs, 0x4B000000, 0x7440 + row).to(tl.float32, bitcast=True)  # 2^23 + byte
-        if IS_SIGNED:
+        if IS_SIGNED:  # scale times 2^23 + 128 would be rounded
             product = scale * (number - (2.0**23 + 128.0))
         else:
             product = tl.fma(scale, number, scale * -(2.0**23))

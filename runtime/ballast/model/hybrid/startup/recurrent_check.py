@@ -29,8 +29,7 @@ def recurrent_kernels(
     or are wrong raise ValueError, as do heads of unsupported widths. Launches inside the context that
     `parallel_compile` returns only compile."""
     kernels, trial = TritonRecurrence(mixer, rms_eps), Trial(mixer, rms_eps, device)
-    own = partial(trial.run, kernels), partial(trial.why_wrong, kernels)
-    require("linear attention", *own, parallel_compile)
+    require("linear attention", partial(trial.run, kernels), partial(trial.why_wrong, kernels), parallel_compile)
     return kernels
 
 

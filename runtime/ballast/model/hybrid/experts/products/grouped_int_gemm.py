@@ -32,8 +32,9 @@ _WANTED_PROGRAMS = 2112
 """Target number of one-token programs on a GPU, sixteen per processor of an H200; if its experts have too few rows,
 columns are split among programs."""
 _MAX_REGISTERS = 96
-"""Registers of a thread for codes of four bits with nested scales and minima, for which Triton 3.6 would use 104: with
-96, 20 instead of 16 programs run on a processor of an H200, and all of a token's at the same time."""
+"""Registers of a thread for codes of four bits with nested scales and minima, and tiles of four tokens, for which
+Triton 3.6 would use 104. With 96, 20 instead of 16 programs run on a processor of an H200, and all of a token's at the
+same time."""
 _BLOCK_ROWS = 32
 _STEP_COLS = 256
 _TERM_NUMBERS = 64
@@ -93,12 +94,12 @@ def multiply(
 
 def grouped_kernel(kind: GgmlType, tile: int, *, has_up: bool, is_split: bool, unit: ExpertUnit = PLAIN) -> Kernel:
     """The kernel for weights of `kind` and tiles of `tile` tokens."""
-    known: dict[str, Any] = {"LAYOUT": LAYOUTS[kind], "HAS_UP": has_up, "IS_SPLIT": is_split}
+    layout = LAYOUTS[kind]
+    known: dict[str, Any] = {"LAYOUT": layout, "HAS_UP": has_up, "IS_SPLIT": is_split}
     known |= {"GROUPS": _GROUPS, "EIGHTS": tile // 4} | unit.constants
     step_cols = _GROUPS * GROUP_COLS
     # Without the compiler's own contractions, tiles of every size give identical bits.
     options = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
-    layout = LAYOUTS[kind]
     if (layout.bits, layout.scales, layout.has_minimum, tile) == (4, "nested", True, 4):
         options["maxnreg"] = _MAX_REGISTERS
     return Kernel(grouped_int_gemm_kernels.grouped_int_gemm, known, step_cols, options)

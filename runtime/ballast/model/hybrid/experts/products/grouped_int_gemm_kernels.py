@@ -273,7 +273,7 @@ def _add(
                 else:
                     totals = totals + ((total, next_total),)
         for sub in tl.static_range(subs):
-            scale, rest = scales_in(loaded, factor, group, index, sub, LAYOUT, True)
+            scale, rest = scales_in(loaded, factor, group, index, sub, LAYOUT, BY_BITS=True)
             parts = ()
             for _ in tl.static_range(EIGHTS):
                 parts = parts + (tl.full((32, 8), 0.0, dtype=tl.float32),)

@@ -47,6 +47,16 @@ def _factor(byte: tl.constexpr):
 
 
 @triton.jit
+def _quad(row_x, first_col, has_group):
+    """Four neighbouring values of a row, from each of the columns `first_col`."""
+    values = tl.load(row_x + (first_col[:, None] + tl.arange(0, 4)[None, :]), mask=has_group[:, None], other=0.0)
+    even, odd = tl.split(tl.reshape(values, (values.shape[0], 2, 2)))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+
+
+@triton.jit
 def _token(order, tiles, num_tokens, num_slots, slot, sharing, index: tl.constexpr, IS_GROUPED: tl.constexpr):
     """(row of x, row of the result, whether the token exists) of the program's token `index`; the first rows if it does
     not exist, so that loads need no mask."""
@@ -193,13 +203,16 @@ def quantized_gemv(
             for line in tl.static_range(4):
                 for portion in tl.static_range(2 // subs):
                     word = words_of(lines, scale_words, group[:, None], line, sub + portion, inside, LAYOUT)
+                    first_col = group * 32 + (16 * (sub + portion) + 4 * line)
+                    quads = ()
+                    for token in tl.static_range(TOKENS):
+                        quads = quads + (_quad(rows_x[token], first_col, has_group),)
                     for byte in tl.static_range(4):
                         weight = _code(word, byte, LAYOUT.code_bits)
-                        col = group * 32 + (16 * (sub + portion) + 4 * line + byte)
                         new_parts = ()
                         new_totals = ()
                         for token in tl.static_range(TOKENS):
-                            value_x = tl.load(rows_x[token] + col, mask=has_group, other=0.0)
+                            value_x = quads[token][byte]
                             product = weight * (value_x * _factor(byte))[:, None]
                             new_parts = new_parts + (parts[token] + product,)
                             new_totals = new_totals + (totals[token] + value_x,)

@@ -108,7 +108,14 @@ def int_gemm_kernel(kind: GgmlType, num_tokens: int) -> Kernel:
     """The kernel for weights of `kind` and `num_tokens` tokens."""
     block, has_one_load = _block(num_tokens), LAYOUTS[kind].code_loads == 1
     groups = {8: 2, 16: 2 if has_one_load else 4, 32: 4 if has_one_load else 2}[block]
-    known: dict[str, Any] = {"LAYOUT": LAYOUTS[kind], "GROUPS": groups, "EIGHTS": block // 8}
+    # On an H200, codes with one load per group take 0.94 to 1.03 of the time without the last step's own code, and
+    # their kernels compile in half of the time; codes with three loads take 1.3.
+    known: dict[str, Any] = {
+        "LAYOUT": LAYOUTS[kind],
+        "GROUPS": groups,
+        "EIGHTS": block // 8,
+        "HAS_LAST_STEP": not has_one_load,
+    }
     # Without the compiler's own contractions, tiles of every size give identical bits.
     options = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}
     return Kernel(int_gemm_kernels.int_gemm, known, groups * GROUP_COLS, options)

@@ -211,8 +211,12 @@ def int_gemm(
     LAYOUT: tl.constexpr,
     GROUPS: tl.constexpr,
     EIGHTS: tl.constexpr,
+    HAS_LAST_STEP: tl.constexpr,
 ):
-    """out = x Wᵀ. Grid: blocks of 32 rows, tiles of 8 * EIGHTS tokens, splits of the columns times slots."""
+    """out = x Wᵀ. Grid: blocks of 32 rows, tiles of 8 * EIGHTS tokens, splits of the columns times slots.
+
+    HAS_LAST_STEP: whether the last step has code of its own, after the loop. Otherwise the loop includes it and loads
+    its words twice, and the kernel has half as much code."""
     wait_for_previous()
     slot = tl.program_id(2) % num_slots
     split = tl.program_id(2) // num_slots
@@ -240,15 +244,19 @@ def int_gemm(
     first = split * steps_per_split
     last = tl.minimum(first + steps_per_split, num_supers * (8 // GROUPS)) - 1
     loaded = load_groups(pointers, first * GROUPS, num_groups, LAYOUT, GROUPS)
-    for step in range(first, last):
-        following = load_groups(pointers, (step + 1) * GROUPS, num_groups, LAYOUT, GROUPS)
+    for step in range(first, last + (not HAS_LAST_STEP)):
+        next_step = step + 1
+        if not HAS_LAST_STEP:
+            next_step = tl.minimum(next_step, last)
+        following = load_groups(pointers, next_step * GROUPS, num_groups, LAYOUT, GROUPS)
         sums = _add(
             sums, loaded, points, factor, row_terms, row_totals, step * GROUPS, total_stride, t, LAYOUT, GROUPS, EIGHTS
         )
         loaded = following
-    sums = _add(
-        sums, loaded, points, factor, row_terms, row_totals, last * GROUPS, total_stride, t, LAYOUT, GROUPS, EIGHTS
-    )
+    if HAS_LAST_STEP:
+        sums = _add(
+            sums, loaded, points, factor, row_terms, row_totals, last * GROUPS, total_stride, t, LAYOUT, GROUPS, EIGHTS
+        )
 
     _finish(
         sums,

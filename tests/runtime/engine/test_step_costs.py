@@ -69,12 +69,12 @@ def costs_of(*seconds: float, sizes: tuple[int, ...]) -> list[tuple[int, float]]
 
 
 def test_step_costs_are_the_faster_of_two_measurements_and_never_decrease() -> None:
-    times = 0.5, 0.5, 0.25, 0.125, 0.125, 0.75, 0.625  # the first warms up
-    assert costs_of(*times, sizes=(1, 2, 4)) == [(1, 0.125), (2, 0.125), (4, 0.625)]
+    times = 0.25, 0.25, 0.125, 0.0625, 0.0625, 0.375, 0.3125  # the first warms up
+    assert costs_of(*times, sizes=(1, 2, 4)) == [(1, 0.0625), (2, 0.0625), (4, 0.3125)]
 
 
 def test_a_step_that_waits_for_a_compiler_makes_no_longer_step_expensive() -> None:
-    assert costs_of(0.25, 0.25, 0.25, 1.0, 1.0, 7.0, sizes=(1, 8, 2)) == [(1, 0.25), (2, 1.0), (8, 1.0)]
+    assert costs_of(0.125, 0.125, 0.125, 0.75, 0.75, 7.0, sizes=(1, 8, 2)) == [(1, 0.125), (2, 0.75), (8, 0.75)]
 
 
 def test_long_steps_are_measured_once_and_two_of_them_at_least() -> None:
@@ -84,8 +84,8 @@ def test_long_steps_are_measured_once_and_two_of_them_at_least() -> None:
 
 
 def test_costs_ascend_for_any_order_of_measurements() -> None:
-    assert costs_of(0.25, 0.25, 0.25, 1.0, 1.0, 0.5, sizes=(1, 8, 2)) == [(1, 0.25), (2, 0.5), (8, 1.0)]
-    assert costs_of(1.0, 1.0, 1.0, 2.0, sizes=(1, 8, 2)) == [(1, 1.0), (8, 2.0)]
+    assert costs_of(0.125, 0.125, 0.125, 0.75, 0.75, 0.5, sizes=(1, 8, 2)) == [(1, 0.125), (2, 0.5), (8, 0.75)]
+    assert costs_of(0.75, 0.625, 0.625, 2.0, sizes=(1, 8, 2)) == [(1, 0.625), (8, 2.0)]
 
 
 def test_decoding_requests_have_separate_contexts() -> None:

@@ -22,7 +22,7 @@ from ballast.model.runner import Runner
 
 log = logging.getLogger(__name__)
 
-LIMIT_S = 3.0
+LIMIT_S = 2.0
 """Time limit for measuring the steps of a lane; the last one, or the first two if they take longer, may exceed it. The
 costs of other steps are interpolated and extrapolated."""
 CONTEXT_TOKENS = 32

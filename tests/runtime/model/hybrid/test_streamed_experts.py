@@ -14,10 +14,10 @@ from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
-from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE, RandomTokens, difference
 from ballast.model.hybrid.streaming import chunks, start
 from ballast.model.hybrid.streaming.break_even import Timing
-from ballast.model.hybrid.streaming.calibration import Calibration
+from ballast.model.hybrid.streaming.calibration import MIN_TOKENS, Calibration
 from ballast.model.hybrid.streaming.chunks import MAX_CHUNK_BYTES, chunk_bytes, chunks_of
 from ballast.model.hybrid.streaming.host_memory import HostExpertPart, HostPanels, PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.joint_split import JointSplit, JointTiming
@@ -105,6 +105,16 @@ def test_streamed_experts_agree_with_the_cpu_in_every_pass(layers, max_experts, 
         streamed.finish(lambda: None)
     assert streamed.pass_bytes == sum(size for layer in layers for _, (_, size) in layer.memory)
     assert streamed.bytes_read == 2 * streamed.pass_bytes
+
+
+@pytest.mark.parametrize(("num_tokens", "share"), [(MIN_TOKENS, 1), (MIN_TOKENS + 1, 0.2)])
+def test_a_check_copies_few_experts_if_nothing_is_compared(layers, num_tokens, share, monkeypatch) -> None:
+    monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 2 * panels_of(layers[0])[0].expert_bytes)  # of ten experts
+    monkeypatch.setattr(chunks, "CHUNKS_PER_LAYER", 1)
+    calibration = calibration_of(layers)
+    assert calibration.why_wrong([num_tokens]) is None
+    read = calibration.streamed.bytes_read * 3 / calibration.streamed.pass_bytes  # all layers are of one kind
+    assert read == pytest.approx(share, abs=0.05)  # nodes' chunks may have different numbers of experts
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-20])
@@ -339,10 +349,15 @@ def test_failing_or_wrong_kernels_leave_experts_to_the_cpu(layers, fault, monkey
     assert why[fault] in off.reasons["streamed_experts"]
 
 
-def test_many_measurement_rows_repeat() -> None:
-    few, many = (random_rows(np.random.default_rng(3), count, 5) for count in (200, 600))
-    assert (few.shape, many.shape) == ((200, 5), (600, 5))
-    assert len(np.unique(few, axis=0)) == 200
-    assert len(np.unique(many, axis=0)) == 256
-    assert np.array_equal(many[256:512], many[:256])
-    assert few.dtype == many.dtype == np.float32
+def test_random_tokens_repeat() -> None:
+    few, many = (RandomTokens.draw(count, 5, np.array([2, 3, 5, 7, 11]), 2) for count in (200, 5000))
+    for tokens, rows, choices in ((few, 200, 200), (many, 256, 2048)):
+        x, ids, weights = tokens.on(torch.device("cpu"))
+        assert (x.shape, ids.shape, weights.shape) == ((tokens.num_tokens, 5), *[(tokens.num_tokens, 2)] * 2)
+        assert (x.dtype, ids.dtype, weights.dtype) == (torch.float32, torch.int32, torch.float32)
+        assert len(x.unique(dim=0)) == rows
+        assert len(weights.unique(dim=0)) == choices
+        assert set(ids.unique().tolist()) == {2, 3, 5, 7, 11}
+        assert (ids[:, 0] != ids[:, 1]).all()
+    assert torch.equal(x[256:512], x[:256])
+    assert torch.equal(ids[2048:4096], ids[:2048])

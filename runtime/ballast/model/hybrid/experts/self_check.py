@@ -9,11 +9,10 @@ from typing import Literal
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as GgmlType
-from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.families.architecture import Unit
-from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE, RandomTokens, difference
 from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS
 from ballast.model.hybrid.experts.layer_on_device import LayerOnDevice
 from ballast.model.hybrid.faults.kernel_check import ParallelCompile, why_unusable
@@ -141,17 +140,17 @@ class _Comparison:
 
     def on_device(self) -> torch.Tensor:
         """The device's results, [T, D]."""
-        x, chosen, weights = self._given()
-        slots = torch.from_numpy(self._slots()[chosen].astype(np.int32))
-        arguments = [values.to(self.device) for values in (torch.from_numpy(x), slots, torch.from_numpy(weights))]
+        x, ids, weights = self._tokens().on(self.device)
+        if self.role == "gpu_experts" and self.layer.slots is not None:
+            ids = self.layer.slots[ids.long()].int()
         parts: Sequence[GroupedExperts] = getattr(self.layer, self.role)
-        return torch.stack([part(*arguments) for part in parts]).sum(0)
+        return torch.stack([part(x, ids, weights) for part in parts]).sum(0)
 
     def compare(self) -> None:
         """Raises ValueError if the device's results differ from the CPU's."""
-        x, chosen, weights = self._given()
-        expected = np.empty_like(x)
-        self.experts.forward(self.pool, x, chosen, weights, expected)
+        tokens = self._tokens()
+        expected = np.empty_like(tokens.x)
+        self.experts.forward(self.pool, tokens.x, tokens.ids, tokens.weights, expected)
         found = self.on_device().cpu().numpy()
         by = difference(found, expected)
         if not by <= MAX_DIFFERENCE:
@@ -159,17 +158,9 @@ class _Comparison:
                 f"{_NAMES[self.role]} experts differ from the CPU's by {by:.2g} for {self.num_tokens} tokens"
             )
 
-    def _slots(self) -> NDArray[np.int64]:
-        if self.role == "across" or self.layer.slots is None:
-            return np.arange(self.experts.num_experts)
-        slots: NDArray[np.int64] = self.layer.slots.cpu().numpy()
-        return slots
-
-    def _given(self) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
-        """Activations, selected experts among those that the device has, and weights."""
-        rng = np.random.default_rng(self.num_tokens)
-        there = np.flatnonzero(self._slots() >= 0)
-        chosen = [rng.permutation(there)[: self.spec.routing.num_experts_used] for _ in range(self.num_tokens)]
-        ids = np.stack(chosen).astype(np.int32)
-        x = random_rows(rng, self.num_tokens, self.spec.hidden)
-        return x, ids, rng.random(ids.shape, dtype=np.float32)
+    def _tokens(self) -> RandomTokens:
+        """Tokens that use experts that the device has."""
+        there = np.arange(self.experts.num_experts)
+        if self.role == "gpu_experts" and self.layer.slots is not None:
+            there = np.flatnonzero(self.layer.slots.cpu().numpy() >= 0)
+        return RandomTokens.draw(self.num_tokens, self.spec.hidden, there, self.spec.routing.num_experts_used)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ballast._core import kernels
 from ballast.errors import EngineDeadError, first_line
-from ballast.model.hybrid.agreement import MAX_DIFFERENCE, difference, random_rows
+from ballast.model.hybrid.agreement import MAX_DIFFERENCE, RandomTokens, difference
 from ballast.model.hybrid.faults.device_errors import DEVICE_ERRORS
 from ballast.model.hybrid.streaming.break_even import Timing
 from ballast.model.hybrid.streaming.joint_split import JointTiming, balanced_fraction, expert_counts
@@ -40,16 +40,20 @@ class Calibration:
         """The reason why streamed experts are unreliable, or None.
 
         Computes one layer of each device and combination of types for each of `warmup_sizes` tokens, and compares
-        results of few tokens with the CPU's. Raises the errors that CUDA itself reports, and EngineDeadError when a
-        device hangs."""
+        results of few tokens with the CPU's. Many tokens use only the experts that are copied first. Raises the errors
+        that CUDA itself reports, and EngineDeadError when a device hangs."""
         firsts = self._first_layers()
         try:
             for num_tokens in warmup_sizes:
                 given = _Given(self.spec, num_tokens)
-                self.streamed.begin(num_tokens)
-                for index in range(max(firsts) + 1):
-                    found = self._result(index, given)
-                    if index in firsts and num_tokens <= MIN_TOKENS:
+                is_compared = num_tokens <= MIN_TOKENS
+                counts = [0] * len(self.layers)
+                for index in firsts:
+                    counts[index] = self._num_checked(index, is_compared=is_compared)
+                self.streamed.begin_first(counts)
+                for index in firsts:
+                    found = self._result(index, given, below=counts[index])
+                    if is_compared:
                         expected = given.by_cpu(self.layers[index], self.pool)
                         by = difference(found.cpu().numpy(), expected)
                         if not by <= MAX_DIFFERENCE:
@@ -61,14 +65,20 @@ class Calibration:
             return first_line(error)
         return None
 
-    def _first_layers(self) -> set[int]:
+    def _num_checked(self, layer: int, *, is_compared: bool) -> int:
+        """How many of a layer's experts are checked, from the first on: all, or as few as are copied at a time if one
+        device computes them."""
+        bounds = self.streamed.bounds(layer)
+        return bounds[-1] if is_compared or len(self.streamed.devices_of(layer)) > 1 else bounds[0]
+
+    def _first_layers(self) -> list[int]:
         """The first layer that each device computes, with others or alone, for each combination of types."""
         firsts: dict[tuple[torch.device, tuple[int, ...]], int] = {}
         for index, layer in enumerate(self.layers):
             types = tuple(matrix.ggml_type for part in layer.parts for matrix in part)
             for device in self.streamed.devices_of(index):
                 firsts.setdefault((device, types), index)
-        return set(firsts.values())
+        return sorted(set(firsts.values()))
 
     def timings(self, max_tokens: int) -> list[Timing]:
         """Times a layer on the CPU and streamed, for increasing numbers of tokens until streaming wins, at most
@@ -149,22 +159,19 @@ class _Given:
     """Random tokens that select random experts."""
 
     def __init__(self, spec: ModelSpec, num_tokens: int) -> None:
-        rng = np.random.default_rng(num_tokens)
-        chosen = rng.random((num_tokens, spec.routing.num_experts)).argsort(1)[:, : spec.routing.num_experts_used]
-        self._x = random_rows(rng, num_tokens, spec.hidden)
-        self._ids = np.ascontiguousarray(chosen, dtype=np.int32)
-        self._weights = rng.random(self._ids.shape, dtype=np.float32)
+        experts = np.arange(spec.routing.num_experts)
+        self._tokens = RandomTokens.draw(num_tokens, spec.hidden, experts, spec.routing.num_experts_used)
         self._on: dict[torch.device, list[torch.Tensor]] = {}
 
     def on(self, device: torch.device) -> list[torch.Tensor]:
         """The tokens, ids and weights on a device, always the same tensors."""
         if device not in self._on:
-            self._on[device] = [torch.from_numpy(values).to(device) for values in (self._x, self._ids, self._weights)]
+            self._on[device] = self._tokens.on(device)
         return self._on[device]
 
     def by_cpu(self, experts: kernels.Experts, pool: kernels.ThreadPool, first: int = 0) -> NDArray[np.float32]:
         """The result of experts `first` and above."""
-        out = np.empty_like(self._x)
-        ids = np.where(self._ids < first, np.int32(-1), self._ids)
-        experts.forward(pool, self._x, ids, self._weights, out)
+        x, ids, weights = (values.numpy() for values in self.on(torch.device("cpu")))
+        out = np.empty_like(x)
+        experts.forward(pool, x, np.where(ids < first, np.int32(-1), ids), weights, out)
         return out

@@ -127,16 +127,6 @@ _FILES = (
     ("Qwen3-30B, Q4_K_M", "qwen8"),
 )
 
-_AVX2_FILES = (
-    ("Q4_K_M", "lite8-q4km"),
-    ("Qwen3-30B, Q4_K_M", "qwen3-8"),
-    ("experts in Q8_0", "lite8-q8_0"),
-    ("experts in Q2_K", "lite8-q2_k"),
-    ("experts in IQ2_XXS", "lite8-iq2_xxs"),
-    ("experts in IQ3_XXS", "lite8-iq3_xxs"),
-    ("experts in MXFP4", "lite8-mxfp4"),
-)
-
 CPU_TYPES = Question(
     name="cpu-types",
     title="A CPU alone: types of file",
@@ -157,30 +147,6 @@ CPU_TYPES = Question(
     command=(
         "python tools/synthetic_model.py lite8-q2_k.gguf --layers 8 --experts Q2_K\n"
         "python benchmarks/peers/ik_llama_cpp.py lite8-q2_k.gguf IK_BUILD_BIN"
-    ),
-)
-
-
-CPU_AVX2 = Question(
-    name="cpu-avx2",
-    title="A CPU alone: AVX2",
-    about=(
-        "Eight layers of V2-Lite's or Qwen3-30B's shape on two cores, alternating with llama.cpp. The CPU has AVX-512, "
-        "but both engines use only AVX2: BALLAST_CPU_ISA is avx2, and llama.cpp is built for AVX2 (GGML_NATIVE off, "
-        "tuned for the CPU). Activations are rounded by each type's default. A CPU without AVX-512 has not been "
-        "measured. The records do not name llama.cpp's version."
-    ),
-    file="engine_beside_llama_cpp.jsonl",
-    rows=tuple(
-        Row(f"{label}: {named}", f"{file}.gguf: {case}")
-        for label, file in _AVX2_FILES
-        for named, case in _prompt_and_streams(1, 16)
-    ),
-    columns=(_OURS, _LLAMA_CPP, _MEDIAN_OF_RATIOS),
-    peer="llama.cpp: `llama-batched-bench -c 4096 -npp 64 -ntg 24 -npl 1,4,16 -t 2`; `-npp 512` for the prompt.",
-    command=(
-        "python tools/synthetic_model.py lite8-iq2_xxs.gguf --layers 8 --experts IQ2_XXS\n"
-        "BALLAST_CPU_ISA=avx2 python benchmarks/peers/llama_cpp.py lite8-iq2_xxs.gguf LLAMA_BUILD_BIN"
     ),
 )
 
@@ -789,29 +755,63 @@ HOLLOW_LLAMA_CPP = Question(
     title="Hollow files, compared with llama.cpp",
     about=(
         "Experts are in host memory and cross PCIe for prompts. With 4,096 tokens the link is the limit: 61 GB in "
-        "1.1 s with gpt-oss-120b. One round, hollow files: most weights are zeros. Ballast samples; "
-        "llama-batched-bench does not."
+        "1.1 s with gpt-oss-120b. Most weights are zeros. One round, sampled; two greedy rounds with MiniMax-M2 and "
+        "Coder-Next's replies. llama-batched-bench does not sample."
     ),
     file="peers_llama_cpp.jsonl",
-    rows=tuple(
-        Row(f"{label}: {named}", f"{model}, experts in host memory: {case}")
-        for label, model, batches in (
-            (_R1_CUT, "r1-8.gguf, hollow", (1, 4, 16)),
-            ("Qwen3.5-35B", "qwen3.5-35b.gguf", (1, 4, 16)),
-            ("Qwen3-Coder-Next", "qwen3-coder-next.gguf", ()),
-            ("gpt-oss-120b", "gpt-oss-120b.gguf", ()),
-        )
-        for named, case in (
-            *((f"prompt of {tokens:,}", f"prefill {tokens}") for tokens in (4096, 32768)),
-            *((_streams(batch), f"decode B={batch}, sampled") for batch in batches),
-        )
+    rows=(
+        *(
+            Row(f"{label}: {named}", f"{model}, experts in host memory: {case}")
+            for label, model, batches in (
+                (_R1_CUT, "r1-8.gguf, hollow", (1, 4, 16)),
+                ("Qwen3.5-35B", "qwen3.5-35b.gguf", (1, 4, 16)),
+                ("Qwen3-Coder-Next", "qwen3-coder-next.gguf", ()),
+                ("gpt-oss-120b", "gpt-oss-120b.gguf", ()),
+            )
+            for named, case in (
+                *((f"prompt of {tokens:,}", f"prefill {tokens}") for tokens in (4096, 32768)),
+                *((_streams(batch), f"decode B={batch}, sampled") for batch in batches),
+            )
+        ),
+        Row("MiniMax-M2, 16 of 62 layers: prompt of 4,096", "minimax-m2-16.gguf, host: prefill 4096"),
+        *(
+            Row(f"{label}: {_streams(batch)}", f"{model}.gguf, host: decode B={batch}")
+            for label, model in (("MiniMax-M2, 16 of 62 layers", "minimax-m2-16"), ("Qwen3-Coder-Next", "coder-next"))
+            for batch in (1, 4, 16)
+        ),
     ),
     columns=_WITH_LLAMA_CPP,
     command=(
-        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="r1:8 qwen3.5-35b qwen3-coder-next gpt-oss-120b" PLACES=host '
-        "HOLLOW=1 tools/gpu.sh peers"
+        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="r1:8 qwen3.5-35b qwen3-coder-next gpt-oss-120b minimax-m2:16" '
+        "PLACES=host HOLLOW=1 tools/gpu.sh peers"
     ),
     peer="llama.cpp b12032, with [the options of the comparison](benchmarks.md#prompts-compared-with-llamacpp).",
+)
+
+EXPERT_CACHE_LLAMA_CPP = Question(
+    name="expert-cache-llama-cpp",
+    title="Experts that follow use, compared with llama.cpp",
+    about=(
+        "Eight layers of R1's shape whose routers prefer some experts (synthetic, `--skew`): with 0.03, half of a "
+        "layer's experts get 80 % of the tokens, with 0.2 all. Greedy, two rounds, 24 GiB. llama.cpp keeps 18 GiB of "
+        "experts and computes 512 tokens at a time; Ballast computes 16,384, and keeps 8 GiB of experts beside their "
+        "buffers. llama.cpp is faster with one stream."
+    ),
+    file="peers_llama_cpp.jsonl",
+    rows=tuple(
+        Row(f"skew of {skew}: {_streams(batch)}", f"r1-8-skew.gguf, skew of {skew}: decode B={batch}")
+        for skew in ("0.03", "0.2")
+        for batch in (1, 4)
+    ),
+    columns=_WITH_LLAMA_CPP,
+    command=(
+        "python tools/synthetic_model.py r1-8-skew.gguf --shape r1 --layers 8 --hollow --vocabulary --skew 0.03\n"
+        "python benchmarks/peers/llama_cpp.py r1-8-skew.gguf LLAMA_BIN --rounds 2 --case 'skew of 0.03' --prefill "
+        "--batch 1 4 --steps 400 --device cuda:0 --vram_limit 24GiB --gpu_experts_update on --kv_host_bytes 0 "
+        "--only greedy --peer_options '-ngl 99 -ncmoe 99 --moe-cache-mib 18432 --load-mode none -fit off -fa auto "
+        "-b 512 -ub 512'"
+    ),
+    peer="llama.cpp b12032.",
 )
 
 CPU_LLAMA_CPP = Question(
@@ -1069,6 +1069,7 @@ COMPARED = (
 
 MEASURED = (
     HOLLOW_LLAMA_CPP,
+    EXPERT_CACHE_LLAMA_CPP,
     AGENTS,
     PROMPTS_BESIDE,
     WHOLE_R1,
@@ -1082,7 +1083,6 @@ MEASURED = (
     STARTS,
     WHOLE_R1_START,
     CPU_TYPES,
-    CPU_AVX2,
     CPU_LLAMA_CPP,
     GREEDY_TEXTS,
     KT_KERNEL,

@@ -47,7 +47,7 @@ def checked(
     Computes one layer of each combination of types for each of `num_tokens`, and compares results of few tokens with
     the CPU's. Launches inside the context that `parallel_compile` returns only compile. Raises the errors that CUDA
     itself reports."""
-    comparisons = _comparisons(layers, experts, pool, spec, num_tokens, device)
+    comparisons = _comparisons(layers, experts, pool, spec, num_tokens, device, MAX_SHARED_TOKENS)
 
     def check() -> None:
         with parallel_compile():
@@ -75,8 +75,9 @@ def launch_experts(
     num_tokens: Sequence[int],
     device: torch.device,
 ) -> None:
-    """Make the launches of `checked` for one layer, in a context in which launches only compile."""
-    for comparison in _comparisons([layer], [experts], pool, spec, num_tokens, device):
+    """Make the launches of `checked` for one layer, and with experts in host memory those of long steps, too, whose
+    experts are streamed. The context is one in which launches only compile."""
+    for comparison in _comparisons([layer], [experts], pool, spec, num_tokens, device, max(num_tokens)):
         comparison.on_device()
 
 
@@ -87,12 +88,14 @@ def _comparisons(
     spec: ModelSpec,
     num_tokens: Sequence[int],
     device: torch.device,
+    most_across: int,
 ) -> list[_Comparison]:
+    """`most_across`: maximum tokens of experts that are read from host memory."""
     return [
         _Comparison(layer, role, of_layer, pool, spec, count, device)
         for layer, role, of_layer in _kinds(layers, experts)
         for count in num_tokens
-        if role == "gpu_experts" or count <= MAX_SHARED_TOKENS
+        if role == "gpu_experts" or count <= most_across
     ]
 
 

@@ -31,7 +31,7 @@ struct SnapshotUse {
 
 // What a snapshot that was kept for `last` is kept for after the use `next`: a shared one stays shared, and
 // does not go first only now.
-inline SnapshotUse used(const SnapshotUse& last, SnapshotUse next) {
+inline SnapshotUse after_use(const SnapshotUse& last, SnapshotUse next) {
   if (last.is_shared() || (next.goes_first && !last.goes_first)) return last;
   if (last.request == next.request) next.ends |= last.ends;
   return next;

@@ -111,7 +111,7 @@ void StateSlots::restore(BlockId block, StateSlot id) {
 
 void StateSlots::use(BlockId block, const SnapshotUse& use) {
   if (of(block) == kNullSlot) return;
-  set_use(of(block), used(use_of(block), use), ++num_uses_);
+  set_use(of(block), after_use(use_of(block), use), ++num_uses_);
 }
 
 void StateSlots::set_use(StateSlot id, const SnapshotUse& use, int64_t number) {

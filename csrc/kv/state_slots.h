@@ -75,7 +75,7 @@ class StateSlots {
   void attach(BlockId block, StateSlot slot, const SnapshotUse& use, int32_t num_tokens = 0);
   // The numbers of tokens before at most `most` snapshots, those used last first.
   std::vector<int32_t> positions(size_t most) const;
-  // If a block has a snapshot, it counts as used now; see used().
+  // If a block has a snapshot, it counts as used now; see after_use().
   void use(BlockId block, const SnapshotUse& use);
   const SnapshotUse& use_of(BlockId block) const { return slot(of(block)).use; }
   // The ends of a request that have a snapshot.

@@ -75,7 +75,7 @@ void Tier::state_arrives(bool is_whole) {
 void Tier::use_state(BlockId block, const SnapshotUse& use) {
   blocks_.states().use(block, use);
   for (SentState& sent : storing_states_) {
-    if (sent.of.block == block && sent.of.stamp == blocks_.stamp(block)) sent.use = used(sent.use, use);
+    if (sent.of.block == block && sent.of.stamp == blocks_.stamp(block)) sent.use = after_use(sent.use, use);
   }
 }
 

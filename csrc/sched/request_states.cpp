@@ -66,7 +66,7 @@ void RequestStates::plan(Request& request) {
 bool RequestStates::is_wanted(const Request& request, int32_t num_tokens) const {
   if (num_tokens > request.prompt_tokens) return false;
   return num_tokens == last_block_end(request.prompt_tokens - 1) ||
-         SnapshotUses::is_wanted(request, num_tokens) || num_tokens == request.num_known * block_tokens_ ||
+         SnapshotUses::is_requested(request, num_tokens) || num_tokens == request.num_known * block_tokens_ ||
          is_on_grid(request, num_tokens);
 }
 

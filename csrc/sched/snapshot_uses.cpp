@@ -61,7 +61,7 @@ void SnapshotUses::learn(Request& request, TurnEnds ends) {
   last = both != 0 ? both : ends;
 }
 
-bool SnapshotUses::is_wanted(const Request& request, int32_t num_tokens) {
+bool SnapshotUses::is_requested(const Request& request, int32_t num_tokens) {
   return std::binary_search(request.snapshots_at.begin(), request.snapshots_at.end(), num_tokens);
 }
 
@@ -69,7 +69,7 @@ SnapshotUse SnapshotUses::at(const Request& request, int32_t num_tokens, TurnEnd
   const std::vector<int32_t>& wanted = request.snapshots_at;
   SnapshotUse use{id_of(request), ends, /*goes_first=*/false, request.continuation.expected};
   if (wanted.empty() && num_tokens == last_block_end(request.prompt_tokens - 1)) use.ends |= kAfterPrompt;
-  if (is_wanted(request, num_tokens)) {
+  if (is_requested(request, num_tokens)) {
     use.ends |= num_tokens == wanted.front() ? kAfterUser : kAfterPrompt;
   }
   if (use.ends != 0) return use;

@@ -25,8 +25,8 @@ class SnapshotUses {
 
   // The tokens of full blocks.
   int32_t last_block_end(int32_t num_tokens) const { return num_tokens / block_tokens_ * block_tokens_; }
-  // Whether a request wants a snapshot after num_tokens.
-  static bool is_wanted(const Request& request, int32_t num_tokens);
+  // Whether a request asks for a snapshot after num_tokens.
+  static bool is_requested(const Request& request, int32_t num_tokens);
   // A request begins at the snapshot of its last block, or with no block. Snapshots that it wants and that
   // are there count as used.
   void begin(Request& request);

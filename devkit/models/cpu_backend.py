@@ -141,7 +141,6 @@ class CpuBackend:
         spec: ModelSpec,
         pool: kernels.ThreadPool,
         most_tokens: int,
-        expert_sizes: Sequence[int],
     ) -> AbstractContextManager[EarlyKernels | None]:
         """See `Backend`."""
         return nullcontext()

@@ -23,7 +23,7 @@ from ballast.model.hybrid.handoff.transport import Mailbox, carried
 from ballast.model.hybrid.panels.panel_linear import TUNED_TOKENS, PanelLinear
 from ballast.model.hybrid.panels.product_sizes import MIN_CUBLAS_TOKENS
 from ballast.model.hybrid.panels.stack import PanelStack
-from ballast.model.hybrid.startup.warmup_sizes import sizes_for_experts, sizes_for_steps
+from ballast.model.hybrid.startup.warmup_sizes import sizes_for_experts, sizes_for_steps, smallest_for_experts
 from devkit.models.random_blocks import random_blocks
 
 CPU = torch.device("cpu")
@@ -122,10 +122,22 @@ def test_experts_and_their_way_there(rng, pool, launched, num_used) -> None:
 
     check(launched, run, sizes_for_steps(MOST, num_used, EXPERTS))
 
+    def requested(sizes: list[int]) -> set[str]:
+        launched.clear()
+        for count in sizes:
+            ids = torch.zeros(count, num_used, dtype=torch.int32)
+            experts(torch.zeros(count, HIDDEN), ids, torch.zeros(count, num_used))
+        return set(launched)
+
+    smallest = smallest_for_experts(MOST, num_used, EXPERTS)
+    assert requested(smallest) == requested(sizes_for_experts(MOST, num_used, EXPERTS))
+    assert requested(smallest[:-1]) != requested(smallest)
+
 
 def test_warmup_sizes_cover_ranges_and_include_the_maximum() -> None:
     assert sizes_for_experts(4096, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 257, 4096]
     assert sizes_for_experts(16384, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 257, 16384]
+    assert smallest_for_experts(16384, 8, 256) == [1, 2, 3, 5, 9, 17, 65, 129, 257, 4096]
     assert sizes_for_experts(1, 8, 256) == [1]
     assert {2, 5, MIN_CUBLAS_TOKENS, 4096} <= set(sizes_for_steps(4096, 6, 64))
     assert sizes_for_steps(7, 8, 256) == [1, 2, 3, 7]

@@ -15,6 +15,7 @@ from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS
 from ballast.model.hybrid.panels.stack import PanelStack
 from ballast.model.hybrid.panels.unit import PLAIN, ExpertUnit
 from ballast.model.hybrid.startup.kernels_ahead import KernelsAhead
+from ballast.model.hybrid.startup.warmup_sizes import smallest_for_experts
 from ballast.model.hybrid.streaming.streamed_experts import GroupedExperts
 from devkit.models.changed_spec import changed
 from devkit.models.float_experts import FloatExperts
@@ -44,10 +45,11 @@ def test_kernels_of_streamed_experts_are_compiled_ahead_once_per_kind() -> None:
         )
         return kernels.Experts(gate, up, down, EXPERTS).packed(pool, kernels.usable_isas()[0], activation_bytes=2)
 
-    sizes = [1, 5, MAX_SHARED_TOKENS, MAX_SHARED_TOKENS + 1, 300]
     compiling = cast(Any, SimpleNamespace(kernels=nullcontext))
-    ahead = KernelsAhead(compiling, SPEC, pool, make, 300, sizes, CPU)
+    ahead = KernelsAhead(compiling, SPEC, pool, make, 2000, CPU)
     ahead.add_experts(layer())
+    sizes = smallest_for_experts(2000, SPEC.routing.num_experts_used, EXPERTS)
     assert launched == sizes
+    assert MAX_SHARED_TOKENS < sizes[-1] < 2000
     ahead.add_experts(layer())
     assert launched == sizes

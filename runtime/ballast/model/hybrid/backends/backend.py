@@ -143,7 +143,6 @@ class Backend(Protocol):
         spec: ModelSpec,
         pool: kernels.ThreadPool,
         most_tokens: int,
-        expert_sizes: Sequence[int],
     ) -> AbstractContextManager[EarlyKernels | None]:
         """Compiles kernels while weights are loaded. None: nothing is compiled."""
 

@@ -164,11 +164,10 @@ class CudaBackend:
         spec: ModelSpec,
         pool: kernels.ThreadPool,
         most_tokens: int,
-        expert_sizes: Sequence[int],
     ) -> Iterator[KernelsAhead]:
         """See `Backend`."""
         with CompileAhead(self._use_device) as compiling:
-            yield KernelsAhead(compiling, spec, pool, self.make_experts, most_tokens, expert_sizes, self.device)
+            yield KernelsAhead(compiling, spec, pool, self.make_experts, most_tokens, self.device)
 
     def parallel_compile(self, report: Callable[[float], None] = lambda _: None) -> AbstractContextManager[None]:
         """See `Backend`."""

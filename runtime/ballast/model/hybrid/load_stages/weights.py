@@ -56,9 +56,7 @@ def _loader(state: LoadState, device: DeviceState, pinning: Pinning | None, stac
     )
     device.linears = []
     with device.active():
-        early = stack.enter_context(
-            backend.early_kernels(state.spec, state.packing.pool, options.max_step_tokens, state.expert_sizes)
-        )
+        early = stack.enter_context(backend.early_kernels(state.spec, state.packing.pool, options.max_step_tokens))
 
     def note(linear: Linear) -> None:
         device.linears.append(linear)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +15,7 @@ from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.panels.autotune import launch_products
 from ballast.model.hybrid.panels.panel_linear import PanelLinear, Shape
 from ballast.model.hybrid.startup.parallel_compile import CompileAhead
+from ballast.model.hybrid.startup.warmup_sizes import smallest_for_experts
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts
 from ballast.model.spec import ModelSpec
 
@@ -29,8 +30,6 @@ class KernelsAhead:
     make_experts: MakeExperts
     most_tokens: int
     """Maximum tokens of a step."""
-    expert_sizes: Sequence[int]
-    """Numbers of tokens for which experts are checked."""
     device: torch.device
     _shapes: set[Shape] = field(default_factory=set)
     _kinds: set[Kind] = field(default_factory=set)
@@ -46,7 +45,9 @@ class KernelsAhead:
         if (kind := kind_of(experts)) not in self._kinds:
             self._kinds.add(kind)
             layer = place_experts(experts, (), self.make_experts, self.device, is_readable=True)
-            self._compile(lambda: launch_experts(layer, experts, self.pool, self.spec, self.expert_sizes, self.device))
+            routing = self.spec.routing
+            sizes = smallest_for_experts(self.most_tokens, routing.num_experts_used, routing.num_experts)
+            self._compile(lambda: launch_experts(layer, experts, self.pool, self.spec, sizes, self.device))
 
     def _compile(self, launch: Callable[[], None]) -> None:
         """Raises the errors that CUDA itself reports."""

@@ -19,12 +19,17 @@ from ballast.model.hybrid.steps.slices import SLICE_SIZES
 def sizes_for_experts(most: int, num_used: int, num_experts: int) -> list[int]:
     """Ascending sizes up to and including `most`, for the kernels of experts; a token uses `num_used` of
     `num_experts`."""
-    return _one_of_each(lambda count: _kernels_of_experts(count, num_used, num_experts), most)
+    return [*smallest_for_experts(most, num_used, num_experts)[:-1], most]
+
+
+def smallest_for_experts(most: int, num_used: int, num_experts: int) -> list[int]:
+    """The smallest sizes that launch the same kernels as `sizes_for_experts`."""
+    return _first_of_each(lambda count: _kernels_of_experts(count, num_used, num_experts), most)
 
 
 def sizes_for_steps(most: int, num_used: int, num_experts: int) -> list[int]:
     """As `sizes_for_experts`, for every kernel of a step."""
-    return _one_of_each(
+    firsts = _first_of_each(
         lambda count: (
             _kernels_of_linears(count),
             _kernels_of_attention(count),
@@ -32,12 +37,12 @@ def sizes_for_steps(most: int, num_used: int, num_experts: int) -> list[int]:
         ),
         most,
     )
-
-
-def _one_of_each(kernels: Callable[[int], Hashable], most: int) -> list[int]:
-    """The first of each run of sizes that share all kernels; `most` for the last run."""
-    firsts = [count for count in range(1, most + 1) if count == 1 or kernels(count) != kernels(count - 1)]
     return [*firsts[:-1], most]
+
+
+def _first_of_each(kernels: Callable[[int], Hashable], most: int) -> list[int]:
+    """The first of each run of sizes that share all kernels, up to `most`."""
+    return [count for count in range(1, most + 1) if count == 1 or kernels(count) != kernels(count - 1)]
 
 
 def _kernels_of_linears(count: int) -> Hashable:

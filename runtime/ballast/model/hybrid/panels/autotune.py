@@ -174,8 +174,8 @@ class _Product:
 
     def _given(self) -> torch.Tensor:
         _, num_heads, _, cols = self.linears[0].shape
-        generator = torch.Generator().manual_seed(self.num_tokens)
-        return torch.randn(self.num_tokens, num_heads, cols, generator=generator).to(self.device)
+        generator = torch.Generator(self.device).manual_seed(self.num_tokens)
+        return torch.randn(self.num_tokens, num_heads, cols, generator=generator, device=self.device)
 
     def _calls(self, x: torch.Tensor, *, by_int_gemm: bool) -> list[Callable[[], torch.Tensor]]:
         return [partial(linear.multiply, x, by_int_gemm=by_int_gemm) for linear in self.linears]

@@ -794,8 +794,8 @@ EXPERT_CACHE_LLAMA_CPP = Question(
     about=(
         "Eight layers of R1's shape whose routers prefer some experts (synthetic, `--skew`): with 0.03, half of a "
         "layer's experts get 80 % of the tokens, with 0.2 all. Greedy, two rounds, 24 GiB. llama.cpp keeps 18 GiB of "
-        "experts and computes 512 tokens at a time; Ballast computes 16,384, and keeps 8 GiB of experts beside their "
-        "buffers. llama.cpp is faster with one stream."
+        "experts and computes 512 tokens at a time; Ballast computes 16,384, whose buffers leave 8 GiB for experts. "
+        "llama.cpp is faster with one stream."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(

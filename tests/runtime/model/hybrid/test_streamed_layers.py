@@ -19,11 +19,12 @@ from ballast._core import kernels
 from ballast._core.numa import ANY_CPU, NodeThreads, Placement
 from ballast.host.startup.measurements import Measurements
 from ballast.host.startup.start import Start
+from ballast.model.hybrid.agreement import RandomTokens
 from ballast.model.hybrid.copies.device_sender import DeviceSender
 from ballast.model.hybrid.copies.exchange_sizes import exchange_bytes
 from ballast.model.hybrid.platforms.platform_of import platform_of
 from ballast.model.hybrid.streaming import chunks, start
-from ballast.model.hybrid.streaming.calibration import Calibration
+from ballast.model.hybrid.streaming.calibration import MIN_TOKENS, Calibration
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, panels_of
 from ballast.model.hybrid.streaming.kept_timings import load_speeds
 from ballast.model.hybrid.streaming.link_shares import device_of_each, relative_speeds
@@ -474,3 +475,29 @@ def test_each_device_is_checked_with_each_combination_of_types(wrong: int, simul
     why = Calibration(SPEC, host.layers, host.pool, streamed).why_wrong([9])
     assert why is not None
     assert "differs from the CPU's" in why
+
+
+def test_each_device_of_a_layer_is_checked_with_many_tokens(simulated: SimulatedDevices) -> None:
+    host = Host()
+    streamed = streamed_on(host.parts, sums_of_calls(FloatExperts), device(0), device(1))
+    assert Calibration(SPEC, host.layers, host.pool, streamed).why_wrong([MIN_TOKENS + 1]) is None
+    assert all(streamed.bytes_read_by(device(number)) > 0 for number in range(2))
+
+
+def test_making_tokens_is_not_timed(monkeypatch: pytest.MonkeyPatch, simulated: SimulatedDevices) -> None:
+    now = 0.0
+    made = RandomTokens.on
+
+    def slowly(tokens: RandomTokens, device: torch.device) -> list[torch.Tensor]:
+        nonlocal now
+        now += 100.0
+        return made(tokens, device)
+
+    host = Host()
+    streamed = streamed_on(host.parts, sums_of_calls(FloatExperts), device(0), device(1))
+    calibration = Calibration(SPEC, host.layers, host.pool, streamed)
+    monkeypatch.setattr(RandomTokens, "on", slowly)
+    monkeypatch.setattr("ballast.model.hybrid.streaming.calibration.time.perf_counter", lambda: now)
+    for timing in (*calibration.timings(100), *calibration.joint_timings([], 100)):
+        assert timing.cpu_s == timing.streamed_s == 0.0
+    assert now > 0.0

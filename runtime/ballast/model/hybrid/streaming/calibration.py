@@ -25,6 +25,7 @@ JOINT_TOKENS = (64, 128, 256, 512, 1024)
 _JOINT_LAYERS = 2
 _REPEATS = 2
 _TIMED_CHUNKS = 20
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +41,17 @@ class Calibration:
         """The reason why streamed experts are unreliable, or None.
 
         Computes one layer of each device and combination of types for each of `warmup_sizes` tokens, and compares
-        results of few tokens with the CPU's. Many tokens use only the experts that are copied first. Raises the errors
-        that CUDA itself reports, and EngineDeadError when a device hangs."""
+        results of few tokens with the CPU's. Of a layer that one device computes, many tokens use only the experts that
+        are copied first. Raises the errors that CUDA itself reports, and EngineDeadError when a device hangs."""
         firsts = self._first_layers()
         try:
             for num_tokens in warmup_sizes:
                 given = _Given(self.spec, num_tokens)
                 is_compared = num_tokens <= MIN_TOKENS
                 counts = [0] * len(self.layers)
-                for index in firsts:
-                    counts[index] = self._num_checked(index, is_compared=is_compared)
+                for index, num_devices in firsts.items():
+                    bounds = self.streamed.bounds(index)
+                    counts[index] = bounds[-1] if is_compared or num_devices > 1 else bounds[0]
                 self.streamed.begin_first(counts)
                 for index in firsts:
                     found = self._result(index, given, below=counts[index])
@@ -65,20 +67,15 @@ class Calibration:
             return first_line(error)
         return None
 
-    def _num_checked(self, layer: int, *, is_compared: bool) -> int:
-        """How many of a layer's experts are checked, from the first on: all, or as few as are copied at a time if one
-        device computes them."""
-        bounds = self.streamed.bounds(layer)
-        return bounds[-1] if is_compared or len(self.streamed.devices_of(layer)) > 1 else bounds[0]
-
-    def _first_layers(self) -> list[int]:
-        """The first layer that each device computes, with others or alone, for each combination of types."""
+    def _first_layers(self) -> dict[int, int]:
+        """The first layer that each device computes, with others or alone, for each combination of types; ascending.
+        With the number of devices that compute it."""
         firsts: dict[tuple[torch.device, tuple[int, ...]], int] = {}
         for index, layer in enumerate(self.layers):
             types = tuple(matrix.ggml_type for part in layer.parts for matrix in part)
             for device in self.streamed.devices_of(index):
                 firsts.setdefault((device, types), index)
-        return sorted(set(firsts.values()))
+        return {index: len(self.streamed.devices_of(index)) for index in sorted(set(firsts.values()))}
 
     def timings(self, max_tokens: int) -> list[Timing]:
         """Times a layer on the CPU and streamed, for increasing numbers of tokens until streaming wins, at most
@@ -142,7 +139,8 @@ class Calibration:
         return Timing(num_tokens, min(cpu_s), min(streamed_s))
 
     def _send(self, given: _Given, num_layers: int) -> None:
-        """Copy the tokens to the owners of the first layers, so that the copies are not timed."""
+        """Copy the tokens to the owners of the first layers and make the CPU's, so that neither is timed."""
+        given.on(_CPU)
         for layer in range(num_layers):
             given.on(self.streamed.platform(layer).device)
 
@@ -171,7 +169,7 @@ class _Given:
 
     def by_cpu(self, experts: kernels.Experts, pool: kernels.ThreadPool, first: int = 0) -> NDArray[np.float32]:
         """The result of experts `first` and above."""
-        x, ids, weights = (values.numpy() for values in self.on(torch.device("cpu")))
+        x, ids, weights = (values.numpy() for values in self.on(_CPU))
         out = np.empty_like(x)
         experts.forward(pool, x, np.where(ids < first, np.int32(-1), ids), weights, out)
         return out

@@ -13,7 +13,7 @@ from ballast.model.hybrid.panels.program_kernels import unit_of
 from ballast.model.hybrid.shared_kernels.early_kernels import wait_for_previous
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_slots"])
 def combine_experts(
     pairs,  # float32 [T, k, rows], one row per pair
     ids,  # int32 [T, k]
@@ -44,7 +44,7 @@ def combine_experts(
     tl.store(out + token * num_rows + row, total, mask=has_row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_slots"])
 def apply_unit(
     gate,  # float32 [pairs, width], products with gate; hidden values afterwards
     up,  # float32 [pairs, width], products with up

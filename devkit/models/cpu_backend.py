@@ -141,6 +141,7 @@ class CpuBackend:
         spec: ModelSpec,
         pool: kernels.ThreadPool,
         most_tokens: int,
+        most_expert_tokens: int,
     ) -> AbstractContextManager[EarlyKernels | None]:
         """See `Backend`."""
         return nullcontext()

@@ -143,8 +143,10 @@ class Backend(Protocol):
         spec: ModelSpec,
         pool: kernels.ThreadPool,
         most_tokens: int,
+        most_expert_tokens: int,
     ) -> AbstractContextManager[EarlyKernels | None]:
-        """Compiles kernels while weights are loaded. None: nothing is compiled."""
+        """Compiles kernels while weights are loaded: those of steps of up to `most_tokens`, and for experts in host
+        memory of up to `most_expert_tokens`. None: nothing is compiled."""
 
     def parallel_compile(self, report: Callable[[float], None] = lambda _: None) -> AbstractContextManager[None]:
         """A context in which launches only compile; leaving it waits. `report` gets the fraction done, 0…1."""

@@ -164,10 +164,20 @@ class CudaBackend:
         spec: ModelSpec,
         pool: kernels.ThreadPool,
         most_tokens: int,
+        most_expert_tokens: int,
     ) -> Iterator[KernelsAhead]:
         """See `Backend`."""
         with CompileAhead(self._use_device) as compiling:
-            yield KernelsAhead(compiling, spec, pool, self.make_experts, most_tokens, self.device)
+            yield KernelsAhead(
+                compiling,
+                spec,
+                pool,
+                self.make_experts,
+                most_tokens,
+                most_expert_tokens,
+                self.device,
+                self.give_back_memory,
+            )
 
     def parallel_compile(self, report: Callable[[float], None] = lambda _: None) -> AbstractContextManager[None]:
         """See `Backend`."""

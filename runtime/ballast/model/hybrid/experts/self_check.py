@@ -75,8 +75,8 @@ def launch_experts(
     num_tokens: Sequence[int],
     device: torch.device,
 ) -> None:
-    """Make the launches of `checked` for one layer, and with experts in host memory those of long steps, too, whose
-    experts are streamed. The context is one in which launches only compile."""
+    """Launch the kernels of `checked` for one layer. For experts in host memory, also launch those of steps that stream
+    experts. Call this in a context in which launches only compile."""
     for comparison in _comparisons([layer], [experts], pool, spec, num_tokens, device, max(num_tokens)):
         comparison.on_device()
 

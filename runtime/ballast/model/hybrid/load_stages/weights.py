@@ -11,11 +11,13 @@ import torch
 from ballast._core.kernels import Experts, Matrix
 from ballast.model.hybrid.attention.device_kv_pool import largest_number
 from ballast.model.hybrid.experts.device_layers import WholeLayers
+from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS
 from ballast.model.hybrid.linear import Linear, MakeLinear
 from ballast.model.hybrid.load_stages.experts import self_check
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
 from ballast.model.hybrid.streaming.host_memory import PinnedMemory, Pinning
+from ballast.model.hybrid.streaming.start import NEVER
 from ballast.model.hybrid.weights import DeviceLoader, HybridWeights, load_hybrid_weights
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,10 @@ def _loader(state: LoadState, device: DeviceState, pinning: Pinning | None, stac
     )
     device.linears = []
     with device.active():
-        early = stack.enter_context(backend.early_kernels(state.spec, state.packing.pool, options.max_step_tokens))
+        most_expert_tokens = MAX_SHARED_TOKENS if options.stream_from_tokens == NEVER else options.max_step_tokens
+        early = stack.enter_context(
+            backend.early_kernels(state.spec, state.packing.pool, options.max_step_tokens, most_expert_tokens)
+        )
 
     def note(linear: Linear) -> None:
         device.linears.append(linear)
@@ -68,7 +73,7 @@ def _loader(state: LoadState, device: DeviceState, pinning: Pinning | None, stac
         if not is_on_device:
             if pinning is not None:
                 pinning.add(experts)
-            if early is not None and options.pcie_share != 0:
+            if early is not None and (options.pcie_share != 0 or options.stream_from_tokens != NEVER):
                 early.add_experts(experts)
         return is_on_device
 

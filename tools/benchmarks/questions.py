@@ -755,8 +755,8 @@ HOLLOW_LLAMA_CPP = Question(
     title="Hollow files, compared with llama.cpp",
     about=(
         "Experts are in host memory and cross PCIe for prompts. With 4,096 tokens the link is the limit: 61 GB in "
-        "1.1 s with gpt-oss-120b. Most weights are zeros. One round, sampled; two greedy rounds with MiniMax-M2 and "
-        "Coder-Next's replies. llama-batched-bench does not sample."
+        "1.1 s with gpt-oss-120b. Most weights are zeros. One round, in which Ballast samples; llama-batched-bench "
+        "does not. MiniMax-M2 and Coder-Next's replies of 100 tokens have two rounds, greedy, with 24 GiB."
     ),
     file="peers_llama_cpp.jsonl",
     rows=(
@@ -782,8 +782,11 @@ HOLLOW_LLAMA_CPP = Question(
     ),
     columns=_WITH_LLAMA_CPP,
     command=(
-        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="r1:8 qwen3.5-35b qwen3-coder-next gpt-oss-120b minimax-m2:16" '
-        "PLACES=host HOLLOW=1 tools/gpu.sh peers"
+        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="r1:8 qwen3.5-35b qwen3-coder-next gpt-oss-120b" PLACES=host '
+        "HOLLOW=1 tools/gpu.sh peers\n"
+        "python tools/synthetic_model.py minimax-m2-16.gguf --shape minimax-m2 --layers 16 --hollow --vocabulary\n"
+        "python benchmarks/peers/llama_cpp.py minimax-m2-16.gguf LLAMA_BIN --rounds 2 --case host --prefill 4096 "
+        "--steps 100 --device cuda:0 --vram_limit 24GiB --kv_host_bytes 0 --gpu_experts 0 --only greedy"
     ),
     peer="llama.cpp b12032, with [the options of the comparison](benchmarks.md#prompts-compared-with-llamacpp).",
 )
@@ -792,10 +795,11 @@ EXPERT_CACHE_LLAMA_CPP = Question(
     name="expert-cache-llama-cpp",
     title="Experts that follow use, compared with llama.cpp",
     about=(
-        "Eight layers of R1's shape whose routers prefer some experts (synthetic, `--skew`): with 0.03, half of a "
-        "layer's experts get 80 % of the tokens, with 0.2 all. Greedy, two rounds, 24 GiB. llama.cpp keeps 18 GiB of "
-        "experts and computes 512 tokens at a time; Ballast computes 16,384, whose buffers leave 8 GiB for experts. "
-        "llama.cpp is faster with one stream."
+        "Eight layers of R1's shape, mostly zeros, whose routers prefer some experts (synthetic, `--skew`). With "
+        "0.03, half of a layer's experts get about 80 % of the choices if activations are random. With 0.2, they get "
+        "all. Both engines have 24 GiB and decode greedily, in two rounds. llama.cpp computes 512 tokens at a time and "
+        "keeps 18 GiB of experts. Ballast reserves memory for steps of 16,384 tokens and keeps 8.6 GiB, 27 % of the "
+        "experts. llama.cpp is faster with one stream."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
@@ -819,7 +823,8 @@ CPU_LLAMA_CPP = Question(
     title="A CPU alone, compared with llama.cpp",
     about=(
         "8 layers of DeepSeek-V2-Lite's and 12 of Qwen3.5-35B-A3B's and gpt-oss-20b's shapes, random weights, two "
-        "cores, three alternating rounds; one with gpt-oss. Ballast samples."
+        "cores, three alternating rounds; one with gpt-oss. Ballast samples. A CPU without AVX-512 has not been "
+        "measured."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(

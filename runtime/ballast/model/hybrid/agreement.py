@@ -1,4 +1,4 @@
-"""Compares two implementations (the device and the CPU, or two kernels), and generates the tokens for it."""
+"""Compares two implementations (the device and the CPU, or two kernels), and generates tokens to compare them with."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ sixteen bytes; a thread has all columns of a group, so a scale is applied to the
 Triton's built-in operations only: see reduce_kernels.py.
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment,var-annotated"
 from __future__ import annotations
 
 import triton

@@ -376,11 +376,11 @@ def test_every_device_copies_experts_of_every_layer_from_the_begin_of_a_step(
     parts = [part.experts for part in model.streamed._parts]
     assert [owner_of(part._buffers) for part in parts] == [0, 1, 2]
     assert [part.pass_bytes * 3 for part in parts] == [model.streamed.pass_bytes] * 3
-    assert all(part.has_layer(layer) for part in parts for layer in range(model.streamed.num_layers))
     before = [part.bytes_read for part in parts]
     model.open_prefill_lane()
     model.begin_prefill(prompt(40))
     model.advance_prefill(lambda: None)
+    assert all(part.has_layer(layer) for part in parts for layer in range(model.streamed.num_layers))
     assert [part.bytes_read for part in parts] == before
     assert all(part._prefetch._next_load > 0 for part in parts)
     while not model.advance_prefill(lambda: None):

@@ -45,3 +45,4 @@ def kept_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Triton compiles in the test is kept for later runs, by its source, options and Triton's version."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ballast"
     monkeypatch.setenv("TRITON_CACHE_DIR", str(cache / "triton"))
+    monkeypatch.setenv("TRITON_STORE_BINARY_ONLY", "0")  # tests read the intermediate code

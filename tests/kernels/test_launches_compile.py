@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from triton.runtime import driver
 from triton.runtime.jit import KernelInterface
 
 from ballast._core import kernels
+from ballast.host.startup.kernel_cache import keep_machine_code_only
 from ballast.model.hybrid.attention.expanded import ExpandedSizes
 from ballast.model.hybrid.attention.paged import PagedAttention, Tiling, Tilings, choose_tilings
 from ballast.model.hybrid.attention.sizes import GroupedSizes, LatentSizes
@@ -330,3 +332,24 @@ def test_a_small_copy_compiles(launched: set[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
     words = torch.zeros(64, dtype=torch.int32)
     carried(small_copy_kernels)(words, words)
+
+
+def test_triton_loads_a_kernel_of_which_it_keeps_machine_code_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_STORE_BINARY_ONLY", "")  # so that it is restored
+    monkeypatch.delenv("TRITON_STORE_BINARY_ONLY")
+    keep_machine_code_only()
+    monkeypatch.setattr(driver, "_active", Hopper())
+    kernel, words = small_copy_kernels.copy_words, torch.zeros(64, dtype=torch.int32)
+    codes = set()
+    for _ in range(2):  # the second time, from the folder
+        monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
+        compiled = kernel.warmup(words, words, 64, BLOCK=64, grid=(1,))
+        assert "ptx" not in compiled.asm
+        codes.add(compiled.asm["cubin"])
+    assert len(codes) == 1
+    kept = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
+    assert ".cubin" in kept
+    assert not kept & {".ttir", ".ttgir", ".llir", ".ptx"}

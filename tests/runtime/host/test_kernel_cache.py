@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ballast.host.startup.kernel_cache import keep_compiled_kernels_in, measurements_folder
+from ballast.host.startup.kernel_cache import (
+    keep_compiled_kernels_in,
+    keep_machine_code_only,
+    measurements_folder,
+)
 
 VARIABLE = "BALLAST_TEST_KERNELS"
 
@@ -65,3 +69,12 @@ def test_a_read_only_volume_does_not_prevent_the_start(
 def test_one_volume_keeps_compiled_kernels_and_measurements(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", str(temporary / "volume"))
     assert measurements_folder() == temporary / "volume/measurements"
+
+
+def test_triton_keeps_machine_code_only_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_STORE_BINARY_ONLY", "0")
+    keep_machine_code_only()
+    assert os.environ["TRITON_STORE_BINARY_ONLY"] == "0"
+    monkeypatch.delenv("TRITON_STORE_BINARY_ONLY")
+    keep_machine_code_only()
+    assert os.environ["TRITON_STORE_BINARY_ONLY"] == "1"

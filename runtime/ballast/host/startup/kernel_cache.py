@@ -30,6 +30,12 @@ def keep_compiled_kernels_in(variable: str) -> None:
         )
 
 
+def keep_machine_code_only() -> None:
+    """Let Triton keep nothing of a kernel but its machine code, unless the environment says otherwise. Intermediate
+    code is larger, and a start would read it, too, without using it."""
+    os.environ.setdefault("TRITON_STORE_BINARY_ONLY", "1")
+
+
 def measurements_folder() -> Path:
     """The folder for measurements: inside the folder of compiled kernels, so that one volume keeps both. Raises OSError
     if no folder is writable."""

@@ -12,7 +12,7 @@ import torch
 from ballast._core import kernels
 from ballast.host.gpu import driver_library
 from ballast.host.nvcc import use_packaged_tools
-from ballast.host.startup.kernel_cache import keep_compiled_kernels_in
+from ballast.host.startup.kernel_cache import keep_compiled_kernels_in, keep_machine_code_only
 from ballast.host.startup.measurements import Measurements
 from ballast.host.stream_signals import StreamSignals
 from ballast.model.hybrid.attention.attention import largest_query
@@ -85,6 +85,7 @@ class CudaBackend:
         """See `Backend`."""
         for compiler in ("FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR"):
             keep_compiled_kernels_in(compiler)
+        keep_machine_code_only()
         use_packaged_tools(Path(os.environ["FLASHINFER_WORKSPACE_BASE"], "link"), driver_library())
 
     def attention(self, sizes: Sizes) -> GpuAttention:

@@ -47,9 +47,9 @@ def test_kernels_of_streamed_experts_are_compiled_ahead_once_per_kind() -> None:
 
     compiling = cast(Any, SimpleNamespace(kernels=nullcontext))
     given_back: list[int] = []
-    ahead = KernelsAhead(compiling, SPEC, pool, make, 9000, 2000, CPU, lambda: given_back.append(len(launched)))
-    ahead.add_experts(layer())
     sizes = smallest_for_experts(2000, SPEC.routing.num_experts_used, EXPERTS)
+    ahead = KernelsAhead(compiling, SPEC, pool, make, 9000, sizes, CPU, lambda: given_back.append(len(launched)))
+    ahead.add_experts(layer())
     assert launched == sizes
     assert MAX_SHARED_TOKENS < sizes[-1] < 2000
     assert given_back == [len(sizes)]

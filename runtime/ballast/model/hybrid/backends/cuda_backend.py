@@ -168,6 +168,8 @@ class CudaBackend:
         most_expert_tokens: int,
     ) -> Iterator[KernelsAhead]:
         """See `Backend`."""
+        routing = spec.routing
+        sizes = warmup_sizes.smallest_for_experts(most_expert_tokens, routing.num_experts_used, routing.num_experts)
         with CompileAhead(self._use_device) as compiling:
             yield KernelsAhead(
                 compiling,
@@ -175,7 +177,7 @@ class CudaBackend:
                 pool,
                 self.make_experts,
                 most_tokens,
-                most_expert_tokens,
+                sizes,
                 self.device,
                 self.give_back_memory,
             )

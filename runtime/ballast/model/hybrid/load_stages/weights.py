@@ -13,6 +13,7 @@ from ballast.model.hybrid.attention.device_kv_pool import largest_number
 from ballast.model.hybrid.experts.device_layers import WholeLayers
 from ballast.model.hybrid.experts.division import MAX_SHARED_TOKENS
 from ballast.model.hybrid.linear import Linear, MakeLinear
+from ballast.model.hybrid.load_options import HybridOptions
 from ballast.model.hybrid.load_stages.experts import self_check
 from ballast.model.hybrid.load_stages.stage import Report
 from ballast.model.hybrid.load_stages.state import DeviceState, LoadState
@@ -58,7 +59,7 @@ def _loader(state: LoadState, device: DeviceState, pinning: Pinning | None, stac
     )
     device.linears = []
     with device.active():
-        most_expert_tokens = MAX_SHARED_TOKENS if options.stream_from_tokens == NEVER else options.max_step_tokens
+        most_expert_tokens = _most_expert_tokens(options)
         early = stack.enter_context(
             backend.early_kernels(state.spec, state.packing.pool, options.max_step_tokens, most_expert_tokens)
         )
@@ -73,12 +74,19 @@ def _loader(state: LoadState, device: DeviceState, pinning: Pinning | None, stac
         if not is_on_device:
             if pinning is not None:
                 pinning.add(experts)
-            if early is not None and (options.pcie_share != 0 or options.stream_from_tokens != NEVER):
+            if early is not None and most_expert_tokens:
                 early.add_experts(experts)
         return is_on_device
 
     make_linear = _noted(backend.make_linear, note)
     return DeviceLoader(backend.device, make_linear, backend.router, is_taken, device.active)
+
+
+def _most_expert_tokens(options: HybridOptions) -> int:
+    """Maximum tokens of a step in which a device streams experts or reads them from host memory; 0: in no step."""
+    if options.stream_from_tokens != NEVER:
+        return options.max_step_tokens
+    return min(MAX_SHARED_TOKENS, options.max_step_tokens) if options.pcie_share != 0 else 0
 
 
 def tune_products(state: LoadState, report: Report) -> None:

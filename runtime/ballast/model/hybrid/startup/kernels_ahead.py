@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +15,6 @@ from ballast.model.hybrid.linear import Linear
 from ballast.model.hybrid.panels.autotune import launch_products
 from ballast.model.hybrid.panels.panel_linear import PanelLinear, Shape
 from ballast.model.hybrid.startup.parallel_compile import CompileAhead
-from ballast.model.hybrid.startup.warmup_sizes import smallest_for_experts
 from ballast.model.hybrid.streaming.streamed_experts import MakeExperts
 from ballast.model.spec import ModelSpec
 
@@ -30,8 +29,8 @@ class KernelsAhead:
     make_experts: MakeExperts
     most_tokens: int
     """Maximum tokens of a step."""
-    most_expert_tokens: int
-    """Maximum tokens of a step whose experts the device reads from host memory or streams."""
+    expert_sizes: Sequence[int]
+    """Numbers of tokens for which kernels of experts are compiled."""
     device: torch.device
     give_back_memory: Callable[[], None]
     """Returns memory that torch keeps for later allocations: blocks of long steps would be split among weights."""
@@ -49,9 +48,7 @@ class KernelsAhead:
         if (kind := kind_of(experts)) not in self._kinds:
             self._kinds.add(kind)
             layer = place_experts(experts, (), self.make_experts, self.device, is_readable=True)
-            routing = self.spec.routing
-            sizes = smallest_for_experts(self.most_expert_tokens, routing.num_experts_used, routing.num_experts)
-            self._compile(lambda: launch_experts(layer, experts, self.pool, self.spec, sizes, self.device))
+            self._compile(lambda: launch_experts(layer, experts, self.pool, self.spec, self.expert_sizes, self.device))
             self.give_back_memory()
 
     def _compile(self, launch: Callable[[], None]) -> None:

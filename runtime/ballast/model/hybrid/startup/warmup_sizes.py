@@ -5,6 +5,7 @@ With these sizes, kernels are compiled and checked while a model is loaded, so t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable
 
 from ballast.model.hybrid.experts.fused_routing import FEW_PAIRS
@@ -19,7 +20,7 @@ from ballast.model.hybrid.steps.slices import SLICE_SIZES
 def sizes_for_experts(most: int, num_used: int, num_experts: int) -> list[int]:
     """Ascending sizes up to and including `most`, for the kernels of experts; a token uses `num_used` of
     `num_experts`."""
-    return [*smallest_for_experts(most, num_used, num_experts)[:-1], most]
+    return _with_most(smallest_for_experts(most, num_used, num_experts), most)
 
 
 def smallest_for_experts(most: int, num_used: int, num_experts: int) -> list[int]:
@@ -37,12 +38,17 @@ def sizes_for_steps(most: int, num_used: int, num_experts: int) -> list[int]:
         ),
         most,
     )
+    return _with_most(firsts, most)
+
+
+def _with_most(firsts: list[int], most: int) -> list[int]:
+    """The first of each run of sizes; `most` for the last run."""
     return [*firsts[:-1], most]
 
 
 def _first_of_each(kernels: Callable[[int], Hashable], most: int) -> list[int]:
     """The first of each run of sizes that share all kernels, up to `most`."""
-    return [count for count in range(1, most + 1) if count == 1 or kernels(count) != kernels(count - 1)]
+    return [next(run) for _, run in itertools.groupby(range(1, most + 1), kernels)]
 
 
 def _kernels_of_linears(count: int) -> Hashable:

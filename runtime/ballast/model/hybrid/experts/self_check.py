@@ -47,7 +47,11 @@ def checked(
     Computes one layer of each combination of types for each of `num_tokens`, and compares results of few tokens with
     the CPU's. Launches inside the context that `parallel_compile` returns only compile. Raises the errors that CUDA
     itself reports."""
-    comparisons = _comparisons(layers, experts, pool, spec, num_tokens, device, MAX_SHARED_TOKENS)
+    comparisons = [
+        comparison
+        for comparison in _comparisons(layers, experts, pool, spec, num_tokens, device)
+        if comparison.role == "gpu_experts" or comparison.num_tokens <= MAX_SHARED_TOKENS
+    ]
 
     def check() -> None:
         with parallel_compile():
@@ -75,9 +79,9 @@ def launch_experts(
     num_tokens: Sequence[int],
     device: torch.device,
 ) -> None:
-    """Launch the kernels of `checked` for one layer. For experts in host memory, also launch those of steps that stream
-    experts. Call this in a context in which launches only compile."""
-    for comparison in _comparisons([layer], [experts], pool, spec, num_tokens, device, max(num_tokens)):
+    """Launch the experts of one layer for each of `num_tokens`. Call this in a context in which launches only
+    compile."""
+    for comparison in _comparisons([layer], [experts], pool, spec, num_tokens, device):
         comparison.on_device()
 
 
@@ -88,14 +92,11 @@ def _comparisons(
     spec: ModelSpec,
     num_tokens: Sequence[int],
     device: torch.device,
-    most_across: int,
 ) -> list[_Comparison]:
-    """`most_across`: maximum tokens of experts that are read from host memory."""
     return [
         _Comparison(layer, role, of_layer, pool, spec, count, device)
         for layer, role, of_layer in _kinds(layers, experts)
         for count in num_tokens
-        if role == "gpu_experts" or count <= most_across
     ]
 
 
@@ -143,7 +144,10 @@ class _Comparison:
 
     def on_device(self) -> torch.Tensor:
         """The device's results, [T, D]."""
-        x, ids, weights = self._tokens().on(self.device)
+        return self._computed(self._tokens())
+
+    def _computed(self, tokens: RandomTokens) -> torch.Tensor:
+        x, ids, weights = tokens.on(self.device)
         if self.role == "gpu_experts" and self.layer.slots is not None:
             ids = self.layer.slots[ids.long()].int()
         parts: Sequence[GroupedExperts] = getattr(self.layer, self.role)
@@ -152,9 +156,10 @@ class _Comparison:
     def compare(self) -> None:
         """Raises ValueError if the device's results differ from the CPU's."""
         tokens = self._tokens()
-        expected = np.empty_like(tokens.x)
-        self.experts.forward(self.pool, tokens.x, tokens.ids, tokens.weights, expected)
-        found = self.on_device().cpu().numpy()
+        x, ids, weights = (values.numpy() for values in tokens.on(torch.device("cpu")))
+        expected = np.empty_like(x)
+        self.experts.forward(self.pool, x, ids, weights, expected)
+        found = self._computed(tokens).cpu().numpy()
         by = difference(found, expected)
         if not by <= MAX_DIFFERENCE:
             raise ValueError(

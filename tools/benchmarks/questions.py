@@ -786,7 +786,10 @@ HOLLOW_LLAMA_CPP = Question(
         "HOLLOW=1 tools/gpu.sh peers\n"
         "python tools/synthetic_model.py minimax-m2-16.gguf --shape minimax-m2 --layers 16 --hollow --vocabulary\n"
         "python benchmarks/peers/llama_cpp.py minimax-m2-16.gguf LLAMA_BIN --rounds 2 --case host --prefill 4096 "
-        "--steps 100 --device cuda:0 --vram_limit 24GiB --kv_host_bytes 0 --gpu_experts 0 --only greedy"
+        "--steps 100 --device cuda:0 --vram_limit 24GiB --kv_host_bytes 0 --gpu_experts 0 --only greedy\n"
+        "python tools/synthetic_model.py coder-next.gguf --shape qwen3-coder-next --hollow --vocabulary\n"
+        "python benchmarks/peers/llama_cpp.py coder-next.gguf LLAMA_BIN --rounds 2 --case host --prefill --steps 100 "
+        "--device cuda:0 --vram_limit 24GiB --kv_host_bytes 0 --gpu_experts 0 --only greedy"
     ),
     peer="llama.cpp b12032, with [the options of the comparison](benchmarks.md#prompts-compared-with-llamacpp).",
 )
@@ -797,9 +800,9 @@ EXPERT_CACHE_LLAMA_CPP = Question(
     about=(
         "Eight layers of R1's shape, mostly zeros, whose routers prefer some experts (synthetic, `--skew`). With "
         "0.03, half of a layer's experts get about 80 % of the choices if activations are random. With 0.2, they get "
-        "all. Both engines have 24 GiB and decode greedily, in two rounds. llama.cpp computes 512 tokens at a time and "
-        "keeps 18 GiB of experts. Ballast reserves memory for steps of 16,384 tokens and keeps 8.6 GiB, 27 % of the "
-        "experts. llama.cpp is faster with one stream."
+        "all. Both engines have 24 GiB and decode greedily, in two rounds, with 0.2 for 300 tokens. llama.cpp computes "
+        "512 tokens at a time and keeps 18 GiB of experts. Ballast reserves memory for steps of 16,384 tokens and "
+        "keeps 8.6 GiB, 27 % of the experts. llama.cpp is faster with one stream."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(

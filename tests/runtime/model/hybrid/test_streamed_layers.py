@@ -480,8 +480,12 @@ def test_each_device_is_checked_with_each_combination_of_types(wrong: int, simul
 def test_each_device_of_a_layer_is_checked_with_many_tokens(simulated: SimulatedDevices) -> None:
     host = Host()
     streamed = streamed_on(host.parts, sums_of_calls(FloatExperts), device(0), device(1))
-    assert Calibration(SPEC, host.layers, host.pool, streamed).why_wrong([MIN_TOKENS + 1]) is None
-    assert all(streamed.bytes_read_by(device(number)) > 0 for number in range(2))
+    read = []
+    for _ in range(2):  # the second check finds the devices although the first one left a pass of few layers
+        assert Calibration(SPEC, host.layers, host.pool, streamed).why_wrong([MIN_TOKENS + 1]) is None
+        read.append([streamed.bytes_read_by(device(number)) for number in range(2)])
+    assert min(read[0]) > 0
+    assert read[1] == [2 * each for each in read[0]]
 
 
 def test_making_tokens_is_not_timed(monkeypatch: pytest.MonkeyPatch, simulated: SimulatedDevices) -> None:

@@ -44,14 +44,16 @@ class Calibration:
         results of few tokens with the CPU's. Of a layer that one device computes, many tokens use only the experts that
         are copied first. Raises the errors that CUDA itself reports, and EngineDeadError when a device hangs."""
         firsts = self._first_layers()
+        all_experts, few = [0] * len(self.layers), [0] * len(self.layers)
+        for index in firsts:
+            bounds = self.streamed.bounds(index)
+            all_experts[index] = bounds[-1]
+            few[index] = bounds[-1] if len(self.streamed.devices_of(index)) > 1 else bounds[0]
         try:
             for num_tokens in warmup_sizes:
                 given = _Given(self.spec, num_tokens)
                 is_compared = num_tokens <= MIN_TOKENS
-                counts = [0] * len(self.layers)
-                for index, num_devices in firsts.items():
-                    bounds = self.streamed.bounds(index)
-                    counts[index] = bounds[-1] if is_compared or num_devices > 1 else bounds[0]
+                counts = all_experts if is_compared else few
                 self.streamed.begin_first(counts)
                 for index in firsts:
                     found = self._result(index, given, below=counts[index])
@@ -67,15 +69,14 @@ class Calibration:
             return first_line(error)
         return None
 
-    def _first_layers(self) -> dict[int, int]:
-        """The first layer that each device computes, with others or alone, for each combination of types; ascending.
-        With the number of devices that compute it."""
+    def _first_layers(self) -> list[int]:
+        """The first layer that each device computes, with others or alone, for each combination of types."""
         firsts: dict[tuple[torch.device, tuple[int, ...]], int] = {}
         for index, layer in enumerate(self.layers):
             types = tuple(matrix.ggml_type for part in layer.parts for matrix in part)
             for device in self.streamed.devices_of(index):
                 firsts.setdefault((device, types), index)
-        return {index: len(self.streamed.devices_of(index)) for index in sorted(set(firsts.values()))}
+        return sorted(set(firsts.values()))
 
     def timings(self, max_tokens: int) -> list[Timing]:
         """Times a layer on the CPU and streamed, for increasing numbers of tokens until streaming wins, at most

@@ -115,6 +115,10 @@ class StreamedExperts:
         """Bytes that a step copies."""
         return sum(chunk.num_bytes for chunk in self._chunks)
 
+    def computes(self, layer: int) -> bool:
+        """Whether this device computes experts of a layer in a pass over all experts."""
+        return bool(self._of_layer[layer])
+
     def has_layer(self, layer: int) -> bool:
         """Whether the pass copies experts of a layer to this device."""
         return bool(self._of_pass[layer])

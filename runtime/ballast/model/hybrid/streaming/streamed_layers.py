@@ -129,8 +129,8 @@ class StreamedLayers:
         return self._owners[layer]
 
     def devices_of(self, layer: int) -> list[torch.device]:
-        """The devices that compute experts of a layer in the current pass."""
-        return [part.device for part in self._parts if part.experts.has_layer(layer)]
+        """The devices that compute experts of a layer in a pass over all experts."""
+        return [part.device for part in self._parts if part.experts.computes(layer)]
 
     def bounds(self, layer: int) -> list[int]:
         """Ascending numbers of experts at which the chunks of a layer's first part end; the last one is all experts."""

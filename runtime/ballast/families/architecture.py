@@ -170,8 +170,6 @@ class Architecture:
     shared_index_context: int | None = None
     """Files with at least this context that do not specify which layers have an indexer have one in layers 0, 1 and
     then every fourth from 2; in all other files, every layer has one."""
-    served: tuple[str, ...] = ()
-    """Models with these files, as messages name them, in addition to those of a `Family` with this architecture."""
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -142,11 +142,6 @@ class Family:
 
     name: str
     """The name of its folder."""
-    served: str
-    """Its releases whose files have `architecture`, as messages name them; what other architectures of the family serve
-    is said by those."""
-    architecture: str
-    """`general.architecture` of these files."""
     models: tuple[KnownModel, ...]
     """Values that older conversions of its models lack."""
     releases: tuple[Release, ...]

@@ -140,12 +140,6 @@ def family_of_vocabulary(spellings: Container[str]) -> Family | None:
     )
 
 
-def served_models(architecture: Architecture) -> str:
-    """The models of files with this architecture, for messages."""
-    speaking = [family.served for family in FAMILIES.values() if family.architecture == architecture.name]
-    return ", ".join((*speaking, *architecture.served))
-
-
 def is_own(template: str) -> bool:
     """Whether this is, to the letter, one of Ballast's templates. Their time and memory grow with the messages alone,
     so they need no guard."""

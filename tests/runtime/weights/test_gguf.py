@@ -470,8 +470,8 @@ def test_a_special_file_is_rejected_without_waiting(tmp_path: Path) -> None:
 
 
 def test_the_wrong_architecture_is_reported(tmp_path: Path) -> None:
-    file = write_gguf(tmp_path / "m.gguf", metadata_of(V3_SPEC) | {"general.architecture": "llama"}, {"x": (1,)})
-    with pytest.raises(ModelError, match=r"m\.gguf: general\.architecture=llama; supported are deepseek2"):
+    file = write_gguf(tmp_path / "m.gguf", metadata_of(V3_SPEC) | {"general.architecture": "phi2"}, {"x": (1,)})
+    with pytest.raises(ModelError, match=r"m\.gguf: general\.architecture=phi2; supported are deepseek2"):
         read_spec(open_gguf(file))
 
 

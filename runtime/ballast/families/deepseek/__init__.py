@@ -12,8 +12,6 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="deepseek",
-    served="DeepSeek V2, V2-Lite, Coder-V2, V2.5, V3, R1, V3.1",
-    architecture="deepseek2",
     models=MODELS,
     releases=(
         Release("deepseek-v2", "deepseek-v2.jinja"),

@@ -12,8 +12,6 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="deepseek4",
-    served="DeepSeek-V4-Flash, V4-Pro",
-    architecture="deepseek4",
     models=(),
     releases=(
         Release("deepseek-v4", "deepseek-v4.jinja", has_switch=True, object_arguments=True),

@@ -12,5 +12,4 @@ ARCHITECTURE = Architecture(
     modules={"sigmoid": "Dots1"},
     defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1, **PLAIN_YARN},
     needed_options=frozenset({"qk_norm"}),
-    served=("dots.llm1",),
 )

@@ -11,8 +11,6 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="glm",
-    served="GLM-4.7-Flash",
-    architecture="deepseek2",
     models=MODELS,
     releases=(
         Release("glm-4.5", "glm-4.5.jinja", has_switch=True, divides_content=True, object_arguments=True),

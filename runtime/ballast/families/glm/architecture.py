@@ -18,7 +18,6 @@ ARCHITECTURE = Architecture(
     modules={"sigmoid": "Glm4Moe"},
     defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1, **PLAIN_YARN},
     ffn_norm="post_attention_norm",
-    served=("GLM-4.5", "GLM-4.5-Air", "GLM-4.6", "GLM-4.7"),
 )
 
 SPARSE_ARCHITECTURE = Architecture(
@@ -29,7 +28,6 @@ SPARSE_ARCHITECTURE = Architecture(
     defaults={"expert_gating_func": SIGMOID, "expert_group_count": 1, "expert_group_used_count": 1, **PLAIN_YARN},
     index_pairs="neighbours",
     shared_index_context=1048576,
-    served=("GLM-5", "GLM-5.1", "GLM-5.2", "GLM-5.3"),
 )
 
 NEXT_ARCHITECTURE = Architecture(
@@ -46,7 +44,6 @@ NEXT_ARCHITECTURE = Architecture(
     index_pairs="apart",
     pools_index_keys=True,
     hyper_connections=True,
-    served=("GLM-5.3-Flash",),
 )
 
 EARLY_NEXT_ARCHITECTURE = replace(NEXT_ARCHITECTURE, name="glm5next")

@@ -19,8 +19,6 @@ _SPELLINGS = {
 
 FAMILY = Family(
     name="gpt_oss",
-    served="gpt-oss-20b, gpt-oss-120b",
-    architecture="gpt-oss",
     models=(),
     releases=(Release("gpt-oss", "gpt-oss.jinja", has_switch=True, object_arguments=True),),
     published={"665cc3253ec1d792": "gpt-oss"},

@@ -13,8 +13,6 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="kimi",
-    served="Kimi K2 to K2.7-Code (text)",
-    architecture="deepseek2",
     models=MODELS,
     releases=(
         Release("kimi-k2", "kimi-k2.jinja"),

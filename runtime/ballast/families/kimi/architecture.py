@@ -12,5 +12,4 @@ LINEAR_ARCHITECTURE = Architecture(
     defaults={"expert_group_count": 1, "expert_group_used_count": 1, "expert_weights_norm": True},
     kimi_delta=True,
     rotates=False,
-    served=("Kimi-Linear-48B-A3B",),
 )

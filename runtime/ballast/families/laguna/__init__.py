@@ -13,8 +13,6 @@ from ballast.families.glm import FAMILY as GLM
 
 FAMILY = Family(
     name="laguna",
-    served="Laguna XS.2, XS-2.1, S-2.1, M.1",
-    architecture="laguna",
     models=(),
     releases=(
         Release(

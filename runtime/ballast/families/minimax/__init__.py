@@ -11,8 +11,6 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="minimax",
-    served="MiniMax-M2, M2.1, M2.5, M2.7",
-    architecture="minimax-m2",
     models=(),
     releases=(Release("minimax-m2", "minimax-m2.jinja", divides_content=True, object_arguments=True),),
     published={"9c5ae4538fe04a7c": "minimax-m2"},

@@ -13,8 +13,6 @@ from ballast.families.mistral.models import MODELS
 
 FAMILY = Family(
     name="mistral",
-    served="Mistral Large 3 (text)",
-    architecture="deepseek2",
     models=MODELS,
     releases=(
         Release("mistral-large-3", "mistral.jinja"),

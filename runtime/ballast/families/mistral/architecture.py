@@ -22,5 +22,4 @@ ARCHITECTURE = Architecture(
         "rope.scaling.yarn_log_multiplier": 0.1,
     },
     scales_queries=True,
-    served=("Mistral Small 4 (text)",),
 )

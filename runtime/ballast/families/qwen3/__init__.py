@@ -12,8 +12,6 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="qwen3",
-    served="Qwen3-MoE (instruct, thinking, Coder)",
-    architecture="qwen3moe",
     models=(),
     releases=(
         Release("qwen3", "qwen3.jinja", has_switch=True, divides_content=True),

@@ -26,7 +26,6 @@ NEXT_ARCHITECTURE = replace(
     delta_net="neighbours",
     gates_queries=True,
     gates_shared=True,
-    served=("Qwen3-Next", "Qwen3-Coder-Next"),
 )
 
 QWEN35_ARCHITECTURE = replace(
@@ -35,7 +34,6 @@ QWEN35_ARCHITECTURE = replace(
     modules={"softmax": "Qwen3_5Moe"},
     delta_net="alternating",
     names_rope_sections=True,
-    served=("Qwen3.5 and Qwen3.6 (mixtures of experts, text)",),
 )
 
 FLASH_NEXT_ARCHITECTURE = replace(
@@ -48,5 +46,4 @@ FLASH_NEXT_ARCHITECTURE = replace(
     hyper_connections=True,
     gates_stream=True,
     embeds_ngrams=True,
-    served=("Qwen3.8-Flash-Next",),
 )

@@ -12,8 +12,6 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="step",
-    served="Step-3.5-Flash, Step-3.7-Flash",
-    architecture="step35",
     models=(),
     releases=(
         Release("step-3.5-flash", "step.jinja", divides_content=True, object_arguments=True),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ballast.errors import ModelError, shown
 from ballast.families.architecture import Architecture
-from ballast.families.registry import ARCHITECTURES, served_models
+from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.feed_forward import RoutingSpec
 from ballast.model.layers.layer import LayerSpec
 from ballast.model.metadata.agreement import check_config
@@ -21,6 +21,7 @@ from ballast.model.metadata.layers import read_feed_forwards, read_layers, read_
 from ballast.model.metadata.mixers.read import dimensions_of, read_mixers
 from ballast.model.metadata.mixers.recurrent import recurrent_layers
 from ballast.model.metadata.ngram import read_ngram
+from ballast.model.metadata.other_architectures import refusal
 from ballast.model.metadata.positions import read_rope
 from ballast.model.metadata.routing import read_routing
 from ballast.model.metadata.settings import Settings
@@ -36,34 +37,6 @@ _WINDOW_KEY = "attention.sliding_window"
 _INDEXER_KEY = "attention.indexer.top_k"
 """Refused where the architecture's attention sees all positions."""
 _MAX_NAME_CHARS = 256
-
-_LOOK_ALIKES = {
-    "deepseek": "DeepSeek MoE, the model before V2, without latent attention",
-    "deepseek2-ocr": "DeepSeek OCR, not DeepSeek V2 or V3",
-    "qwen35": "a dense Qwen3.5, not a mixture of experts",
-    "qwen3vlmoe": "Qwen3-VL, which sees images",
-    "kimi-k3": "Kimi K3, another architecture than K2",
-    "bailingmoe": "Ling (Bailing MoE), not DeepSeek",
-    "bailingmoe2": "Ling 2.0 or Ring 2.0, not DeepSeek",
-    "bailingmoe3": "Ling 3.0, not DeepSeek",
-    "dots3": "dots3, another architecture than dots1",
-    "glm4": "a dense GLM-4, not GLM-4.5",
-    "qwen2moe": "Qwen2-MoE, not Qwen3-MoE",
-    "qwen3": "a dense Qwen3, not a mixture of experts",
-    "mistral3": "a dense Ministral 3 or Mistral Small 3, not a mixture of experts",
-    "mistral-large": "Mistral Large, not Mistral Large 3, whose files are deepseek2",
-    "mistral-large4": "Mistral Large 4, whose attention is sparse and partly without positions, not Mistral Large 3",
-    "minimax": "MiniMax-Text-01 or M1, most of whose layers have linear attention, not MiniMax-M2",
-    "minimax-m3": "MiniMax-M3, whose attention is sparse by blocks, not MiniMax-M2",
-    "hunyuan-moe": "Hunyuan-A13B, which norms queries and keys after their rotation, not Hunyuan 3",
-    "hunyuan-dense": "a dense Hunyuan, not Hunyuan 3",
-    "hy_v4": "Hunyuan 4, whose layers have hyper-connections, not Hunyuan 3",
-    "gptoss": "gpt-oss as Ollama converts it, with other names of tensors than llama.cpp's gpt-oss",
-    "afmoe": "Trinity (AFMoE), whose attention has windows and gates",
-    "dflash": "a draft model for another model",
-}
-"""Architectures whose names are taken for that of a model that is served. Names that begin with one of these, such as
-deepseek41, get its hint as a relative of it."""
 
 
 def read_spec(gguf: GgufModel, config: HfConfig | None = None) -> ModelSpec:
@@ -111,22 +84,8 @@ def _architecture(gguf: GgufModel) -> Architecture:
     if not gguf.tensors:
         raise ModelError(gguf.path, f"this is {VOCABULARY}")
     if not isinstance(found, str) or found not in ARCHITECTURES:
-        served = ", ".join(f"{each.name} ({served_models(each)})" for each in ARCHITECTURES.values())
-        other = _hint(found) if isinstance(found, str) else ""
-        raise ModelError(gguf.path, f"general.architecture={shown(found)}{other}; supported are {served}")
+        raise ModelError(gguf.path, refusal(found))
     return ARCHITECTURES[found]
-
-
-def _hint(name: str) -> str:
-    """A clause that describes an architecture which is often confused with a served one; "" for others."""
-    if name in _LOOK_ALIKES:
-        return f", which is {_LOOK_ALIKES[name]}"
-    related = max((each for each in (*_LOOK_ALIKES, *ARCHITECTURES) if name.startswith(each)), key=len, default=None)
-    if related is None:
-        return ""
-    if related in ARCHITECTURES:
-        return f", which is another architecture than {related}"
-    return f", a relative of {related}, which is {_LOOK_ALIKES[related]}"
 
 
 def _check_keys(keys: Keys) -> None:

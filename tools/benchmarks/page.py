@@ -150,8 +150,14 @@ def _source(records: list[Record]) -> str:
     """Each machine once, with the commits and days of its measurements."""
     seen: dict[str, dict[str, None]] = {}
     for record in records:
-        seen.setdefault(machine(record), {})[f"{str(record['commit'])[:7]}, {str(record['time'])[:10]}"] = None
+        seen.setdefault(machine(record), {})[f"{_commit(record)}, {str(record['time'])[:10]}"] = None
     return "; ".join(f"{place} ({'; '.join(times)})" for place, times in seen.items())
+
+
+def _commit(record: Record) -> str:
+    """Seven digits of the commit, with a + if the working tree had changes."""
+    commit = str(record["commit"])
+    return commit[:7] + ("+" if commit.endswith("+") else "")
 
 
 def _chart(question: Question, records: list[tuple[Record, ...]]) -> str:

@@ -782,8 +782,10 @@ HOLLOW_LLAMA_CPP = Question(
     ),
     columns=_WITH_LLAMA_CPP,
     command=(
-        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="r1:8 qwen3.5-35b qwen3-coder-next gpt-oss-120b" PLACES=host '
+        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="r1:8 qwen3.5-35b" PREFILL="4096 32768" ROUNDS=1 PLACES=host '
         "HOLLOW=1 tools/gpu.sh peers\n"
+        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="qwen3-coder-next gpt-oss-120b" PREFILL="4096 32768" BATCHES= '
+        "ROUNDS=1 PLACES=host HOLLOW=1 tools/gpu.sh peers\n"
         "python tools/synthetic_model.py minimax-m2-16.gguf --shape minimax-m2 --layers 16 --hollow --vocabulary\n"
         "python benchmarks/peers/llama_cpp.py minimax-m2-16.gguf LLAMA_BIN --rounds 2 --case host --prefill 4096 "
         "--steps 100 --device cuda:0 --vram_limit 24GiB --kv_host_bytes 0 --gpu_experts 0 --only greedy\n"
@@ -791,7 +793,8 @@ HOLLOW_LLAMA_CPP = Question(
         "python benchmarks/peers/llama_cpp.py coder-next.gguf LLAMA_BIN --rounds 2 --case host --prefill --steps 100 "
         "--device cuda:0 --vram_limit 24GiB --kv_host_bytes 0 --gpu_experts 0 --only greedy"
     ),
-    peer="llama.cpp b12032, with [the options of the comparison](benchmarks.md#prompts-compared-with-llamacpp).",
+    peer="llama.cpp b12032.",
+    shows_servers=True,
 )
 
 EXPERT_CACHE_LLAMA_CPP = Question(
@@ -844,9 +847,14 @@ CPU_LLAMA_CPP = Question(
     columns=_WITH_LLAMA_CPP,
     command=(
         "python tools/synthetic_model.py v2-lite-8.gguf --layers 8\n"
-        "python benchmarks/peers/llama_cpp.py v2-lite-8.gguf LLAMA_BUILD_BIN --prefill 512 --steps 48 --device cpu "
-        '--peer_options "--load-mode none -fa auto -b 2048 -ub 512"'
+        "python tools/synthetic_model.py q35-12.gguf --shape qwen3.5-35b --layers 12\n"
+        "python tools/synthetic_model.py oss20-12.gguf --shape gpt-oss-20b --layers 12\n"
+        "python benchmarks/peers/llama_cpp.py v2-lite-8.gguf LLAMA_BUILD_BIN --case '2 CPU cores' --prefill 512 "
+        '--steps 48 --device cpu --peer_options "--load-mode none -fa auto -b 2048 -ub 512"\n'
+        "# the same with q35-12.gguf, with oss20-12.gguf, --rounds 1 and --batch 1 16, and with BALLAST_CPU_ISA=avx2, "
+        "v2-lite-8.gguf, an AVX2 build and --case '2 CPU cores, AVX2'"
     ),
+    shows_servers=True,
     peer=(
         "llama.cpp b12032, built for this CPU (GGML_NATIVE), or with GGML_AVX2 alone and BALLAST_CPU_ISA=avx2. Its "
         "`src/models/deepseek2.cpp` knows V2-Lite by its number of layers; 8 was added."
@@ -859,7 +867,10 @@ GREEDY_TEXTS = Question(
     about=(
         "Equal greedy texts. With float32 weights, all architectures give equal texts. With Q8_0, Ballast rounds "
         "activations to 16 bits, while llama.cpp b12032 has the same weights in float32. Rounding can change a choice "
-        "between nearly equal experts or positions. Models whose tokens take them all give equal texts."
+        "between nearly equal experts or positions. Models whose tokens take them all give equal texts. Not shown are "
+        "differences by near ties alone (`quantised_near_ties`): two texts of MiniMax-M2, one each of Qwen3 and V2. "
+        "Where llama.cpp computes something else than the authors, shapes or keys are changed (`adjusted`): gpt-oss, "
+        "Kimi K2, Laguna, V2, V2-Lite, Mistral Small 4."
     ),
     file="greedy_text.jsonl",
     rows=tuple(
@@ -1119,7 +1130,7 @@ Ballast compared with other servers on the same machine. [Measurements](measurem
 [whole R1](measurements.md#the-whole-of-deepseek-r1-in-q4_k-inside-24-gib-of-gpu-memory).
 
 - Every figure comes from a record in `benchmarks/results` with machine, commit and time: of several
-  measurements the median, with the lowest and highest in brackets.
+  measurements the median, with the lowest and highest in brackets. A `+` after a commit means uncommitted changes.
 - The models have real shapes and types, and random weights: their text is noise.
 - The machines are shared and virtual. Their memory bandwidth changes by a third within minutes, so compare only within
   a table.""",

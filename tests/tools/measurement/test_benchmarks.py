@@ -133,13 +133,13 @@ def test_columns_show_the_records_of_two_servers_and_their_commands(results: Pat
     question = replace(SPEED, rows=rows, columns=(ours, theirs), shows_servers=True)
     results.write_text(
         record(server="ballast", tokens_per_s=3, command="ballast serve")
-        + record(server="llama", tokens_per_s=2, command="llama-server", peer_command="peer", commit="fedcba987654")
+        + record(server="llama", tokens_per_s=2, command="llama-server", peer_command="peer", commit="fedcba987654+")
         + record(server="ballast", tokens_per_s=4, command="ballast serve", case="decode B=2")
     )
     text = page_of(question)
     assert "| both | 3 | 2 |\n| ours alone | 4 | – |" in text
     assert "```\nballast serve\nllama-server\npeer\n```" in text
-    assert "(0123456, 2026-11-20; fedcba9, 2026-11-20)" in text
+    assert "(0123456, 2026-11-20; fedcba9+, 2026-11-20)" in text
 
 
 @pytest.mark.parametrize(

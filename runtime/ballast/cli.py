@@ -451,16 +451,18 @@ def _add_tiny_model(commands: _Commands) -> None:
     )
     parser.add_argument(
         "--shape",
-        type=_preset,
-        choices=shapes,
         default="ballast",
-        help="one of these names, or a general.architecture for its first shape; default: %(default)s",
+        help=f"{', '.join(shapes)}, or a general.architecture for its first shape; default: %(default)s; "
+        "earlier names of this option: --family, --arch",
     )
     earlier = "--family", "--arch"
+    parser.add_argument(*earlier, dest="shape", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument(
-        *earlier, dest="shape", type=_preset, choices=shapes, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        "--mla",
+        choices=("split", "joint"),
+        default="split",
+        help="tensors of latent attention; joint as in old files; default: %(default)s",
     )
-    parser.add_argument("--mla", choices=("split", "joint"), default="split", help="default: %(default)s")
     parser.add_argument(
         "--quant",
         type=str.lower,
@@ -472,20 +474,15 @@ def _add_tiny_model(commands: _Commands) -> None:
     parser.set_defaults(run=_tiny_model)
 
 
-def _preset(name: str) -> str:
-    from ballast.tiny.presets import preset_of
-
-    return preset_of(name)
-
-
 def _tiny_model(arguments: argparse.Namespace) -> int:
     from ballast.tiny import write_built_in, write_tiny_model
+    from ballast.tiny.presets import preset_of
 
     directory, layout = arguments.directory, {"mla": arguments.mla, "quant": arguments.quant}
     if arguments.shape == "ballast":
         model = write_built_in(directory, **layout)
     else:
-        model = write_tiny_model(directory, arch=arguments.shape, seed=arguments.seed, **layout)
+        model = write_tiny_model(directory, arch=preset_of(arguments.shape), seed=arguments.seed, **layout)
     sys.stdout.write(f"{model.gguf}\n{model.config_dir}\n")
     return 0
 

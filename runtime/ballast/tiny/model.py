@@ -58,9 +58,9 @@ def write_tiny_model(
     Raises ConfigError for an unknown arch, mla or quant, and for an invalid number of shards.
     """
     if arch not in PRESETS:
-        raise ConfigError("arch", arch, f"one of {', '.join(PRESETS)}")
+        raise ConfigError("arch", arch, f"expected one of {', '.join(PRESETS)}")
     if seed < 0:
-        raise ConfigError("seed", seed, "a whole number, at least 0")
+        raise ConfigError("seed", seed, "expected a whole number, at least 0")
     shape = overrides or PRESETS[arch]
     tokenizer = make_tokenizer(shape.family)
     num_rows = rows_for(tokenizer.num_tokens)
@@ -80,7 +80,9 @@ def write_model(
 ) -> TinyModel:
     """Write `tensors`, which are in the joint layout, like `write_tiny_model`, with the same errors."""
     if mla not in LAYOUTS:
-        raise ConfigError("mla", mla, f"one of {', '.join(LAYOUTS)}")
+        raise ConfigError("mla", mla, f"expected one of {', '.join(LAYOUTS)}")
+    if mla == "joint" and not shape.has_latents:
+        raise ConfigError("mla", mla, f"{shape.name} has no latent attention; expected split")
     check_quant(quant)
     laid_out = list(_in_layout(tensors, shape, mla))
     num_rows = next(len(values) for name, values in laid_out if name == OUTPUT)
@@ -158,7 +160,7 @@ def _per_shard(tensors: list[Any], num_shards: int) -> int:
         return 0
     per_shard = math.ceil(len(tensors) / num_shards) if num_shards > 1 else 0
     if per_shard == 0 or math.ceil(len(tensors) / per_shard) != num_shards:
-        raise ConfigError("num_shards", num_shards, f"a number that {len(tensors)} tensors can be spread over evenly")
+        raise ConfigError("num_shards", num_shards, f"expected a number that divides {len(tensors)} tensors evenly")
     return per_shard
 
 

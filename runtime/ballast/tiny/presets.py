@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ballast.errors import ConfigError
+from ballast.families.glm.architecture import EARLY_NEXT_ARCHITECTURE, NEXT_ARCHITECTURE
+from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.grouped import GATE, OUTPUT_BIAS, QK_NORM, QKV_BIAS, SINKS
 from ballast.model.layers.stream import GatedStreamSpec, StreamSpec
 from ballast.tiny.shape import (
@@ -414,6 +417,8 @@ BALLAST_TINY = TinyShape(
 )
 """The built-in model. Its latent is the real models' 512 + 64; rows for K-quants are multiples of 256."""
 
+_SAME_ARITHMETIC = {EARLY_NEXT_ARCHITECTURE.name: NEXT_ARCHITECTURE.name}
+
 PRESETS = {
     "v2lite": V2_LITE,
     "v2": V2,
@@ -446,8 +451,13 @@ PRESETS = {
 
 
 def preset_of(name: str) -> str:
-    """The preset of this name, or the first one whose files have this `general.architecture`; any other name as it
-    is."""
+    """The preset of this name, or the first one with the arithmetic of this `general.architecture`. Raises ConfigError
+    for other names."""
     if name in PRESETS:
         return name
-    return next((preset for preset, shape in PRESETS.items() if shape.architecture == name), name)
+    architecture = _SAME_ARITHMETIC.get(name, name)
+    found = next((preset for preset, shape in PRESETS.items() if shape.architecture == architecture), None)
+    if found is None:
+        names = ", ".join(("ballast", *PRESETS))
+        raise ConfigError("shape", name, f"expected {names}, or an architecture: {', '.join(ARCHITECTURES)}")
+    return found

@@ -98,7 +98,7 @@ def file_type(quant: str) -> LlamaFileType:
 def check_quant(quant: str) -> None:
     """Raises ConfigError for a name that is not one of QUANTS."""
     if quant not in QUANTS:
-        raise ConfigError("quant", quant, f"one of {', '.join(QUANTS)}")
+        raise ConfigError("quant", quant, f"expected one of {', '.join(QUANTS)}")
 
 
 def _fits(ggml_type: GGMLQuantizationType, cols: int) -> bool:

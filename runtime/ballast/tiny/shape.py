@@ -272,5 +272,10 @@ class TinyShape:
     norm."""
 
     @property
+    def has_latents(self) -> bool:
+        """Whether layers have latent attention, whose tensors have two layouts."""
+        return self.heads is None and self.compressed is None
+
+    @property
     def context_length(self) -> int:
         return 4096 if self.yarn is None else int(self.yarn.factor * self.yarn.original_context)

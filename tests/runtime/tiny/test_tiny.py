@@ -21,11 +21,13 @@ from gguf import GGMLQuantizationType, GGUFReader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ballast.errors import ConfigError
+from ballast.families.registry import ARCHITECTURES
 from ballast.model.layers.tensor import matrix
 from ballast.model.metadata import read_spec
 from ballast.model.tensors import TYPES, check_tensors
 from ballast.text.gguf_vocab import build_backend
 from ballast.tiny import K2, V2, V2_LITE, V3, TinyModel, TinyShape, write_tiny_model
+from ballast.tiny.presets import PRESETS, preset_of
 from ballast.tiny.quant_mix import QUANTS, type_for
 from ballast.weights.gguf import open_gguf
 from devkit.long import if_long, times
@@ -394,14 +396,21 @@ def test_another_shape_replaces_the_preset(made: Make):
     assert not [key for key in keys if "rope.scaling" in key]
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_each_architecture_has_a_preset(architecture: str) -> None:
+    written = PRESETS[preset_of(architecture)].architecture
+    assert written == {"glm5next": "glm5-next"}.get(architecture, architecture)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"arch": "v9"}, "arch=v9: one of v2lite, v2, v3, v32, k2"),
-        ({"mla": "both"}, "mla=both: one of split, joint"),
-        ({"quant": "q3_0"}, "quant=q3_0: one of f32, f16"),
-        ({"num_shards": 0}, "num_shards=0: a number that"),
-        ({"num_shards": 1000}, "num_shards=1000: a number that"),
+        ({"arch": "v9"}, "arch=v9: expected one of v2lite, v2, v3, v32, k2"),
+        ({"mla": "both"}, "mla=both: expected one of split, joint"),
+        ({"arch": "qwen3", "mla": "joint"}, "mla=joint: Tiny Qwen3-MoE has no latent attention; expected split"),
+        ({"quant": "q3_0"}, "quant=q3_0: expected one of f32, f16"),
+        ({"num_shards": 0}, "num_shards=0: expected a number that"),
+        ({"num_shards": 1000}, "num_shards=1000: expected a number that"),
     ],
 )
 def test_unwritable_models_are_rejected_before_anything_is_written(

@@ -167,9 +167,13 @@ def test_a_changed_byte_in_any_kind_of_matrix_is_found_and_named(model: Path, fo
         assert start(model, folder)[1].events == [KEPT]
 
 
-@pytest.mark.parametrize("arch", ["v2lite", "mimov2"])  # with matrices of heads, and with several in one tensor
-def test_scales_of_matrices_are_there_at_every_start(tmp_path: Path, folder: Path, start: Start, arch: str) -> None:
-    model = write_tiny_model(tmp_path / "made", arch=arch, mla="joint", quant="nvfp4").gguf
+@pytest.mark.parametrize(  # with matrices of heads, and with several in one tensor
+    ("arch", "mla"), [("v2lite", "joint"), ("mimov2", "split")]
+)
+def test_scales_of_matrices_are_there_at_every_start(
+    tmp_path: Path, folder: Path, start: Start, arch: str, mla: str
+) -> None:
+    model = write_tiny_model(tmp_path / "made", arch=arch, mla=mla, quant="nvfp4").gguf
     plain, _ = start(model, None)
     first, log = start(model, folder)
     assert log.events == [KEPT]

@@ -22,12 +22,13 @@ from devkit.models.specs.glm import (
     GLM45_AIR_SPEC,
     GLM46_SPEC,
     GLM47_FLASH_SPEC,
+    GLM52_SPEC,
     GLM53_FLASH_SPEC,
 )
 from devkit.models.specs.gpt_oss import GPT_OSS_20B_SPEC, GPT_OSS_120B_SPEC
 from devkit.models.specs.hunyuan import HUNYUAN3_SPEC
 from devkit.models.specs.kimi import K2_SPEC, KIMI_LINEAR_48B_SPEC
-from devkit.models.specs.laguna import LAGUNA_S_SPEC, LAGUNA_XS_SPEC
+from devkit.models.specs.laguna import LAGUNA_M1_SPEC, LAGUNA_S_SPEC, LAGUNA_XS_SPEC
 from devkit.models.specs.mimo import MIMO_FLASH_SPEC
 from devkit.models.specs.minimax import MINIMAX_M2_SPEC
 from devkit.models.specs.mistral import MISTRAL_LARGE3_SPEC, MISTRAL_SMALL4_SPEC
@@ -70,9 +71,10 @@ SPECS = {
     "Qwen3.8-Flash-Next": FLASH_NEXT_125B_SPEC,
     "Step-3.5-Flash": STEP35_FLASH_SPEC,
     "MiniMax-M2": MINIMAX_M2_SPEC,
+    "Laguna M.1": LAGUNA_M1_SPEC,
     "Qwen3-235B-A22B": QWEN3_235B_SPEC,
     "Hunyuan 3": HUNYUAN3_SPEC,
-    "MiMo-V2-Flash": MIMO_FLASH_SPEC,
+    "MiMo-V2-Flash and V2.5": MIMO_FLASH_SPEC,
     "Qwen3.5-397B-A17B": QWEN35_397B_SPEC,
     "GLM-4.6": GLM46_SPEC,
     "Qwen3-Coder-480B-A35B": QWEN3_CODER_SPEC,
@@ -80,15 +82,16 @@ SPECS = {
     "Mistral Large 3": MISTRAL_LARGE3_SPEC,
     "DeepSeek V3.2": V32_671B_SPEC,
     "GLM-5": GLM5_SPEC,
+    "GLM-5.2 and 5.3": GLM52_SPEC,
     "GLM-5.3-Flash": GLM53_FLASH_SPEC,
-    "Kimi K2": K2_SPEC,
+    "Kimi K2 to K2.7-Code": K2_SPEC,
     "gpt-oss-20b, MXFP4": GPT_OSS_20B_SPEC,
     "gpt-oss-120b, MXFP4": GPT_OSS_120B_SPEC,
     "DeepSeek-V4-Flash, MXFP4": V4_FLASH_SPEC,
 }
 """The models of the table's rows."""
 ALWAYS = (
-    *("gpt-oss-120b, MXFP4", "Laguna S-2.1", "MiMo-V2-Flash", "MiniMax-M2", "Hunyuan 3", "Qwen3.6-35B-A3B"),
+    *("gpt-oss-120b, MXFP4", "Laguna S-2.1", "MiMo-V2-Flash and V2.5", "MiniMax-M2", "Hunyuan 3", "Qwen3.6-35B-A3B"),
     *("DeepSeek-V3, V3.1, R1", "DeepSeek V3.2", "DeepSeek-V4-Flash, MXFP4", "GLM-5.3-Flash", "Qwen3.8-Flash-Next"),
 )
 """Models that differ in what they keep or compute."""

@@ -382,6 +382,7 @@ MISTRAL4 = TinyShape(
     v_dim=128,
     normalize_weights=True,
     yarn=TinyYarn(factor=32.0, original_context=16),
+    context=2048,  # room for tools
     query_beta=0.1,
 )
 

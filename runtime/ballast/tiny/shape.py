@@ -242,6 +242,8 @@ class TinyShape:
     """transformers always normalises the latents with 1e-6, so it must have this value."""
     rope_theta: float = 10000.0
     yarn: TinyYarn | None = field(default_factory=TinyYarn)
+    context: int | None = None
+    """Positions that the file declares; None: those of YaRN, or 4096."""
     architecture: str = "deepseek2"
     """`general.architecture` of the file."""
     heads: TinyHeads | None = None
@@ -278,4 +280,5 @@ class TinyShape:
 
     @property
     def context_length(self) -> int:
-        return 4096 if self.yarn is None else int(self.yarn.factor * self.yarn.original_context)
+        scaled = 4096 if self.yarn is None else int(self.yarn.factor * self.yarn.original_context)
+        return self.context or scaled

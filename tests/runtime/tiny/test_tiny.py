@@ -396,6 +396,11 @@ def test_another_shape_replaces_the_preset(made: Make):
     assert not [key for key in keys if "rope.scaling" in key]
 
 
+def test_every_context_has_room_for_tools() -> None:
+    """Two small tools take 324 tokens of bytes."""
+    assert min(shape.context_length for shape in PRESETS.values()) >= 1024
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_each_architecture_has_a_preset(architecture: str) -> None:
     written = PRESETS[preset_of(architecture)].architecture

@@ -74,9 +74,12 @@ class JsonRules:
         """Reference → the rule for what it names."""
 
     def arguments(self) -> str:
-        """The arguments of a call. Raises RequestError as `value` does."""
+        """The arguments of a call, which are an object even if the schema also allows other values. Raises RequestError
+        as `value` does."""
         top = resolved(self._root, self._root)
-        return self.value(top if "type" in top else {"type": "object", **top})
+        if "$ref" in top and not self._strict:
+            return "json_object"
+        return self.value({**top, "type": "object"})
 
     def value(self, schema: object) -> str:
         """An expression for a value that follows `schema`, which is a part of the tool's. Raises RequestError if the

@@ -13,7 +13,8 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from ballast.errors import RequestError
+from ballast.errors import RequestError, shown
+from ballast.text.calls.argument_values import resolved
 from ballast.text.think_tags import DEFAULT_TAGS, ThinkTags
 
 ROLES = {
@@ -302,11 +303,25 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     kinds = (("description", str, "a string"), ("parameters", Mapping, "an object"), ("strict", bool, "true or false"))
     for key, kind_of, expected in kinds:
         value = function.get(key)
+        if key == "parameters" and value is True:
+            value = {}  # the schema that allows everything
         if value is not None and not isinstance(value, kind_of):
             raise RequestError(f"{path}.function.{key} must be {expected}", param=f"{path}.function.{key}")
         if value is not None:
             out[key] = value
+    _check_parameters(out.get("parameters", {}), f"{path}.function.parameters")
     return {"type": "function", "function": out}
+
+
+def _check_parameters(schema: Mapping[str, Any], path: str) -> None:
+    """Refuse a schema whose type is not an object's: the arguments of a call are an object. Without a type, one is
+    meant."""
+    kind = resolved(schema, schema).get("type")
+    if kind is None or kind == "object" or (isinstance(kind, list) and "object" in kind):
+        return
+    field, found = (f"{path}.type", "is") if "type" in schema else (path, "refers to a schema of type")
+    problem = f"{found} {shown(repr(kind))}; arguments are an object, so the type must be 'object'"
+    raise RequestError(f"{field} {problem}", param=field)
 
 
 def _tool_calls(calls: object, path: str) -> list[dict[str, Any]]:

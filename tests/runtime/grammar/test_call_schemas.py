@@ -216,3 +216,23 @@ def test_keys_beyond_the_tracked_number_may_have_any_order(form: str) -> None:
 def test_a_strict_keyword_that_no_form_can_enforce_is_rejected_by_name(form: str) -> None:
     with pytest.raises(RequestError, match=r"pattern|look-around"):
         FORMS[form].start(tool(schema_of({**STRING, "pattern": "(?=a)b"}), strict=True))
+
+
+NOT_ONLY_OBJECTS: list[dict[str, Any]] = [
+    {"type": ["object", "null"]},
+    {"type": None},
+    {"anyOf": [{"type": "object"}, STRING, NULL]},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"type": ["string", "object"]}}},
+    {"$ref": "#/$defs/none"},
+    {"$ref": "#"},
+]
+
+
+@pytest.mark.parametrize("form", [name for name, one in FORMS.items() if '{"k": 1}' in one.write("f", {"k": 1})])
+@pytest.mark.parametrize("schema", NOT_ONLY_OBJECTS, ids=str)
+def test_arguments_are_an_object_whatever_else_the_schema_allows(form: str, schema: dict[str, Any]) -> None:
+    one, tools = FORMS[form], tool(schema)
+    text = one.write("f", {"k": 1})
+    assert one.refused_at(tools, text) is None
+    for other in ("null", '"a"', "7", "[]"):
+        assert one.refused_at(tools, text.replace('{"k": 1}', other)) is not None

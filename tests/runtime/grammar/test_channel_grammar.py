@@ -89,6 +89,15 @@ def test_a_forced_call_may_have_every_form_and_follow_reasoning(call: str, thoug
     assert refused_at(forced(calls()), thought + call) is None
 
 
+def test_arguments_are_an_object_whatever_else_the_schema_allows() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": ["null", "object"]}}}]
+    grammar = COMPILER.compile(tool_calls(tools, TOKENIZER, "channels"))
+    assert refused_at(forced(grammar), CALL) is None
+    assert refused_at(forced(grammar), CALL.replace('{"a":22}', "null")) == TOKENIZER.decode(
+        ids(CALL.removesuffix('{"a":22}')), skip_control=False
+    )
+
+
 @pytest.mark.parametrize(
     ("reply", "allowed"),
     [

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from ballast.errors import RequestError
-from ballast.text.messages import has_late_instructions, normalize_messages, with_late_instructions
+from ballast.text.messages import (
+    has_late_instructions,
+    normalize_messages,
+    normalize_tools,
+    with_late_instructions,
+)
 from ballast.text.think_tags import ThinkTags
 
 
@@ -191,3 +196,52 @@ def test_late_instructions_are_merged_into_the_adjacent_user_turn() -> None:
         ),
     ]
     assert chat[2] == turn("user", "U1"), "the input messages must not change"
+
+
+def tool(**function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", **function}}
+
+
+OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        OBJECT,
+        {"type": ["null", "object"]},
+        {"type": None, "properties": {}},
+        {"properties": {}},
+        {"anyOf": [OBJECT, {"type": "null"}]},
+        {"$ref": "#/$defs/a", "$defs": {"a": OBJECT}},
+        {"$ref": "#"},
+        {"$ref": "#/$defs/none"},
+    ],
+    ids=str,
+)
+def test_a_schema_that_allows_an_object_is_passed_on(parameters: dict[str, Any]) -> None:
+    assert normalize_tools([tool(parameters=parameters)]) == [tool(parameters=parameters)]
+
+
+def test_a_tool_needs_no_schema() -> None:
+    assert normalize_tools([tool(parameters=None)]) == [tool()]
+    assert normalize_tools([tool(parameters=True)]) == [tool(parameters={})]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"type": "string"}, r"\.type is 'string'; arguments are an object, so the type must be 'object'"),
+        ({"type": "banana"}, r"\.type is 'banana'"),
+        ({"type": ["string", "null"]}, r"\.type is \['string', 'null'\]"),
+        ({"type": {"type": "object"}}, r"\.type is {"),
+        ({"type": "x" * 1000}, r"\.type is 'x{,80}…; arguments"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "number"}}}, " refers to a schema of type 'number'"),
+    ],
+    ids=["string", "unknown type", "types", "object", "long", "reference"],
+)
+def test_a_schema_of_another_type_is_refused_by_name(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=rf"^tools\.1\.function\.parameters{message}") as refused:
+        normalize_tools([{"type": "function", "function": {"name": "g"}}, tool(parameters=parameters)])
+    assert refused.value.message.startswith(f"{refused.value.param} ")

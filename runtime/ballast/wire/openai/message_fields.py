@@ -70,10 +70,11 @@ TOOL = shape(
 
 MESSAGE_ITEMS = items("role", rules=MESSAGE.rules, role={"enum": list(ROLES)})
 """The schema of messages. Their content is checked where it is read."""
+_OBJECT_TYPE = {"anyOf": [{"enum": ["object", None]}, {"type": "array", "contains": {"const": "object"}}]}
 FUNCTION_FIELDS = {
     "name": {"type": "string", "pattern": f"^{FUNCTION_NAME.pattern}$"},
     "description": {"type": ["string", "null"]},
-    "parameters": {"type": ["object", "null"]},
+    "parameters": {"anyOf": [{"enum": [True, None]}, {"type": "object", "properties": {"type": _OBJECT_TYPE}}]},
     "strict": {"type": ["boolean", "null"]},
 }
 """The schemas of a function's fields."""

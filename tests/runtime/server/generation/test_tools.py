@@ -369,10 +369,11 @@ def tool(**function: Any) -> dict[str, Any]:
         ({"tools": [tool()]}, "tools.0.function.name"),
         ({"tools": [tool(name="a b")]}, "tools.0.function.name"),
         ({"tools": [tool(name="a", parameters="x")]}, "tools.0.function.parameters"),
+        ({"tools": [tool(name="a", parameters={"type": "string"})]}, "tools.0.function.parameters.type"),
         ({"tools": [tool(name="a", description=1)]}, "tools.0.function.description"),
         ({"tools": [WEATHER, WEATHER]}, "tools.1.function.name"),
         (
-            {"tools": [WEATHER, tool(name="a", parameters={"type": "wrong"}, strict=True)], "tool_choice": "required"},
+            {"tools": [WEATHER, tool(name="a", parameters={"not": {}}, strict=True)], "tool_choice": "required"},
             "tools.1.function.parameters",
         ),
         ({"tools": {}}, "tools"),

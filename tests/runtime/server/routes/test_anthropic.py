@@ -245,6 +245,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"messages": [{"role": "user", "content": 1}]}, r"messages\.0\.content: must be"),
         ({"stop_sequences": [""]}, r"stop_sequences\.0: "),
         ({"tools": [{"name": "x", "input_schema": 1}]}, r"tools\.0\.input_schema must be an object"),
+        ({"tools": [{"name": "x", "input_schema": {"type": "array"}}]}, r"tools\.0\.input_schema\.type is 'array'"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}, r"messages\.0\.content\.0\.name: "),
         ({"system": "x", "messages": [CALLED]}, r"messages\.0\.content: .*cannot be continued"),
         (

@@ -238,6 +238,11 @@ def test_an_unenforceable_schema_is_ignored_and_reported(server: ServerProcess) 
         ("/api/chat", {"messages": [{"role": "user", "content": []}]}, "messages.0.content: must be a string"),
         ("/api/chat", {"messages": [{"role": "user", "content": 0}]}, "messages.0.content: must be a string"),
         ("/api/chat", {"messages": "hello"}, "messages: "),
+        (
+            "/api/chat",
+            {"messages": HELLO, "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": 5}}}]},
+            "tools.0.function.parameters.type is 5; arguments are an object",
+        ),
         ("/api/chat", {"messages": HELLO, "model": ""}, "model: "),
         ("/api/chat", {"messages": HELLO, "model": None}, "model: "),
         ("/api/chat", {"messages": HELLO, "stream": "yes"}, "stream: "),

@@ -199,6 +199,7 @@ def test_the_clients_helper_reads_the_stream(client: openai.OpenAI) -> None:
         ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]}, "input.0.name"),
         ({"input": []}, "input"),
         ({"tools": [WEATHER | {"name": "no name"}]}, "tools.0.name"),
+        ({"tools": [WEATHER | {"parameters": {"type": "banana"}}]}, "tools.0.parameters.type"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),

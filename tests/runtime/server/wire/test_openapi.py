@@ -69,6 +69,9 @@ def test_every_operation_keeps_to_its_description(server, mode):
         ("description", None, 5),
         ("parameters", None, []),
         ("parameters", {}, "{}"),
+        ("parameters", True, False),
+        ("parameters", {"type": ["object", "null"]}, {"type": "string"}),
+        ("parameters", {"type": None}, {"type": ["string"]}),
         ("strict", None, 1),
     ],
 )

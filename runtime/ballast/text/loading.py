@@ -44,10 +44,22 @@ class Text:
             raise RequestError(
                 "this model has no chat template, so chat requests cannot be answered; use /v1/completions, or start "
                 "the server with --model_path and a directory that holds chat_template.jinja or tokenizer_config.json, "
-                f"or with --chat_template {_listed(templates_for(self.tokenizer.reply))}",
+                f"or with --chat_template {_listed(_fitting_templates(self.tokenizer))}",
                 code="no_chat_template",
             )
         return self.template
+
+
+def _fitting_templates(tokenizer: Tokenizer) -> list[str]:
+    """The templates of the tokenizer's family whose tokens the vocabulary has."""
+    return [name for name in templates_for(tokenizer.reply) if not _missing_tokens(name, tokenizer)]
+
+
+def _missing_tokens(name: str, tokenizer: Tokenizer) -> list[str]:
+    """The tokens of a release's template that identify its family and that the vocabulary lacks."""
+    family, release = RELEASES[name]
+    source = source_of(release)
+    return [token for token in family.vocabulary if token in source and tokenizer.id_of(token) is None]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -73,7 +85,10 @@ def load_text(
     tokenizer, tokenizer_source = _load_tokenizer(directory, metadata, gguf_name, num_ids)
     if not tokenizer.has_vocabulary:
         return Text(tokenizer, None, tokenizer_source, "none: there is no vocabulary")
-    found = _chosen_template(chat_template) if chat_template else _find_template(directory, metadata, gguf_name)
+    if chat_template:
+        found: tuple[str, str] | None = _chosen_template(chat_template, tokenizer)
+    else:
+        found = _find_template(directory, metadata, gguf_name)
     architecture = str(metadata.get("general.architecture"))
     if found is None and (own := without_template(tokenizer.reply, architecture)) is not None:
         found = source_of(RELEASES[own][1]), own
@@ -184,9 +199,16 @@ def template_for(
     )
 
 
-def _chosen_template(choice: str) -> tuple[str, str]:
+def _chosen_template(choice: str, tokenizer: Tokenizer) -> tuple[str, str]:
     """(source, name) of the template that `--chat_template` names."""
     if choice in RELEASES:
+        if missing := _missing_tokens(choice, tokenizer):
+            raise ConfigError(
+                "chat_template",
+                choice,
+                f"writes {', '.join(missing)}, which this model's vocabulary lacks; leave the option out or choose "
+                f"{_listed(_fitting_templates(tokenizer))}",
+            )
         return source_of(RELEASES[choice][1]), choice
     try:
         return read_template(Path(choice)), choice

@@ -2,6 +2,7 @@
 fail, and replace the published ones."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ TOOL_TURNS = [
 ]
 
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "D", "parameters": {"type": "object"}}}]
+
+
+def vocabulary_of(name: str, *more: str) -> dict[str, Any]:
+    """Metadata with the tokens of the release's family, and `more`."""
+    own = RELEASES[name][0]
+    tokens = dict.fromkeys((*own.vocabulary, *own.reply.spellings.values(), *more))
+    return byte_metadata(user_defined=tuple(tokens))
 
 
 def family(name: str) -> ChatTemplate:
@@ -351,7 +359,7 @@ def test_correct_output_of_the_published_template_is_unchanged(messages: list[di
 @pytest.mark.parametrize("name", ["qwen3-coder-next", "qwen3.6", "qwen3.8", "glm-4.7"])
 def test_arguments_of_many_levels_are_written_as_they_are(name: str, levels: int) -> None:
     """No server error, although a recursive walk would exceed the recursion limit."""
-    text = load_text(None, byte_metadata(user_defined=("<think>", "</think>")), "m.gguf", name)
+    text = load_text(None, vocabulary_of(name), "m.gguf", name)
     arguments = '{"a":' * levels + "1" + "}" * levels
     turns = [
         {"role": "user", "content": "U"},
@@ -364,8 +372,7 @@ def test_arguments_of_many_levels_are_written_as_they_are(name: str, levels: int
 @pytest.mark.parametrize("name", ["qwen3", "qwen3.5", "qwen3.6", "step-3.5-flash"])
 def test_a_result_in_a_users_message_is_no_question(name: str) -> None:
     """Even if it contains the spelling of tokens that a client may not write."""
-    tokens = ("<|im_start|>", "<think>", "</think>", "<tool_response>", "</tool_response>")
-    text = load_text(None, byte_metadata(user_defined=tokens), "m.gguf", name)
+    text = load_text(None, vocabulary_of(name, "<tool_response>", "</tool_response>"), "m.gguf", name)
     template, protect = text.require_template(), text.tokenizer.protect
     chat = [{"role": "user", "content": "U"}, {"role": "assistant", "content": "A", "reasoning_content": "R1"}]
     result = {"role": "user", "content": "<tool_response>\n1\n</tool_response>"}
@@ -420,7 +427,7 @@ def test_an_unknown_template_is_used_unchanged() -> None:
 
 
 def test_the_operator_chooses_a_template_by_name_or_file(tmp_path: Path) -> None:
-    metadata = byte_metadata() | {"tokenizer.chat_template": "own"}
+    metadata = vocabulary_of("deepseek-r1") | {"tokenizer.chat_template": "own"}
     text = load_text(None, metadata, "m.gguf", "deepseek-r1")
     assert text.template_source == "deepseek-r1"
     assert text.require_template().render([{"role": "user", "content": "U"}]).endswith("<think>\n")
@@ -429,6 +436,22 @@ def test_the_operator_chooses_a_template_by_name_or_file(tmp_path: Path) -> None
     assert load_text(None, metadata, "m.gguf", str(file)).require_template().render(CHAT) == "mine"
     with pytest.raises(ConfigError, match=r"deepseek-r9: neither a file .* nor one of deepseek-v2, "):
         load_text(None, metadata, "m.gguf", "deepseek-r9")
+
+
+@pytest.mark.parametrize("name", [name for name in RELEASES if name != "deepseek-v2"])
+def test_a_chosen_template_of_another_family_is_refused_by_its_tokens(name: str) -> None:
+    """DeepSeek V2's is the only one that writes no tokens but BOS and EOS."""
+    assert load_text(None, vocabulary_of(name), "m.gguf", name).template_source == name
+    tokens = ", ".join(token for token in RELEASES[name][0].vocabulary if token in source_of(RELEASES[name][1]))
+    message = rf"^chat_template={re.escape(name)}: writes {re.escape(tokens)}, which this model's vocabulary lacks; "
+    with pytest.raises(ConfigError, match=f"{message}leave the option out or choose deepseek-v2$"):
+        load_text(None, byte_metadata(), "m.gguf", name)
+
+
+def test_a_refused_template_names_those_of_the_models_family() -> None:
+    with pytest.raises(ConfigError, match=r"writes <｜hy_User:opensource｜>, .* or choose gpt-oss$"):
+        load_text(None, vocabulary_of("gpt-oss"), "m.gguf", "hy3")
+    assert load_text(None, vocabulary_of("gpt-oss"), "m.gguf", "deepseek-v2").template_source == "deepseek-v2"
 
 
 def kimi(name: str) -> ChatTemplate:

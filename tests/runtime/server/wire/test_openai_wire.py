@@ -301,9 +301,12 @@ def test_a_requests_own_template_has_the_tags_of_the_models_family():
     assert on_channels.tokenizer.decode(ids, skip_control=False).endswith("<|channel|>analysis<|message|>")
 
 
+DEEPSEEK = byte_metadata(user_defined=("<think>", "</think>", *FAMILIES["deepseek"].vocabulary))
+
+
 @pytest.fixture(scope="module")
 def v31():
-    return load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3.1")
+    return load_text(None, DEEPSEEK, "bytes.gguf", "deepseek-v3.1")
 
 
 def prompt_of(text, **fields):
@@ -346,7 +349,7 @@ def test_every_option_for_reasoning_reaches_the_template(v31, fields, tail):
     ],
 )
 def test_a_model_without_reasoning_ignores_a_request_for_it(v31, fields, named):
-    v3 = load_text(None, byte_metadata(), "bytes.gguf", "deepseek-v3")
+    v3 = load_text(None, DEEPSEEK, "bytes.gguf", "deepseek-v3")
     assert prompt_of(v3, **fields).endswith("<｜Assistant｜>")
     assert RequestBuilder(v3, LIMITS).chat(chat(**fields)).ineffective == named
     assert RequestBuilder(v31, LIMITS).chat(chat(**fields)).ineffective == ()
@@ -388,7 +391,7 @@ ALWAYS = "a<think>"
 )
 def test_disabled_reasoning_is_an_empty_thought_for_a_model_that_always_thinks(template, force_think, fields, tail):
     named = template if template.startswith("deepseek") else None
-    metadata = byte_metadata() | ({} if named else {"tokenizer.chat_template": template})
+    metadata = DEEPSEEK if named else byte_metadata() | {"tokenizer.chat_template": template}
     text = load_text(None, metadata, "bytes.gguf", named)
     job = RequestBuilder(text, LIMITS, force_think).chat(chat(**fields))
     prompt = text.tokenizer.decode(job.prompts[0].ids, skip_control=False)

@@ -60,14 +60,21 @@ def _rendered(
     continue_final: bool = False,
 ) -> str:
     template = text.require_template()
-    return template.render(
-        messages,
-        add_generation_prompt=begins_reply,
-        continue_final=continue_final,
-        tools=[_shown(tool) for tool in tools],
-        options=_options(body, template),
-        protect=text.tokenizer.protect,
-    )
+    options = _options(body, template)
+    try:
+        return template.render(
+            messages,
+            add_generation_prompt=begins_reply,
+            continue_final=continue_final,
+            tools=[_shown(tool) for tool in tools],
+            options=options,
+            protect=text.tokenizer.protect,
+        )
+    except RequestError as error:
+        if error.param is None or error.param not in options:
+            raise
+        field = _field_of(error.param, body)
+        raise RequestError(f"{field}{error.message.removeprefix(error.param)}", param=field) from error
 
 
 def ineffective_fields(body: ChatCompletionRequest, template: ChatTemplate, start: Start) -> Iterator[str]:
@@ -125,6 +132,18 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
     if isinstance(body.thinking, ThinkingSwitch) and body.thinking.clear_thinking is not None:
         options.setdefault("clear_thinking", body.thinking.clear_thinking)
     return options
+
+
+def _field_of(variable: str, body: ChatCompletionRequest) -> str:
+    """The field that sets one of the template's variables, with the precedence of `_options`."""
+    field, requested = _thinking_field(body)
+    if variable in _SWITCHES and requested is not None:
+        return field
+    if variable in (body.chat_template_kwargs or {}):
+        return f"chat_template_kwargs.{variable}"
+    if variable == "clear_thinking":
+        return "thinking.clear_thinking"
+    return "reasoning_effort" if body.reasoning_effort is not None or body.reasoning is None else "reasoning.effort"
 
 
 def thinking_enabled(body: ChatCompletionRequest) -> bool | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ballast.errors import CapacityError, ModelError, RequestError, shown
@@ -54,9 +55,10 @@ class _Arguments(NamedTuple):
 class ChatTemplate:
     """One model's template, compiled. Thread-safe. Raises ModelError when it is not valid Jinja, or passes its limits.
 
-    `name` says where the template came from. `release` is set for a template of Ballast's. `numbers_calls`: calls and
-    results get names of the form `functions.NAME:N` instead of the client's ids. `has_channels`: messages are written
-    on channels, as `for_channels` says. `today` is the date that the template reads, as YYYY-MM-DD; None: the clock's.
+    `name` says where the template came from; only ModelErrors contain it, since clients must not learn the server's
+    paths. `release` is set for a template of Ballast's. `numbers_calls`: calls and results get names of the form
+    `functions.NAME:N` instead of the client's ids. `has_channels`: messages are written on channels, as `for_channels`
+    says. `today` is the date that the template reads, as YYYY-MM-DD; None: the clock's.
     """
 
     def __init__(
@@ -73,7 +75,6 @@ class ChatTemplate:
         today: str | None = None,
     ) -> None:
         self.source = source
-        self.name = name
         self.release = release
         self.tags = tags
         self.today = today
@@ -128,7 +129,8 @@ class ChatTemplate:
         template writes them in their place. `continue_final` leaves the last message, which must be the assistant's,
         open at its end. `protect` is applied to everything that a client wrote (`Tokenizer.protect`).
 
-        Raises RequestError for messages that cannot be used, and when the template fails.
+        Raises RequestError for messages that cannot be used, and when the template fails: with the name of a variable
+        in `options` as its `param` if the template's own error begins with this name, else with `messages`.
         """
         divides_content = self.release is not None and self.release.divides_content
         chat = normalize_messages(messages, divides_content=divides_content, tags=self.tags)
@@ -152,7 +154,7 @@ class ChatTemplate:
             **{name: protect(value) for name, value in self._declared(tools or (), options or {}).items()},
             "add_generation_prompt": add_generation_prompt and not continue_final,
         }
-        prompt = self._rendered(values)
+        prompt = self._rendered(values, options or {})
         return prompt if end is None else _continued(prompt, protect(end), self.tags)
 
     def _declared(self, tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,20 +218,20 @@ class ChatTemplate:
         except RequestError:
             return ""
 
-    def _rendered(self, values: Mapping[str, Any]) -> str:
+    def _rendered(self, values: Mapping[str, Any], options: Collection[str] = ()) -> str:
         try:
             return self._template.render(values, self.today)
         except LimitExceededError as error:
-            raise RequestError(
-                f"the model's chat template ({self.name}) was stopped: {error}", param="messages"
-            ) from error
+            raise RequestError(f"the model's chat template was stopped: {error}", param="messages") from error
         except OSError as error:
             raise _no_process(error) from error
         except Exception as error:  # a template is a program and may raise anything
-            raise RequestError(
-                f"the model's chat template ({self.name}) cannot render these messages: {shown(str(error), 400)}",
-                param="messages",
-            ) from error
+            problem = shown(str(error), 400)
+            if (begin := re.match(r"\w+", problem)) and (name := begin[0]) in options:
+                message = f"{name}: the model's chat template cannot use this value: {problem}"
+                raise RequestError(message, param=name) from error
+            message = f"the model's chat template cannot render these messages: {problem}"
+            raise RequestError(message, param="messages") from error
 
 
 def _no_process(error: OSError) -> CapacityError:

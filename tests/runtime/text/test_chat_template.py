@@ -1,6 +1,7 @@
 """Prompts equal, byte for byte, to those of DeepSeek's releases, and the limits of templates."""
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -235,7 +236,7 @@ def test_extra_values_cannot_replace_the_special_tokens_or_the_tools() -> None:
     ],
 )
 def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
-    with pytest.raises(RequestError, match=r"chat template \(chat template\) cannot render") as refused:
+    with pytest.raises(RequestError, match=r"^the model's chat template cannot render") as refused:
         template(source).render(CHAT)
     assert refused.value.status == 400
 
@@ -280,12 +281,12 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_template_that_exhausts_resources_is_stopped(name: str) -> None:
-    """The error names the template and its limit. Values come from the client, so nothing can be precomputed."""
+    """The error names the limit. Values come from the client, so nothing can be precomputed."""
     limit = (
         r"(was stopped: it (ran for more than 0\.2 s|takes more than 128 MiB of memory)|exceeds 16777216 characters)"
     )
     hostile = ChatTemplate(ATTACKS[name], bos_token=BOS, eos_token=EOS, name="m.gguf (metadata)")
-    with pytest.raises(RequestError, match=rf"chat template \(m\.gguf \(metadata\)\) .*{limit}$") as refused:
+    with pytest.raises(RequestError, match=rf"^the model's chat template .*{limit}$") as refused:
         hostile.render(CHAT, options={"one": 1})
     assert (refused.value.status, refused.value.param) == (400, "messages")
 
@@ -348,6 +349,35 @@ def test_errors_raised_by_a_template_reach_the_client() -> None:
     with pytest.raises(RequestError, match="roles must alternate") as refused:
         template(source).render(CHAT)
     assert (refused.value.status, refused.value.param) == (400, "messages")
+
+
+def test_an_error_names_no_file_of_the_server() -> None:
+    refusing = ChatTemplate(
+        "{{ raise_exception('no') }}", bos_token=BOS, eos_token=EOS, name="/models/secret/m.gguf (metadata)"
+    )
+    with pytest.raises(RequestError) as refused:
+        refusing.render(CHAT)
+    assert refused.value.message == "the model's chat template cannot render these messages: no"
+
+
+@pytest.mark.parametrize(
+    ("problem", "param"),
+    [
+        ("effort is low", "effort"),
+        ("effort: low", "effort"),
+        ("effort", "effort"),
+        ("efforts differ", "messages"),
+        ("no effort", "messages"),
+        ("other is low", "messages"),
+        ("\\1 is low", "messages"),
+    ],
+)
+def test_an_error_about_a_variable_names_it(problem: str, param: str) -> None:
+    with pytest.raises(RequestError, match=rf": {re.escape(problem)}$") as refused:
+        template("{{ raise_exception(problem) }}").render(CHAT, options={"effort": "low", "problem": problem})
+    assert refused.value.param == param
+    named = "effort: " if param == "effort" else ""
+    assert refused.value.message.startswith(f"{named}the model's chat template cannot ")
 
 
 @pytest.mark.parametrize("source", ["{{ 1 + 'a' }}", "{{ 1 / 0 }}", "{{ absent.field }}", "{{ messages[0]() }}"])

@@ -49,7 +49,7 @@ def load_tokenizer_json(file: Path) -> LoadedJson:
             around = _ask(process, file, "post_processor", ["ids around nothing", content.post_processor])
     backend = tokenizers.Tokenizer.from_str(text)
     _check_ids(backend, content, file)
-    encoder = ForeignEncoder(text, str(file)) if content.needs_guard else LocalEncoder(backend)
+    encoder = ForeignEncoder(text) if content.needs_guard else LocalEncoder(backend)
     return LoadedJson(backend, encoder, frozenset(around))
 
 
@@ -71,10 +71,9 @@ def _check_ids(backend: tokenizers.Tokenizer, content: TokenizerJson, file: Path
 class ForeignEncoder:
     """Encodes in a guarded process of its own."""
 
-    def __init__(self, text: str, name: str) -> None:
-        """`text` is the tokenizer's JSON, `name` is for messages."""
+    def __init__(self, text: str) -> None:
+        """`text` is the tokenizer's JSON."""
         self._text = text
-        self._name = name
         self._key = hashlib.sha256(text.encode()).hexdigest()
         self._process = GuardedProcess(_MODULE, LIMITS)
 
@@ -88,7 +87,7 @@ class ForeignEncoder:
         except TaskFailedError as error:
             raise RequestError(str(error)) from error
         except LimitExceededError as error:
-            raise RequestError(f"the model's tokenizer ({self._name}) was stopped: {error}") from error
+            raise RequestError(f"the model's tokenizer was stopped: {error}") from error
         except OSError as error:
             message = f"no process can be started for the model's tokenizer: {error.strerror}"
             raise CapacityError(message, status=503, code="process_not_started") from error

@@ -61,8 +61,7 @@ def test_other_requests_are_served_during_an_endless_template(hostile: ServerPro
         for stopped in attacks:
             status, reply = stopped.result(TIMEOUT_S)
             assert (status, reply["error"]["param"]) == (400, "messages")
-            assert reply["error"]["message"].startswith("the model's chat template (")
-            assert reply["error"]["message"].endswith(f"hostile.jinja) was stopped: {limit}")
+            assert reply["error"]["message"] == f"the model's chat template was stopped: {limit}"
     assert chat(hostile, "hello")[0] == 200
 
 

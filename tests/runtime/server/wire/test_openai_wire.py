@@ -1,6 +1,7 @@
 """Parts of the wire format that need no server: request bodies in, frames out."""
 
 import json
+import re
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -398,6 +399,37 @@ def test_disabled_reasoning_is_an_empty_thought_for_a_model_that_always_thinks(t
     assert prompt.endswith(tail)
     if not named:
         assert prompt.removeprefix("<s>") == tail
+
+
+PICKY = (
+    "{% if reasoning_effort == 'low' %}{{ raise_exception('reasoning_effort is low; expected high') }}{% endif %}"
+    "{% if enable_thinking %}{{ raise_exception('enable_thinking is on') }}{% endif %}"
+    "{% if clear_thinking %}{{ raise_exception('clear_thinking is on') }}{% endif %}"
+)
+LOW = {"reasoning_effort": "low"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (LOW, "reasoning_effort"),
+        ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
+        ({"chat_template_kwargs": LOW}, "chat_template_kwargs.reasoning_effort"),
+        ({"chat_template_kwargs": LOW, "reasoning_effort": "high"}, "chat_template_kwargs.reasoning_effort"),
+        ({"thinking": {"type": "enabled"}}, "thinking"),
+        ({"enable_thinking": True}, "enable_thinking"),
+        ({"reasoning": {"enabled": True}}, "reasoning.enabled"),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs.enable_thinking"),
+        ({"chat_template_kwargs": {"enable_thinking": False}, "thinking": True}, "thinking"),
+        ({"thinking": {"type": "disabled", "clear_thinking": True}}, "thinking.clear_thinking"),
+    ],
+)
+def test_a_value_that_the_template_refuses_is_named_by_its_field(fields, param):
+    text = load_text(None, byte_metadata() | {"tokenizer.chat_template": PICKY}, "/models/m.gguf")
+    with pytest.raises(RequestError, match=rf"^{re.escape(param)}: the model's chat template cannot use ") as refused:
+        RequestBuilder(text, LIMITS).chat(chat(**fields))
+    assert refused.value.param == param
+    assert "/models" not in refused.value.message
 
 
 CONTINUED = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think"}]

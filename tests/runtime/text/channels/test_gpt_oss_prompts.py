@@ -70,7 +70,7 @@ def gave(name: str, result: str) -> str:
 
 def test_a_vocabulary_with_its_tokens_is_served_with_its_template(text: Text) -> None:
     chosen = text.require_template()
-    assert (chosen.name, chosen.is_guarded, chosen.has_thinking_switch) == ("gpt-oss", False, True)
+    assert (text.template_source, chosen.is_guarded, chosen.has_thinking_switch) == ("gpt-oss", False, True)
     ends = {text.tokenizer.spelling(token_id) for token_id in text.tokenizer.eos_ids}
     assert {"<|return|>", "<|call|>"} < ends
 

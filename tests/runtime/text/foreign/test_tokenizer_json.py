@@ -234,9 +234,8 @@ def test_a_tokenizer_with_a_pattern_of_its_own_gives_the_librarys_ids(tmp_path: 
 def test_an_endless_pattern_fails_only_its_own_request(tmp_path: Path) -> None:
     tokenizer = load(tmp_path, changed(PLACE, {"Regex": SLOW}))
     usual = tokenizer.encode("cab")
-    with pytest.raises(
-        RequestError, match=r"tokenizer \(.*tokenizer\.json\) was stopped: it ran for more than 0\.5 s"
-    ) as reported:
+    limit = r"it ran for more than 0\.5 s"
+    with pytest.raises(RequestError, match=rf"^the model's tokenizer was stopped: {limit}") as reported:
         tokenizer.encode("a" * 4000 + "xb")
     assert reported.value.status == 400
     assert tokenizer.encode("cab") == usual
@@ -250,7 +249,7 @@ def test_expanding_replacements_fail_only_their_own_request(tmp_path: Path) -> N
     """One byte expands to 16**7 bytes."""
     tokenizer = load(tmp_path, FILE | {"normalizer": {"type": "Sequence", "normalizers": [REPEATED] * 7}})
     usual = tokenizer.encode("cab")
-    with pytest.raises(RequestError, match=r"tokenizer \(.*tokenizer\.json\) was stopped: "):
+    with pytest.raises(RequestError, match=r"^the model's tokenizer was stopped: "):
         tokenizer.encode("~")
     assert tokenizer.encode("cab") == usual
 
@@ -282,7 +281,7 @@ def test_a_text_that_the_library_rejects_is_also_rejected_by_the_guarded_process
 
 
 def test_failing_to_start_a_process_is_not_a_request_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = ForeignEncoder(json.dumps(FILE), "tokenizer.json")
+    encode = ForeignEncoder(json.dumps(FILE))
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(CapacityError, match="no process can be started for the model's tokenizer: No such file"):
         encode(["a"], parse_special=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,20 @@ def test_a_file_without_a_window_has_none_and_may_gate_entries(tmp_path: Path, w
     assert found.layers == LAGUNA_FULL_SPEC.layers
     assert {(grouped(found, layer).window, grouped(found, layer).gates_entries) for layer in range(4)} == {(None, True)}
     assert all(layer.mixer.rope.yarn is not None for layer in found.layers)
+
+
+@pytest.mark.parametrize("key", ["rope.freq_base_swa", "rope.dimension_count_swa", "attention.key_length_swa"])
+def test_a_file_with_keys_of_windows_but_without_a_window_is_refused(tmp_path: Path, key: str) -> None:
+    problem = rf"laguna\.attention\.sliding_window is missing; .* that laguna\.{re.escape(key)} is about, or 0$"
+    with pytest.raises(ModelError, match=problem):
+        read_spec(file_of(tmp_path, LAGUNA_FULL_SPEC, {key: 16}))
+    found = read_spec(file_of(tmp_path, LAGUNA_FULL_SPEC, {key: 16, "attention.sliding_window": 0}))
+    assert found.layers == LAGUNA_FULL_SPEC.layers
+
+
+def test_a_file_that_lost_its_window_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"laguna\.attention\.sliding_window is missing"):
+        read_spec(file_of(tmp_path, LAGUNA_SPEC, {"attention.sliding_window": None}))
 
 
 def test_a_period_or_a_list_of_the_file_names_layers_with_a_window(tmp_path: Path) -> None:

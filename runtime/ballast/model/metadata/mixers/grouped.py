@@ -134,6 +134,8 @@ def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
     """Of each layer, the positions that a token sees; None for all."""
     rule, window_key, key = keys.architecture.windows, "attention.sliding_window", "attention.sliding_window_pattern"
     if rule is None or (rule.is_optional and keys.get(window_key) in (None, 0)):
+        if (unused := _windowed_key(keys)) is not None and keys.get(window_key) is None:
+            raise keys.wrong(window_key, f"the window of the layers that {unused} is about, or 0")
         yield from [None] * num_layers
         return
     window = keys.whole(window_key)
@@ -148,6 +150,12 @@ def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
         raise keys.wrong(key, expected)
     period = keys.whole(key, default=rule.period)
     yield from (window if rule.has_window(layer, period) else None for layer in range(num_layers))
+
+
+def _windowed_key(keys: Keys) -> str | None:
+    """The first key of the file that is about layers with a window alone."""
+    prefix = keys.full("")
+    return next((key for key in keys.gguf.metadata if key.startswith(prefix) and key.endswith("_swa")), None)
 
 
 def _options(keys: Keys, mixer: GroupedSpec, first: int, hidden: int) -> frozenset[str]:

@@ -58,6 +58,8 @@ class Release:
     is the reasoning, and what follows the last one the answer, both without line breaks at the division."""
     object_arguments: bool = False
     """Whether it goes through the arguments of calls; otherwise it writes them as JSON text."""
+    architectures: tuple[str, ...] = ()
+    """`general.architecture` of its models' files; empty: the family's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,9 +113,14 @@ def source_of(release: Release) -> str:
     return RELEASES[release.name][0].source(release)
 
 
-def templates_for(reply: ReplyForm) -> list[str]:
-    """The names of the templates of the family whose replies have this form."""
-    return [name for name, (family, _) in RELEASES.items() if family.reply is reply]
+def templates_for(reply: ReplyForm, architecture: str) -> list[str]:
+    """The names of the templates of the family whose replies have this form, for files with this
+    `general.architecture`."""
+    return [
+        name
+        for name, (family, release) in RELEASES.items()
+        if family.reply is reply and architecture in (release.architectures or (family.architecture,))
+    ]
 
 
 def without_template(reply: ReplyForm, architecture: str) -> str | None:

@@ -35,6 +35,8 @@ class Text:
     template_source: str
     fim: FimTokens | None = None
     """The tokens of fill-in-the-middle prompts; None if the model has none."""
+    fitting: Sequence[str] = ()
+    """Names of Ballast's templates for this model."""
 
     def require_template(self) -> ChatTemplate:
         """The template. Raises RequestError when the model has none."""
@@ -44,15 +46,15 @@ class Text:
             raise RequestError(
                 "this model has no chat template, so chat requests cannot be answered; use /v1/completions, or start "
                 "the server with --model_path and a directory that holds chat_template.jinja or tokenizer_config.json, "
-                f"or with --chat_template {_listed(_fitting_templates(self.tokenizer))}",
+                f"or with --chat_template {_listed(self.fitting or ['FILE'])}",
                 code="no_chat_template",
             )
         return self.template
 
 
-def _fitting_templates(tokenizer: Tokenizer) -> list[str]:
-    """The templates of the tokenizer's family whose tokens the vocabulary has."""
-    return [name for name in templates_for(tokenizer.reply) if not _missing_tokens(name, tokenizer)]
+def _fitting_templates(tokenizer: Tokenizer, architecture: str) -> list[str]:
+    """The templates of the tokenizer's family and architecture whose tokens the vocabulary has."""
+    return [name for name in templates_for(tokenizer.reply, architecture) if not _missing_tokens(name, tokenizer)]
 
 
 def _missing_tokens(name: str, tokenizer: Tokenizer) -> list[str]:
@@ -85,15 +87,16 @@ def load_text(
     tokenizer, tokenizer_source = _load_tokenizer(directory, metadata, gguf_name, num_ids)
     if not tokenizer.has_vocabulary:
         return Text(tokenizer, None, tokenizer_source, "none: there is no vocabulary")
+    architecture = str(metadata.get("general.architecture"))
+    fitting = _fitting_templates(tokenizer, architecture)
     if chat_template:
-        found: tuple[str, str] | None = _chosen_template(chat_template, tokenizer)
+        found: tuple[str, str] | None = _chosen_template(chat_template, tokenizer, fitting)
     else:
         found = _find_template(directory, metadata, gguf_name)
-    architecture = str(metadata.get("general.architecture"))
     if found is None and (own := without_template(tokenizer.reply, architecture)) is not None:
         found = source_of(RELEASES[own][1]), own
     template, template_source = _make_template(found, tokenizer, today)
-    return Text(tokenizer, template, tokenizer_source, template_source, fim_tokens(tokenizer, metadata))
+    return Text(tokenizer, template, tokenizer_source, template_source, fim_tokens(tokenizer, metadata), fitting)
 
 
 def _load_tokenizer(
@@ -199,15 +202,15 @@ def template_for(
     )
 
 
-def _chosen_template(choice: str, tokenizer: Tokenizer) -> tuple[str, str]:
-    """(source, name) of the template that `--chat_template` names."""
+def _chosen_template(choice: str, tokenizer: Tokenizer, fitting: Sequence[str]) -> tuple[str, str]:
+    """(source, name) of the template that `--chat_template` names. `fitting`: those that may be chosen instead."""
     if choice in RELEASES:
         if missing := _missing_tokens(choice, tokenizer):
             raise ConfigError(
                 "chat_template",
                 choice,
                 f"writes {', '.join(missing)}, which this model's vocabulary lacks; leave the option out or choose "
-                f"{_listed(_fitting_templates(tokenizer))}",
+                f"{_listed(fitting or ['a file'])}",
             )
         return source_of(RELEASES[choice][1]), choice
     try:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ballast.errors import ConfigError, RequestError
-from ballast.families.registry import RELEASES, fingerprint, release_of, source_of
+from ballast.families.registry import ARCHITECTURES, FAMILIES, RELEASES, fingerprint, release_of, source_of
 from ballast.text.chat_template import ChatTemplate, close_thinking, force_think
-from ballast.text.loading import load_text
+from ballast.text.loading import Text, load_text
 from ballast.weights.gguf import open_gguf
 from devkit.models.vocabulary import BOS, EOS, byte_metadata
 from devkit.models.written import write_tiny_model
@@ -46,10 +46,10 @@ TOOLS = [{"type": "function", "function": {"name": "f", "description": "D", "par
 
 
 def vocabulary_of(name: str, *more: str) -> dict[str, Any]:
-    """Metadata with the tokens of the release's family, and `more`."""
+    """Metadata with the family's architecture, its tokens, and `more`."""
     own = RELEASES[name][0]
     tokens = dict.fromkeys((*own.vocabulary, *own.reply.spellings.values(), *more))
-    return byte_metadata(user_defined=tuple(tokens))
+    return byte_metadata(user_defined=tuple(tokens)) | {"general.architecture": own.architecture}
 
 
 def family(name: str) -> ChatTemplate:
@@ -445,7 +445,7 @@ def test_a_chosen_template_of_another_family_is_refused_by_its_tokens(name: str)
     tokens = ", ".join(token for token in RELEASES[name][0].vocabulary if token in source_of(RELEASES[name][1]))
     message = rf"^chat_template={re.escape(name)}: writes {re.escape(tokens)}, which this model's vocabulary lacks; "
     with pytest.raises(ConfigError, match=f"{message}leave the option out or choose deepseek-v2$"):
-        load_text(None, byte_metadata(), "m.gguf", name)
+        load_text(None, byte_metadata() | {"general.architecture": "deepseek2"}, "m.gguf", name)
 
 
 def test_a_refused_template_names_those_of_the_models_family() -> None:
@@ -675,11 +675,57 @@ def test_hunyuan_refuses_an_effort_that_no_one_knows() -> None:
         family("hy3").render([{"role": "user", "content": "U"}], options={"reasoning_effort": "some"})
 
 
-@pytest.mark.parametrize(("arch", "name"), [("mistrallarge3", "mistral-large-3"), ("mistral4", "mistral-small-4")])
-def test_mistral_files_without_a_template_get_their_models(tmp_path: Path, arch: str, name: str) -> None:
-    metadata = dict(open_gguf(write_tiny_model(tmp_path, arch=arch).gguf).metadata)
+def without_template(folder: Path, arch: str) -> Text:
+    """The text of a tiny model whose file has no template."""
+    metadata = dict(open_gguf(write_tiny_model(folder, arch=arch).gguf).metadata)
     metadata.pop("tokenizer.chat_template", None)
-    assert load_text(None, metadata, "m.gguf").require_template().release == RELEASES[name][1]
+    return load_text(None, metadata, "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"),
+    [
+        ("mistrallarge3", "mistral-large-3"),
+        ("mistral4", "mistral-small-4"),
+        ("gptoss", "gpt-oss"),
+        ("step35", "step-3.5-flash"),
+        ("hy3", "hy3"),
+        ("minimaxm2", "minimax-m2"),
+        ("mimov2", "mimo-v2.5"),
+        ("glm47flash", "glm-4.7"),
+        ("qwen38flashnext", "qwen3.8"),
+    ],
+)
+def test_files_without_a_template_get_their_models(tmp_path: Path, arch: str, name: str) -> None:
+    text = without_template(tmp_path, arch)
+    assert (text.template_source, text.require_template().release) == (name, RELEASES[name][1])
+
+
+@pytest.mark.parametrize(
+    ("arch", "names"),
+    [
+        ("laguna", "laguna-xs.2, laguna-xs-2.1 or laguna-s-2.1"),
+        ("qwen3", "qwen3, qwen3-instruct-2507, qwen3-thinking-2507 or qwen3-coder"),
+        ("qwen3next", "qwen3-thinking-2507, qwen3-next-instruct or qwen3-coder-next"),
+        ("qwen35", "qwen3.5 or qwen3.6"),
+        ("glm45", "glm-4.5 or glm-4.7"),
+        ("glm5", "FILE"),
+        ("glm53flash", "FILE"),
+        ("v2lite", "deepseek-v2"),
+    ],
+)
+def test_a_chat_without_a_template_is_refused_with_the_templates_of_the_architecture(
+    tmp_path: Path, arch: str, names: str
+) -> None:
+    text = without_template(tmp_path, arch)
+    with pytest.raises(RequestError, match=rf"--chat_template {re.escape(names)}$"):
+        text.require_template()
+
+
+def test_releases_name_architectures_that_are_served() -> None:
+    named = {each for _, release in RELEASES.values() for each in release.architectures}
+    defaults = {each for family in FAMILIES.values() for each in family.without_template_of}
+    assert named | defaults <= ARCHITECTURES.keys()
 
 
 def test_mistral_small_4_refuses_an_effort_that_no_one_knows() -> None:
@@ -735,13 +781,3 @@ def test_mimo_shows_all_reasoning_unless_disabled() -> None:
     dropped = family("mimo-v2.5").render(chat, options={"keep_all_reasoning": False})
     assert dropped == kept.replace("old", "")
     assert "<think>new</think><tool_call>" in dropped
-
-
-def test_a_file_without_a_template_gets_suggestions_by_vocabulary() -> None:
-    metadata = byte_metadata("qwen2", user_defined=("<|im_start|>", "<tool_call>"))
-    with pytest.raises(
-        RequestError,
-        match=r"--chat_template qwen3, qwen3-instruct-2507, qwen3-thinking-2507, qwen3-coder, qwen3-next-instruct, "
-        r"qwen3-coder-next, qwen3\.5, qwen3\.6, qwen3\.8 or mimo-v2\.5",
-    ):
-        load_text(None, metadata, "m.gguf").require_template()

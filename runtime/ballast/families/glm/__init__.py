@@ -13,8 +13,22 @@ FAMILY = Family(
     name="glm",
     models=MODELS,
     releases=(
-        Release("glm-4.5", "glm-4.5.jinja", has_switch=True, divides_content=True, object_arguments=True),
-        Release("glm-4.7", "glm-4.7.jinja", has_switch=True, divides_content=True, object_arguments=True),
+        Release(
+            "glm-4.5",
+            "glm-4.5.jinja",
+            has_switch=True,
+            divides_content=True,
+            object_arguments=True,
+            architectures=("glm4moe",),
+        ),
+        Release(
+            "glm-4.7",
+            "glm-4.7.jinja",
+            has_switch=True,
+            divides_content=True,
+            object_arguments=True,
+            architectures=("glm4moe", "deepseek2"),
+        ),
     ),
     published={
         "fe67d70dbfb40233": "glm-4.5",
@@ -35,5 +49,6 @@ FAMILY = Family(
         read_style="keyed",
     ),
     vocabulary=("[gMASK]", "<sop>", "<|observation|>"),
+    without_template_of={"deepseek2": "glm-4.7"},
     ends=("<|user|>", "<|observation|>"),  # the token of the next role ends a turn
 )

@@ -31,5 +31,6 @@ FAMILY = Family(
         read_style="keyed",
     ),
     vocabulary=("<｜hy_User:opensource｜>", "<tool_sep:opensource>"),
+    without_template="hy3",
     ends=("<｜hy_eos:opensource｜>",),
 )

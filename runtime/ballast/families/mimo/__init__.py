@@ -5,6 +5,8 @@ The published template of V2.5 is replaced by one that needs no guarded process 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ballast.families.family import Family, Release
 from ballast.families.qwen3 import FAMILY as QWEN3
 
@@ -13,7 +15,8 @@ FAMILY = Family(
     models=(),
     releases=(Release("mimo-v2.5", "mimo-v2.5.jinja", has_switch=True, object_arguments=True),),
     published={"66f4bd1da5a1eb12": "mimo-v2.5"},
-    reply=QWEN3.reply,
+    reply=replace(QWEN3.reply),
     vocabulary=("<|im_start|>", "<tool_call>", "<|mimo_audio_start|>"),
+    without_template="mimo-v2.5",
     ends=("<|im_end|>",),
 )

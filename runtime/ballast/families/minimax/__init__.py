@@ -1,7 +1,7 @@
 """MiniMax-M2, M2.1, M2.5 and M2.7, which always reason and write calls as invoke tags between two tokens.
 
 The published template of M2 is replaced by one that needs no guarded process and writes the same bytes. Those of later
-releases are used as they are.
+releases are used as they are; a file without a template gets M2's, since its keys do not tell the releases apart.
 """
 
 from __future__ import annotations
@@ -24,5 +24,6 @@ FAMILY = Family(
         read_style="invoke",
     ),
     vocabulary=("]~b]", "<minimax:tool_call>"),
+    without_template="minimax-m2",
     ends=("[e~[",),
 )

@@ -16,7 +16,13 @@ FAMILY = Family(
     models=MODELS,
     releases=(
         Release("mistral-large-3", "mistral.jinja"),
-        Release("mistral-small-4", "mistral.jinja", options={"takes_effort": True}, has_switch=True),
+        Release(
+            "mistral-small-4",
+            "mistral.jinja",
+            options={"takes_effort": True},
+            has_switch=True,
+            architectures=("mistral4",),
+        ),
     ),
     published={"13eab2de51728d1b": "mistral-large-3"},
     reply=ReplyForm(

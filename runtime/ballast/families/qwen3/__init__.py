@@ -16,11 +16,25 @@ FAMILY = Family(
     releases=(
         Release("qwen3", "qwen3.jinja", has_switch=True, divides_content=True),
         Release("qwen3-instruct-2507", "qwen3.jinja", options={"reasons": "never"}, divides_content=True),
-        Release("qwen3-thinking-2507", "qwen3.jinja", thinks=True, options={"reasons": "always"}, divides_content=True),
+        Release(
+            "qwen3-thinking-2507",
+            "qwen3.jinja",
+            thinks=True,
+            options={"reasons": "always"},
+            divides_content=True,
+            architectures=("qwen3moe", "qwen3next"),
+        ),
         Release("qwen3-coder", "qwen3-coder.jinja", object_arguments=True),
-        Release("qwen3-next-instruct", "qwen3.jinja", options={"reasons": "unseen"}),
-        Release("qwen3-coder-next", "qwen3-coder-next.jinja", object_arguments=True),
-        Release("qwen3.5", "qwen3.5.jinja", has_switch=True, divides_content=True, object_arguments=True),
+        Release("qwen3-next-instruct", "qwen3.jinja", options={"reasons": "unseen"}, architectures=("qwen3next",)),
+        Release("qwen3-coder-next", "qwen3-coder-next.jinja", object_arguments=True, architectures=("qwen3next",)),
+        Release(
+            "qwen3.5",
+            "qwen3.5.jinja",
+            has_switch=True,
+            divides_content=True,
+            object_arguments=True,
+            architectures=("qwen35moe",),
+        ),
         Release(
             "qwen3.6",
             "qwen3.5.jinja",
@@ -28,6 +42,7 @@ FAMILY = Family(
             has_switch=True,
             divides_content=True,
             object_arguments=True,
+            architectures=("qwen35moe",),
         ),
         Release(
             "qwen3.8",
@@ -35,6 +50,7 @@ FAMILY = Family(
             options={"writes_json": True, "writes_effort": True, "preserve_thinking": True},
             has_switch=True,
             object_arguments=True,
+            architectures=("qwen4exp",),
         ),
     ),
     published={
@@ -60,5 +76,6 @@ FAMILY = Family(
         styles=(("value_1</parameter>", "function"), ("<function=", "tagged"), ("", "json")),
     ),
     vocabulary=("<|im_start|>", "<tool_call>"),
+    without_template_of={"qwen4exp": "qwen3.8"},
     ends=("<|im_end|>",),
 )

@@ -94,8 +94,6 @@ class TokenizerInfo(BaseModel):
     eos_token_ids: list[int]
     pad_token: str | None
     add_bos_token: bool
-    tokenizer_source: str
-    chat_template_source: str
 
 
 @router.post("/tokenize", **describes(TokenizeReply, body=TokenizeRequest))
@@ -160,8 +158,6 @@ def described(text: Text, max_model_tokens: int) -> TokenizerInfo:
         eos_token_ids=sorted(tokenizer.eos_ids),
         pad_token=None,
         add_bos_token=tokenizer.add_bos,
-        tokenizer_source=text.tokenizer_source,
-        chat_template_source=text.template_source,
     )
 
 

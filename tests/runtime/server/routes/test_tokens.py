@@ -82,6 +82,12 @@ def test_tokenizer_info_has_the_fields_of_evaluation_tools(tiny):
     assert info["vocab_size"] == tokenizer.vocab_size
 
 
+def test_tokenizer_info_has_no_paths_of_the_server(tiny):
+    server, _ = tiny
+    values = httpx.get(server.url + "/tokenizer_info", timeout=60).json().values()
+    assert [each for each in values if isinstance(each, str) and "/" in each] == []
+
+
 def test_characters_in_parts_become_replacement_characters(server):
     ids = post(server, "/tokenize", content="é")[1]["tokens"]
     assert len(ids) == 2

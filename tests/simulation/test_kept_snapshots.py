@@ -4,6 +4,7 @@ requests leave, so the scheduler must keep those at which conversations continue
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,21 +58,24 @@ class Conversation:
 
 class Server:
     """A scheduler with the default number of slots, and the rate of cached tokens in prompts of conversations that
-    continue."""
+    continue. `has_disk`: with a tier as the disk is, which writes one state at a time, in one step."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, has_disk: bool = False) -> None:
         self.rng = random.Random(seed)
         slots = sched.num_state_slots(capacity_tokens=CAPACITY, max_batch_size=BATCH_SIZE)
+        num_blocks = CAPACITY // BLOCK_TOKENS
         config = sched.SchedulerConfig(
-            num_blocks=CAPACITY // BLOCK_TOKENS,
+            num_blocks=num_blocks,
             block_tokens=BLOCK_TOKENS,
             max_batch_size=BATCH_SIZE,
             chunk_size=64,
             prefill_chunk_size=512,
             state_slots=slots,
+            tiers=[(8 * num_blocks, 8 * num_blocks)] if has_disk else [],
+            state_tiers=[(500, 1, True, 1)] if has_disk else [],
         )
         self.scheduler = sched.Scheduler(config)
-        self.num_prompt = self.num_cached = 0
+        self.num_prompt = self.num_cached = self.num_states_written = 0
         self._seq = 0
 
     @property
@@ -86,7 +90,10 @@ class Server:
         found = dict.fromkeys(live, 0)
         for step in range(10_000):
             plan = self.scheduler.plan()
+            num_fetched = self._transfer()
             if not plan.num_requests:
+                if num_fetched:
+                    continue
                 break
             found |= {seq: self.scheduler.cached_tokens(seq) for seq in plan.seqs.tolist()}
             sampling = [seq for seq, count in zip(plan.seqs.tolist(), plan.samples.tolist(), strict=True) if count]
@@ -103,6 +110,24 @@ class Server:
                 self.num_cached += found[seq]
             if len(reply) == REPLY:
                 conversation.reply(reply)
+
+    def _transfer(self) -> int:
+        """Complete all transfers; returns how many requests fetched blocks."""
+        stores, fetches = [], Counter[int]()
+        for each in self.scheduler.take_transfers():
+            if each.move == sched.Move.FETCH:
+                fetches[each.seq] += 1
+            elif each.move != sched.Move.DROP:
+                stores.append(each)
+        for each in stores:
+            if each.move == sched.Move.STORE:
+                self.scheduler.stored(each.tier, is_whole=True)
+            else:
+                self.num_states_written += 1
+                self.scheduler.stored_state(each.tier, is_whole=True)
+        for seq, num_blocks in fetches.items():
+            self.scheduler.fetched(seq, num_blocks)
+        return len(fetches)
 
     def _add(self, conversation: Conversation) -> int:
         self._seq += 1
@@ -157,8 +182,7 @@ CASES = [
 ]
 
 
-def run(case: Case) -> float:
-    server = Server(1)
+def run(case: Case, server: Server) -> float:
     system = [server.rng.randrange(10, 9_000) for _ in range(400)]
     all_of_them = [
         Conversation(server.rng, list(system), case.rewrites, case.steps) for _ in range(case.num_conversations)
@@ -174,4 +198,24 @@ def run(case: Case) -> float:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_conversations_continue_at_their_snapshots(case: Case) -> None:
-    assert run(case) >= case.rate
+    assert run(case, Server(1)) >= case.rate
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("conversations", 24, 91),
+        Case("replies rewritten", 24, 86, rewrites=True),
+        Case("agents", 24, 91, rewrites=True, steps=5, turns=4),
+    ],
+    ids=lambda case: case.name,
+)
+def test_more_conversations_than_slots_continue_from_the_disk(case: Case) -> None:
+    """A state is on the disk before requests that run need its slot."""
+    assert run(case, Server(1, has_disk=True)) >= case.rate
+
+
+def test_states_of_conversations_that_continue_are_not_written() -> None:
+    server = Server(1, has_disk=True)
+    assert run(Case("two conversations", 2, 91), server) >= 91
+    assert server.num_states_written == 0

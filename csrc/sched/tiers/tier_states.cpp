@@ -28,9 +28,16 @@ void TierStates::note_end(const std::vector<BlockId>& blocks) {
   std::vector<Snapshot> conversation;
   for (const BlockId block : blocks) conversation.push_back({block, blocks_.stamp(block)});
   resting_.push_back(std::move(conversation));
-  if (resting_.size() <= kMostResting) return;
-  add_rested(resting_.front());
-  resting_.pop_front();
+  while (num_resting() > blocks_.states().num_slots() / kSlotsPerResting) {
+    add_rested(resting_.front());
+    resting_.pop_front();
+  }
+}
+
+int32_t TierStates::num_resting() const {
+  size_t num_resting = 0;
+  for (const std::vector<Snapshot>& conversation : resting_) num_resting += conversation.size();
+  return static_cast<int32_t>(num_resting);
 }
 
 void TierStates::note_begin(BlockId block) {

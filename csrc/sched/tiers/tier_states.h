@@ -21,8 +21,9 @@ struct SentBlock {
   uint64_t tier_stamp = 0;
 };
 
-// A tier takes every snapshot, or only those at the ends of conversations at rest: the server has been idle
-// for a while, or kMostResting conversations have come to an end since and nothing has continued this one.
+// A tier takes every snapshot, or only those at the ends of conversations at rest, which nothing has
+// continued: the server has been idle for a while, or later conversations have ended too, so that their
+// snapshots together take one of kSlotsPerResting slots. Before their slots are needed, they are in the tier.
 class TierStates {
  public:
   // `sent`: by tier and block of the cache. All must outlive this.
@@ -47,7 +48,8 @@ class TierStates {
   int64_t num_unsent() const;
 
  private:
-  static constexpr size_t kMostResting = 16;
+  // By default half of the slots are for snapshots, and the requests that run next take new ones.
+  static constexpr int32_t kSlotsPerResting = 4;
   static constexpr size_t kMostUnsent = 64;
 
   struct Snapshot {
@@ -55,6 +57,8 @@ class TierStates {
     uint64_t stamp;
   };
 
+  // The number of snapshots of conversations that have ended lately.
+  int32_t num_resting() const;
   void add(size_t tier, const Snapshot& snapshot);
   void add_rested(const std::vector<Snapshot>& conversation);
   // Whether a tier has a block of the cache, as `sent_` says.

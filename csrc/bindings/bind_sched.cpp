@@ -198,10 +198,13 @@ void bind_sched(py::module_ m) {
 
   m.def(
       "num_state_slots",
-      [](int64_t capacity_tokens, int64_t max_batch_size) {
-        return ample_state_slots(capacity_tokens, to_int32("max_batch_size", max_batch_size));
+      [](int64_t capacity_tokens, int64_t max_batch_size, std::optional<int64_t> num_snapshots) {
+        const int32_t batch = to_int32("max_batch_size", max_batch_size);
+        return least_state_slots(batch) + (num_snapshots ? to_int32("num_snapshots", *num_snapshots)
+                                                         : usual_snapshots(capacity_tokens, batch));
       },
-      py::kw_only(), py::arg("capacity_tokens"), py::arg("max_batch_size"));
+      py::kw_only(), py::arg("capacity_tokens"), py::arg("max_batch_size"),
+      py::arg("num_snapshots") = py::none());
 
   py::class_<SchedulerConfig>(m, "SchedulerConfig")
       .def(py::init(&make_config), py::kw_only(), py::arg("num_blocks"), py::arg("block_tokens"),
@@ -331,6 +334,8 @@ void bind_sched(py::module_ m) {
       .def_readonly("prefix_cut_tokens", &Stats::prefix_cut_tokens)
       .def_readonly("snapshots", &Stats::snapshots)
       .def_readonly("snapshot_hits", &Stats::snapshot_hits)
+      .def_readonly("snapshots_evicted", &Stats::snapshots_evicted)
+      .def_readonly("state_slots", &Stats::state_slots)
       .def_readonly("state_slots_used", &Stats::state_slots_used)
       .def_readonly("fetching", &Stats::fetching)
       .def_readonly("unsent", &Stats::unsent)

@@ -7,10 +7,11 @@
 
 namespace ballast {
 
-int32_t ample_state_slots(int64_t capacity_tokens, int32_t max_batch_size) {
-  const int64_t least = least_state_slots(max_batch_size);
-  const int64_t snapshots = std::max<int64_t>({least, kLeastSnapshots, capacity_tokens / kSnapshotDistance});
-  return static_cast<int32_t>(std::min<int64_t>(std::numeric_limits<int32_t>::max(), least + snapshots));
+int32_t usual_snapshots(int64_t capacity_tokens, int32_t max_batch_size) {
+  const int64_t most = std::numeric_limits<int32_t>::max() - least_state_slots(max_batch_size);
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(capacity_tokens / kSnapshotDistance,
+                          std::max(kLeastSnapshots, least_state_slots(max_batch_size)), most));
 }
 
 StateSlots::StateSlots(int32_t num_cache_blocks, const StateConfig& config) : config_(config) {
@@ -35,6 +36,7 @@ StateSlot StateSlots::take() {
     const StateSlot evicted = unheld_.begin()->second;
     unheld_.erase(unheld_.begin());
     detach(evicted);
+    ++num_evicted_;
     free_.push_back(evicted);
   }
   const StateSlot taken = free_.back();

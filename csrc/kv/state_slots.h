@@ -33,8 +33,8 @@ inline constexpr int32_t kLeastSnapshots = 6;
 // Slots with which running requests never lack one: each has the state after its last token, and an earlier
 // one at the end of a block.
 constexpr int32_t least_state_slots(int32_t max_batch_size) { return 2 * max_batch_size; }
-// These, and some for snapshots of a cache with capacity_tokens: at least kLeastSnapshots.
-int32_t ample_state_slots(int64_t capacity_tokens, int32_t max_batch_size);
+// The usual number of snapshots of a cache with capacity_tokens: at least kLeastSnapshots.
+int32_t usual_snapshots(int64_t capacity_tokens, int32_t max_batch_size);
 
 // A slot is free, or held by requests, or a snapshot, or both of the last two. A snapshot is the state after
 // the tokens of a block of the cache and of all blocks before it, and belongs to this block. Snapshots that
@@ -50,6 +50,8 @@ class StateSlots {
   int32_t num_slots() const { return config_.num_slots; }
   int32_t num_held() const { return num_held_; }
   int32_t num_snapshots() const { return num_snapshots_; }
+  // Total snapshots whose slots were needed.
+  int64_t num_evicted() const { return num_evicted_; }
 
   // The most leading blocks of a sequence after which a request can begin: there is a snapshot, or none of
   // them is left.
@@ -116,6 +118,7 @@ class StateSlots {
   int32_t num_held_ = 0;
   int32_t num_snapshots_ = 0;
   int64_t num_uses_ = 0;
+  int64_t num_evicted_ = 0;
 };
 
 }  // namespace ballast

@@ -427,6 +427,8 @@ Stats Scheduler::stats() const {
   stats.prefix_cut_tokens = state_.prefix_cut_tokens;
   stats.snapshots = state_.blocks.states().num_snapshots();
   stats.snapshot_hits = state_.request_states.num_hits();
+  stats.snapshots_evicted = state_.blocks.states().num_evicted();
+  stats.state_slots = state_.blocks.states().num_slots();
   stats.state_slots_used = state_.blocks.states().num_held();
   stats.fetching =
       std::count_if(state_.running.begin(), state_.running.end(), [](auto* r) { return r->is_fetching(); });

@@ -58,7 +58,9 @@ def load_hybrid(
     window_blocks = num_window_blocks(
         window, num_blocks, settings.block_tokens, settings.max_batch_size, steps, has_tiers=True
     )
-    state_slots = num_state_slots(spec.states, num_blocks * settings.block_tokens, settings.max_batch_size)
+    state_slots = num_state_slots(
+        spec.states, num_blocks * settings.block_tokens, settings.max_batch_size, settings.state_snapshots
+    )
     hybrid_options = HybridOptions(
         devices=devices,
         num_sampled_ids=spec.vocab_size,

@@ -199,6 +199,20 @@ TEST(a_tier_takes_every_snapshot_or_those_at_rest) {
   }
 }
 
+TEST(blocks_of_a_tier_without_their_state_count_as_cut) {
+  Server server(config_of({{100, 100}}));
+  const auto stats = [&] { return server.scheduler.stats(); };
+  server.serve(1, tokens(22));
+  server.store_all();
+  EXPECT(stats().snapshots_evicted == 0 && stats().state_slots == 6);
+  for (int64_t seq = 2; seq < 9; ++seq) server.serve(seq, tokens(5, 1000 * static_cast<int32_t>(seq)));
+  EXPECT(stats().snapshots_evicted > 0);
+  server.serve(9, tokens(62, 9000));  // takes the whole cache
+  EXPECT(stats().prefix_cut_tokens == 0);
+  EXPECT(server.serve(10, tokens(22)) == 0 && server.num_fetches == 0);
+  EXPECT(stats().prefix_cut_tokens == 20);
+}
+
 TEST(a_conversation_that_continues_is_not_at_rest) {
   Server server(config_of({{60, 60, 8, 2, true}}, 40, 20));
   AddOptions options;

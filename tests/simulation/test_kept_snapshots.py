@@ -60,9 +60,9 @@ class Server:
     """A scheduler with the default number of slots, and the rate of cached tokens in prompts of conversations that
     continue. `has_disk`: with a tier as the disk is, which writes one state at a time, in one step."""
 
-    def __init__(self, seed: int, *, has_disk: bool = False) -> None:
+    def __init__(self, seed: int, *, has_disk: bool = False, num_snapshots: int | None = None) -> None:
         self.rng = random.Random(seed)
-        slots = sched.num_state_slots(capacity_tokens=CAPACITY, max_batch_size=BATCH_SIZE)
+        slots = sched.num_state_slots(capacity_tokens=CAPACITY, max_batch_size=BATCH_SIZE, num_snapshots=num_snapshots)
         num_blocks = CAPACITY // BLOCK_TOKENS
         config = sched.SchedulerConfig(
             num_blocks=num_blocks,
@@ -213,6 +213,10 @@ def test_conversations_continue_at_their_snapshots(case: Case) -> None:
 def test_more_conversations_than_slots_continue_from_the_disk(case: Case) -> None:
     """A state is on the disk before requests that run need its slot."""
     assert run(case, Server(1, has_disk=True)) >= case.rate
+
+
+def test_more_snapshots_serve_more_conversations() -> None:
+    assert run(Case("conversations", 24, 91), Server(1, num_snapshots=40)) >= 91
 
 
 def test_states_of_conversations_that_continue_are_not_written() -> None:

@@ -275,13 +275,15 @@ SERVICE = Dashboard(
                 Panel(
                     "Prefix cache hits",
                     "Share of prompt tokens that need no computation. If it is low with several replicas, route each session to "
-                    "one pod (docs/kubernetes/scaling.md).",
-                    (
+                    "one pod (docs/kubernetes/scaling.md). cut: the cache has these tokens, but no recurrent state after them; "
+                    "raise --state_snapshots.",
+                    tuple(
                         Query(
-                            f"{rate('ballast_prefix_cache_hit_tokens_total')} / "
+                            f"{rate(f'ballast_prefix_cache_{name}_tokens_total')} / "
                             f"{rate('ballast_prefix_cache_query_tokens_total')}",
-                            "hits",
-                        ),
+                            legend,
+                        )
+                        for name, legend in (("hit", "hits"), ("cut", "cut"))
                     ),
                     unit="percentunit",
                     width=12,

@@ -47,7 +47,9 @@ void TierMirror::match(Request& request, const StepPlanner& planner, int32_t num
       request.found.push_back(static_cast<int32_t>(t));
     }
   }
+  end = std::max(end, request.match.blocks.size());
   keep_usable(request);
+  request.num_cut = static_cast<int32_t>(end - request.match.num_usable - request.found.size());
   if (request.found.empty()) return;
   const int32_t num_matched = static_cast<int32_t>(request.match.num_usable) * config_.block_tokens;
   request.found.resize(num_worth_fetching(planner, config_.block_tokens, speeds_, request.found,

@@ -94,11 +94,12 @@ struct Stats {
   int64_t capacity_tokens, used_tokens, cached_tokens;
   int64_t window_used_tokens, window_cached_tokens;  // in window blocks, see WindowBlocks
   int64_t preemptions, prefix_query_tokens, prefix_hit_tokens;
-  int64_t prefix_cut_tokens;     // known tokens of prompts after the last state or window that was there
-  int64_t snapshots;             // of recurrent state, see StateSlots
-  int64_t snapshot_hits;         // total requests that began at one
-  int64_t state_slots_used;      // by requests
-  int64_t fetching;              // of `waiting`, requests whose blocks are being fetched
+  int64_t prefix_cut_tokens;  // known tokens of prompts after the last state or window that was there
+  int64_t snapshots;          // of recurrent state, see StateSlots
+  int64_t snapshot_hits;      // total requests that began at one
+  int64_t snapshots_evicted;  // total, in the cache
+  int64_t state_slots, state_slots_used;  // slots, and those that requests hold
+  int64_t fetching;                       // of `waiting`, requests whose blocks are being fetched
   int64_t unsent;                // ended requests with blocks, and snapshots, that are still to be sent
   std::vector<TierStats> tiers;  // as configured
 };

@@ -29,9 +29,9 @@ def num_window_blocks(
     steps that can be outstanding at the same time, with `has_tiers` for as many requests that fetch, and with
     `keeps_borders` for borders of cached prefixes. Raises ValueError for a number below 1."""
 
-def num_state_slots(*, capacity_tokens: int, max_batch_size: int) -> int:
-    """Number of slots of recurrent state: enough for `max_batch_size` requests and for snapshots of a cache of
-    `capacity_tokens`."""
+def num_state_slots(*, capacity_tokens: int, max_batch_size: int, num_snapshots: int | None = None) -> int:
+    """Number of slots of recurrent state: enough for `max_batch_size` requests, and `num_snapshots` more, by default
+    the usual number for a cache of `capacity_tokens`."""
 
 class SchedulerConfig(PybindObject):
     def __init__(
@@ -304,14 +304,20 @@ class Stats(PybindObject):
         """Total prompt tokens served from the cache, or from tiers."""
     @property
     def prefix_cut_tokens(self) -> int:
-        """Total prompt tokens that the cache knew but could not serve, because no state or window is there after
-        them."""
+        """Total prompt tokens that the cache or a tier knew but could not serve, because no state or window is there
+        after them."""
     @property
     def snapshots(self) -> int:
         """Recurrent states that are kept for later requests."""
     @property
     def snapshot_hits(self) -> int:
         """Total number of times that a request began at one, of the cache or of a tier."""
+    @property
+    def snapshots_evicted(self) -> int:
+        """Total recurrent states that were kept until the cache needed their slots."""
+    @property
+    def state_slots(self) -> int:
+        """Slots of recurrent state in the cache."""
     @property
     def state_slots_used(self) -> int:
         """Slots of recurrent state that requests hold."""

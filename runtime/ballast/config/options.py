@@ -154,6 +154,12 @@ class SchedulingConfig(_Section):
     block_tokens: int = option(
         32, one_of(16, 32, 64), "tokens in one KV block; with smaller blocks, requests share more of a prefix"
     )
+    state_snapshots: int | None = option(
+        None,
+        whole(1, 1_000_000, auto=True),
+        "recurrent states that the KV cache keeps for later requests; a conversation needs one to three, and `ballast "
+        "plan` shows their size; auto: 2 * max_batch_size or more",
+    )
     max_queue: int = option(256, whole(1, 1_000_000), "most waiting requests; further ones get a 429")
     max_queue_tokens: int | None = option(
         None,

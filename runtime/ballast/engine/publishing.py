@@ -84,7 +84,7 @@ class SchedulerNumbers:
         int,
         Counter(
             "prefix_cache_cut_tokens",
-            "Prompt tokens in the prefix cache that lack the snapshot or window needed to use them.",
+            "Prompt tokens in cache, host memory or disk without the snapshot or window needed to use them.",
         ),
     ] = 0
     snapshots: Annotated[
@@ -94,6 +94,14 @@ class SchedulerNumbers:
     snapshot_hits: Annotated[
         int,
         Counter("recurrent_snapshot_hits", "Times that a request began at a kept recurrent state."),
+    ] = 0
+    snapshots_evicted: Annotated[
+        int,
+        Counter("recurrent_snapshots_evicted", "Kept recurrent states whose slots were needed for other states."),
+    ] = 0
+    state_slots: Annotated[
+        int,
+        Gauge("recurrent_slots", "Slots of recurrent state, for requests and for kept states."),
     ] = 0
     state_slots_used: Annotated[
         int,

@@ -84,9 +84,12 @@ class TierMover:
                     "tier": tier.name,
                     "capacity_tokens": now.capacity_tokens,
                     "restored_tokens": now.cached_tokens,
+                    "restored_states": now.states,
                     "bytes": tier.num_blocks * tier.block_bytes + tier.num_states * tier.state_bytes,
                 },
             )
+            if now.cached_tokens and tier.num_states and not now.states:
+                log.warning("KV tier has no recurrent states: its tokens are computed again", extra={"tier": tier.name})
 
     def numbers(self, stats: sched.Stats) -> tuple[TierNumbers, ...]:
         """One entry per tier; `stats` are the scheduler's."""

@@ -99,12 +99,16 @@ class KvPool:
         return sum(plane.nbytes for planes in self.layers for plane in planes)
 
 
-def num_state_slots(states: Sequence[Sequence[State]], capacity_tokens: int, max_batch_size: int) -> int:
-    """The number of usable slots of recurrent state, for requests and for snapshots of a cache of `capacity_tokens`;
-    0 for a model without such state. `states`: of each layer."""
+def num_state_slots(
+    states: Sequence[Sequence[State]], capacity_tokens: int, max_batch_size: int, num_snapshots: int | None = None
+) -> int:
+    """The number of usable slots of recurrent state, for requests and for `num_snapshots`, by default the usual number
+    for a cache of `capacity_tokens`; 0 for a model without such state. `states`: of each layer."""
     if not any(states):
         return 0
-    return sched.num_state_slots(capacity_tokens=capacity_tokens, max_batch_size=max_batch_size)
+    return sched.num_state_slots(
+        capacity_tokens=capacity_tokens, max_batch_size=max_batch_size, num_snapshots=num_snapshots
+    )
 
 
 class StatePool:

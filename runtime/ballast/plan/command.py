@@ -77,6 +77,7 @@ def _plan_with_cache(
         isa=chosen_isa(),
         threads_per_node=_threads_per_node(config),
         stream_from_tokens=config.machine.stream_from_tokens,
+        state_snapshots=scheduling.state_snapshots,
         tiers=requested_tiers(config.machine),
         kv_type=config.machine.kv_type,
     )

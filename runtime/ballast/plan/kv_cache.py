@@ -74,8 +74,14 @@ class CachePlan:
 
     def num_state_slots(self, num_blocks: int) -> int:
         """Usable slots of recurrent state for a cache of `num_blocks`; 0 for layers without such state."""
-        capacity = num_blocks * self.numbers.block_tokens
-        return num_state_slots(self.cached.states, capacity, self.numbers.max_batch_size)
+        numbers = self.numbers
+        capacity = num_blocks * numbers.block_tokens
+        return num_state_slots(self.cached.states, capacity, numbers.max_batch_size, numbers.state_snapshots)
+
+    @property
+    def state_option(self) -> str:
+        """The option whose lower value reduces the slots of recurrent state."""
+        return "max_batch_size" if self.numbers.state_snapshots is None else "state_snapshots"
 
     def state_bytes(self, num_blocks: int) -> int:
         """Bytes of the slots of recurrent state for a cache of `num_blocks`, and the null slot."""

@@ -41,6 +41,8 @@ class Numbers:
     stream_from_tokens: int | None = None
     """Fewest tokens of a step that streams experts, if set; 0: no step does."""
 
+    state_snapshots: int | None = None
+    """Snapshots of recurrent state; None: the usual number."""
     tiers: KvTierSizes = NO_TIERS
     """The tiers of the KV cache."""
     kv_type: KvTypeOption = "auto"

@@ -379,6 +379,7 @@ def test_resolving_leaves_no_auto_but_to_the_plan():
                 "max_stall_ms",
                 "expert_profile",
                 "packed_dir",
+                "state_snapshots",
             )
             and name not in ("kv_disk_dir", "kv_disk_bytes", "kv_type")
             and name not in ("max_new_tokens", "cache_lens", "max_queue_tokens", "activation_bytes")

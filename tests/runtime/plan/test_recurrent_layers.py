@@ -58,9 +58,11 @@ def use(device: DevicePlan, name: str) -> int:
     return sum(row.num_bytes for row in device.uses if row.name == name)
 
 
-def made(layers: range, num_blocks: int, max_batch_size: int, spec: ModelSpec = SPEC) -> tuple[int, int]:
+def made(
+    layers: range, num_blocks: int, max_batch_size: int, spec: ModelSpec = SPEC, num_snapshots: int | None = None
+) -> tuple[int, int]:
     """Bytes of the states and of the cache that a device makes."""
-    num_slots = num_state_slots(spec.states, num_blocks * 32, max_batch_size)
+    num_slots = num_state_slots(spec.states, num_blocks * 32, max_batch_size, num_snapshots)
     meta = torch.device("meta")
     states = DeviceStatePool([spec.layers[layer] for layer in layers], spec.hidden, num_slots, meta)
     kv = DeviceKvPool([spec.planes[layer] for layer in layers], num_blocks, 32, torch.float16, meta)
@@ -68,14 +70,26 @@ def made(layers: range, num_blocks: int, max_batch_size: int, spec: ModelSpec = 
     return sum(tensor.nbytes for tensor in tensors), sum(tensor.nbytes for tensor in kv.tensors)
 
 
-@pytest.mark.parametrize(("cache_lens", "max_batch_size"), [(1000, 4), (262_144, 2), (32768, 16)])
-def test_states_are_those_of_the_pool(gguf: GgufModel, cache_lens: int, max_batch_size: int) -> None:
-    numbers = replace(NUMBERS, cache_lens=cache_lens, max_batch_size=max_batch_size)
+@pytest.mark.parametrize(
+    ("cache_lens", "max_batch_size", "num_snapshots", "option"),
+    [
+        (1000, 4, None, "max_batch_size"),
+        (262_144, 2, None, "max_batch_size"),
+        (32768, 16, None, "max_batch_size"),
+        (32768, 4, 50, "state_snapshots"),
+    ],
+)
+def test_states_are_those_of_the_pool(
+    gguf: GgufModel, cache_lens: int, max_batch_size: int, num_snapshots: int | None, option: str
+) -> None:
+    """`option`: the one that the plan advises to lower."""
+    numbers = replace(NUMBERS, cache_lens=cache_lens, max_batch_size=max_batch_size, state_snapshots=num_snapshots)
     [device] = planned(gguf, [80 * GIB], numbers=numbers).devices
-    expected = made(range(SPEC.num_layers), num_kv_blocks(cache_lens, 32), max_batch_size)
+    expected = made(range(SPEC.num_layers), num_kv_blocks(cache_lens, 32), max_batch_size, num_snapshots=num_snapshots)
     assert (use(device, "recurrent state"), use(device, "KV cache")) == expected
     [row] = [row for row in device.uses if row.name == "recurrent state"]
     assert row.detail.endswith("slots and the null slot, 75.4 MiB each")
+    assert row.option == option
 
 
 @pytest.mark.parametrize("spec", [KIMI_LINEAR_48B_SPEC, FLASH_NEXT_125B_SPEC], ids=lambda spec: spec.name)

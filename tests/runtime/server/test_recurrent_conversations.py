@@ -15,7 +15,7 @@ from devkit.servers.process import JSON, ServerProcess
 
 OPTIONS = (
     *("--device", "cpu", "--cpu_threads", "1", "--max_batch_size", "2", "--max_new_tokens", "16"),
-    *("--cache_lens", "512", "--block_tokens", "16", "--kv_disk_bytes", "256MiB"),
+    *("--cache_lens", "512", "--block_tokens", "16", "--kv_disk_bytes", "256MiB", "--state_snapshots", "9"),
 )
 
 
@@ -56,12 +56,21 @@ def test_turns_begin_at_snapshots_also_after_a_restart(model: tuple[str, ...], t
     assert len(state["snapshot_positions"]) == state["numbers"]["snapshots"] == metrics["ballast_recurrent_snapshots"]
     assert metrics["ballast_recurrent_snapshot_hits_total"] >= 1
     assert metrics["ballast_recurrent_snapshot_bytes"] > 0
-    assert metrics["ballast_recurrent_slots_used"] == 0
+    assert (metrics["ballast_recurrent_slots"], metrics["ballast_recurrent_slots_used"]) == (2 * 2 + 9, 0)
     with ServerProcess(*options, str(tmp_path / "kv")) as server:
         third = talk.turn(server)
         metrics = server.metrics()
     assert metrics['ballast_kv_tier_recurrent_states{tier="disk"}'] > 0
     assert metrics['ballast_kv_tier_hit_tokens_total{tier="disk"}'] > 0
     assert third[1]["prompt_tokens_details"]["cached_tokens"] > second[1]["prompt_tokens"] - 40
+    (heads,) = (tmp_path / "kv").rglob("state-heads")
+    heads.write_bytes(b"")
+    with ServerProcess(*options, str(tmp_path / "kv")) as server:
+        found = server.event("KV tier")
+        assert server.event("KV tier has no recurrent states: its tokens are computed again")["tier"] == "disk"
+        assert talk.turn(server)[1]["prompt_tokens_details"]["cached_tokens"] == 0
+        metrics = server.metrics()
+    assert found["restored_states"] == 0 < found["restored_tokens"]
+    assert metrics["ballast_prefix_cache_cut_tokens_total"] >= third[1]["prompt_tokens"] - 40
     with ServerProcess(*options, str(tmp_path / "other")) as server:
         assert [other.turn(server)[0] for _ in range(3)] == [first[0], second[0], third[0]]

@@ -50,6 +50,8 @@ class EngineSettings:
     max_stall_s: float | None = None
     """Most seconds that prompts may add to a step in which requests decode. None: see `sched.SchedulerConfig`."""
     block_tokens: int = 32
+    state_snapshots: int | None = None
+    """None: the usual number, see `num_state_slots`."""
     cpu_threads: int = 1
     cpu_isa: str = field(default_factory=chosen_isa)
     activation_bytes: int | None = None
@@ -112,6 +114,7 @@ def engine_settings(config: Config) -> EngineSettings:
         max_queue_wait_s=scheduling.max_queue_wait_s,
         max_stall_s=None if scheduling.max_stall_ms is None else scheduling.max_stall_ms / 1000,
         block_tokens=scheduling.block_tokens,
+        state_snapshots=scheduling.state_snapshots,
         cpu_threads=machine.cpu_threads,
         activation_bytes=machine.activation_bytes,
         numa=machine.numa,

@@ -59,7 +59,11 @@ def load_hybrid(
         window, num_blocks, settings.block_tokens, settings.max_batch_size, steps, has_tiers=True
     )
     state_slots = num_state_slots(
-        spec.states, num_blocks * settings.block_tokens, settings.max_batch_size, settings.state_snapshots
+        spec.states,
+        num_blocks * settings.block_tokens,
+        settings.max_batch_size,
+        settings.state_snapshots,
+        on_gpu=True,
     )
     hybrid_options = HybridOptions(
         devices=devices,

@@ -158,7 +158,7 @@ class SchedulingConfig(_Section):
         None,
         whole(1, 1_000_000, auto=True),
         "recurrent states that the KV cache keeps for later requests; a conversation needs one to three, and `ballast "
-        "plan` shows their size; auto: 2 * max_batch_size or more",
+        "plan` shows their size; auto: 2 * max_batch_size or more, and at least 6 on a GPU or 32 on a CPU",
     )
     max_queue: int = option(256, whole(1, 1_000_000), "most waiting requests; further ones get a 429")
     max_queue_tokens: int | None = option(

@@ -99,16 +99,32 @@ class KvPool:
         return sum(plane.nbytes for planes in self.layers for plane in planes)
 
 
+HOST_SNAPSHOTS = 32
+"""Fewest snapshots of recurrent state of a cache in host memory by default. A GPU's cache has fewer, because the tier in
+host memory takes all of them."""
+
+
 def num_state_slots(
-    states: Sequence[Sequence[State]], capacity_tokens: int, max_batch_size: int, num_snapshots: int | None = None
+    states: Sequence[Sequence[State]],
+    capacity_tokens: int,
+    max_batch_size: int,
+    num_snapshots: int | None = None,
+    *,
+    on_gpu: bool,
 ) -> int:
     """The number of usable slots of recurrent state, for requests and for `num_snapshots`, by default the usual number
     for a cache of `capacity_tokens`; 0 for a model without such state. `states`: of each layer."""
     if not any(states):
         return 0
-    return sched.num_state_slots(
+    slots = sched.num_state_slots(
         capacity_tokens=capacity_tokens, max_batch_size=max_batch_size, num_snapshots=num_snapshots
     )
+    if num_snapshots is not None or on_gpu:
+        return slots
+    in_host_memory = sched.num_state_slots(
+        capacity_tokens=capacity_tokens, max_batch_size=max_batch_size, num_snapshots=HOST_SNAPSHOTS
+    )
+    return max(slots, in_host_memory)
 
 
 class StatePool:

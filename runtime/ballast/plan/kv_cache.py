@@ -76,7 +76,8 @@ class CachePlan:
         """Usable slots of recurrent state for a cache of `num_blocks`; 0 for layers without such state."""
         numbers = self.numbers
         capacity = num_blocks * numbers.block_tokens
-        return num_state_slots(self.cached.states, capacity, numbers.max_batch_size, numbers.state_snapshots)
+        batch, num_snapshots = numbers.max_batch_size, numbers.state_snapshots
+        return num_state_slots(self.cached.states, capacity, batch, num_snapshots, on_gpu=self.on_gpu)
 
     @property
     def state_option(self) -> str:

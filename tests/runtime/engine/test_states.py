@@ -16,6 +16,7 @@ from ballast.engine.startup import loading
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.engine.startup.step_costs import with_measured_costs
+from ballast.model.kv_pool import HOST_SNAPSHOTS
 from ballast.model.metadata import read_spec
 from ballast.model.transformer import Transformer
 from ballast.weights.gguf import open_gguf
@@ -49,7 +50,7 @@ def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
         )
         with pytest.MonkeyPatch.context() as patch:
             if more_slots is not None:
-                patch.setattr(loading, "num_state_slots", lambda *_: 2 * settings.max_batch_size + more_slots)
+                patch.setattr(loading, "num_state_slots", lambda *_, on_gpu: 2 * settings.max_batch_size + more_slots)
             runner = load_runner(gguf, spec, spec.vocab_size, settings)
         return EngineCore(runner, with_changes(scheduler_config(settings), prefix_cache=prefix_cache))
 
@@ -154,7 +155,7 @@ def test_a_request_between_turns_does_not_lose_a_conversation_of_one_user() -> N
 def test_steps_are_measured_with_states(make_core: MakeCore) -> None:
     runner = make_core()._runner
     assert isinstance(runner, Transformer)
-    assert runner.state_slots == sched.num_state_slots(capacity_tokens=CACHE_LENS, max_batch_size=4)
+    assert runner.state_slots == 2 * 4 + HOST_SNAPSHOTS
     sizes = {"max_batch_size": 4, "chunk_size": CHUNK, "prefill_chunk_size": CHUNK}
     config = sched.SchedulerConfig(num_blocks=CACHE_LENS // BLOCK_TOKENS, block_tokens=BLOCK_TOKENS, **sizes)
     measured = with_measured_costs(config, runner, CACHE_LENS, lambda: None)

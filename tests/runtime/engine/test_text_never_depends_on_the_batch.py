@@ -184,7 +184,7 @@ def test_text_is_the_same_after_prefix_hits(
     monkeypatch: pytest.MonkeyPatch,
 ):
     # Enough room for the snapshots of all requests, for models with recurrent state.
-    monkeypatch.setattr(loading, "num_state_slots", lambda states, *_: 100 if any(states) else 0)
+    monkeypatch.setattr(loading, "num_state_slots", lambda states, *_, on_gpu: 100 if any(states) else 0)
     core = make_core(max_batch_size=4)
     assert texts_of(core, requests) == alone
     again = generate(core, requests, first_seq=len(requests) + 1)

@@ -680,7 +680,7 @@ def test_a_gpu_takes_hyper_connections_and_pools_beside_recurrent_layers(written
     config, plan = settle(cli.serve_config(["--gguf_path", str(gguf.path), "--cache_lens", "8192"]), gguf, spec)
     assert config.machine.device == "cuda:0"
     assert use(plan, "KV cache") == (8192 + plan.numbers.block_tokens) * 2 * (512 + 32) * 2
-    slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size) + 1
+    slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size, on_gpu=True) + 1
     assert use(plan, "recurrent state") == slots * spec.state_bytes
 
 
@@ -695,7 +695,7 @@ def test_a_gpu_takes_blocks_of_positions_and_ngrams(written: MakeTiny, beside_a_
     assert mixer.index is not None
     slots = 8192 + plan.numbers.block_tokens
     assert use(plan, "KV cache") == slots * 2 * (mixer.kv_width + mixer.index.key_dim // 4) * 2
-    num_slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size) + 1
+    num_slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size, on_gpu=True) + 1
     assert use(plan, "recurrent state") == num_slots * spec.state_bytes
     assert {row.device for row in plan.weights if row.group == "embedding"} == {"cpu"}
     [table] = [row for row in plan.uses if row.name == "n-gram table"]
@@ -740,7 +740,7 @@ def test_a_gpu_has_room_for_windows_entries_and_rotations(written: MakeTiny, bes
     assert config.machine.device == "cuda:0"
     # Two layers keep an entry and an index key of 4 tokens, one an entry of 128, in the rows of the last 16.
     assert use(plan, "KV cache") == (8192 + plan.numbers.block_tokens) * (2 * (128 + 64) // 4 + 128 // 16) * 2
-    slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size) + 1
+    slots = num_state_slots(spec.states, 8192, plan.numbers.max_batch_size, on_gpu=True) + 1
     assert use(plan, "recurrent state") == slots * spec.state_bytes
     assert use(plan, "rotations") == min(8192, spec.context_length) * 2 * 32 * 4
 

@@ -252,7 +252,7 @@ def test_layers_with_a_window_count_with_what_they_keep(tmp_path: Path, cache_le
     assert use(on_disk, "KV cache") == with_tier.nbytes >= pool.nbytes
 
 
-@pytest.mark.parametrize(("cache_lens", "num_slots"), [(1000, 32), (400_000, 16 + 48)])
+@pytest.mark.parametrize(("cache_lens", "num_slots"), [(1000, 16 + 32), (400_000, 16 + 48)])
 def test_recurrent_states_count(tmp_path: Path, cache_lens: int, num_slots: int) -> None:
     gguf = open_gguf(write_model(tmp_path / "next.gguf", QWEN3_NEXT_SPEC))
     numbers = replace(NUMBERS, cache_lens=cache_lens, max_batch_size=8)

@@ -62,7 +62,7 @@ def made(
     layers: range, num_blocks: int, max_batch_size: int, spec: ModelSpec = SPEC, num_snapshots: int | None = None
 ) -> tuple[int, int]:
     """Bytes of the states and of the cache that a device makes."""
-    num_slots = num_state_slots(spec.states, num_blocks * 32, max_batch_size, num_snapshots)
+    num_slots = num_state_slots(spec.states, num_blocks * 32, max_batch_size, num_snapshots, on_gpu=True)
     meta = torch.device("meta")
     states = DeviceStatePool([spec.layers[layer] for layer in layers], spec.hidden, num_slots, meta)
     kv = DeviceKvPool([spec.planes[layer] for layer in layers], num_blocks, 32, torch.float16, meta)

@@ -106,7 +106,7 @@ def test_the_plan_is_the_sum_of_loaded_layers(
     assert use(plan, "weights") == pytest.approx(taken, rel=0.0001)
 
     num_blocks = num_kv_blocks(NUMBERS.cache_lens, NUMBERS.block_tokens)
-    num_slots = num_state_slots(spec.states, NUMBERS.cache_lens, NUMBERS.max_batch_size)
+    num_slots = num_state_slots(spec.states, NUMBERS.cache_lens, NUMBERS.max_batch_size, on_gpu=False)
     states = StatePool(spec.states, num_slots)
     sizes = spec.window, num_blocks, NUMBERS.block_tokens, NUMBERS.max_batch_size, NUMBERS.step_tokens
     pool = KvPool(spec.planes, num_blocks, NUMBERS.block_tokens, num_window_blocks(*sizes, has_tiers=False))

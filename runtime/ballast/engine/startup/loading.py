@@ -193,7 +193,11 @@ def _load_on_cpu(
     kv = KvPool(spec.planes, num_blocks, settings.block_tokens, window_blocks, settings.kept_kv_type)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
     state_slots = num_state_slots(
-        spec.states, num_blocks * settings.block_tokens, settings.max_batch_size, settings.state_snapshots
+        spec.states,
+        num_blocks * settings.block_tokens,
+        settings.max_batch_size,
+        settings.state_snapshots,
+        on_gpu=False,
     )
     states = StatePool(spec.states, state_slots) if state_slots else None
     runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions, states)
@@ -299,7 +303,11 @@ def _load_hybrid(
     window = _window(spec, settings, has_lanes=True)
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
     state_slots = num_state_slots(
-        spec.states, num_blocks * settings.block_tokens, settings.max_batch_size, settings.state_snapshots
+        spec.states,
+        num_blocks * settings.block_tokens,
+        settings.max_batch_size,
+        settings.state_snapshots,
+        on_gpu=True,
     )
     options = HybridOptions(
         devices=[DeviceOptions(torch.device(each.name), each.layers, each.vram) for each in settings.devices],

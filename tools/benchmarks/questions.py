@@ -429,7 +429,6 @@ MANY_AT_ONCE_NEWER = Question(
         Column("tok/s", "tokens_per_s", 1, spread=True),
     ),
     command="MODEL_DIR=FOLDER BATCHES=16 tools/gpu.sh arrivals",
-    shows_servers=True,
 )
 
 MANY_ON_A_CPU = Question(
@@ -535,7 +534,6 @@ MANY_ARRIVING_NEWER = Question(
         Column("ITL p50, ms", "itl_p50_ms"),
     ),
     command="MODEL_DIR=FOLDER BATCHES=16 CASES=poisson:2:20 tools/gpu.sh arrivals",
-    shows_servers=True,
 )
 
 HTTP = Question(
@@ -757,9 +755,8 @@ HOLLOW_LLAMA_CPP = Question(
         "Experts are in host memory and cross PCIe for prompts. With 4,096 tokens the link is the limit: 61 GB in "
         "1.1 s with gpt-oss-120b. Most weights are zeros. One round, in which Ballast samples; llama-batched-bench "
         "does not. MiniMax-M2 and Coder-Next's replies of 100 tokens have two rounds, greedy, with 24 GiB; the others "
-        "may use all of the GPU's memory, but not for experts. The aim was 2 for gpt-oss's prompts and 2.2 for 16 "
-        "streams, which Qwen3.5-35B, Coder-Next and R1 miss. Replies of gpt-oss-120b are not recorded: the machine's "
-        "speed changed by half between two runs."
+        "have no limit. The aims of 2 for gpt-oss's prompts and 2.2 for 16 streams (Qwen3.5-35B, Coder-Next, R1) are "
+        "missed. Replies of gpt-oss-120b are not recorded: the machine's speed changed by half between two runs."
     ),
     file="peers_llama_cpp.jsonl",
     rows=(

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from ballast.wire.field_rules import NoEffect, Refused, Rule, shape
 
-_ONE_CACHE = NoEffect("the prefix cache finds common prefixes automatically")
-_RECORDS = NoEffect("only for the provider's records, and this server keeps none")
-_REPLY = NoEffect("earlier output that the model does not read")
+_ONE_CACHE = NoEffect("common prefixes are cached automatically")
+_RECORDS = NoEffect("for records, which this server does not keep")
+_REPLY = NoEffect("earlier output, which is not read")
 _ALL_TOOLS = NoEffect("all tools are always in the prompt")
 
 MESSAGES_RULES: Mapping[str, Rule] = {
@@ -23,7 +23,7 @@ MESSAGES_RULES: Mapping[str, Rule] = {
     "user_profile_id": _RECORDS,
 }
 
-_NO_FILES = Refused("this server does not fetch or store files; send the text")
+_NO_FILES = Refused("files are not fetched or stored; send the text")
 _BLOCK_RULES: Mapping[str, Rule] = {
     "cache_control": _ONE_CACHE,
     "citations": _REPLY,

@@ -6,7 +6,7 @@ from ballast.text.messages import FUNCTION_NAME, ROLES
 from ballast.wire.field_rules import Alias, NoEffect, Refused, shape
 from ballast.wire.field_schemas import items
 
-_CACHE_MARK = NoEffect("the prefix cache finds common prefixes automatically")
+_CACHE_MARK = NoEffect("common prefixes are cached automatically")
 _CACHE_RULES = {"cache_control": _CACHE_MARK, "prompt_cache_breakpoint": _CACHE_MARK}
 
 _FUNCTION_CALL = shape("name", "arguments", rules={"parsed_arguments": NoEffect("repeats arguments")})
@@ -42,11 +42,11 @@ MESSAGE = shape(
     "prefix",
     rules={
         **_CACHE_RULES,
-        "annotations": NoEffect("earlier output that the model does not read"),
+        "annotations": NoEffect("earlier output, which is not read"),
         "audio": Refused("this model reads only text"),
         "parsed": NoEffect("repeats content"),
         "partial": Alias("prefix"),  # Moonshot's name
-        "refusal": NoEffect("earlier output that the model does not read"),
+        "refusal": NoEffect("earlier output, which is not read"),
         "reasoning_details": NoEffect("repeats reasoning"),
         "tools": Refused("tools apply to the whole request", ([],)),
     },

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from ballast.wire.field_rules import Alias, NoEffect, Refused, Rule
 
-_RECORDS = NoEffect("only for the provider's records, and this server keeps none")
-_ONE_CACHE = NoEffect("the prefix cache finds common prefixes automatically and does not change the text")
-_ONLY_TEXT = NoEffect("a setting for images, audio and video, which this server does not accept")
+_RECORDS = NoEffect("for records, which this server does not keep")
+_ONE_CACHE = NoEffect("common prefixes are cached automatically and does not change the text")
+_ONLY_TEXT = NoEffect("for images, audio and video, which are refused")
 _NO_SHIFT = NoEffect("a request that fills the context ends; its beginning is not discarded")
 _DRY = NoEffect("has an effect only with dry_multiplier")
 _MIROSTAT = NoEffect("has an effect only with mirostat")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from ballast.wire.field_rules import NoEffect, Refused, Rule, shape
 
-_ONE_CACHE = NoEffect("the prefix cache finds common prefixes automatically")
-_RECORDS = NoEffect("only for the provider's records, and this server keeps none")
-_REPLY = NoEffect("earlier output that the model does not read")
+_ONE_CACHE = NoEffect("common prefixes are cached automatically")
+_RECORDS = NoEffect("for records, which this server does not keep")
+_REPLY = NoEffect("earlier output, which is not read")
 _NO_STORE = "this server does not store responses; send the whole conversation as input"
 
 RESPONSES_RULES: Mapping[str, Rule] = {
@@ -29,7 +29,7 @@ RESPONSES_RULES: Mapping[str, Rule] = {
     "stream_options": NoEffect("a setting for the padding of chunks, which are never padded"),
     # vLLM
     "enable_response_messages": Refused("responses contain items, not tokens", (False,)),
-    "mm_processor_kwargs": NoEffect("a setting for images, audio and video, which this server does not accept"),
+    "mm_processor_kwargs": NoEffect("for images, audio and video, which are refused"),
     "previous_input_messages": Refused(_NO_STORE, ([],)),
     "previous_response": Refused(_NO_STORE),
     "vllm_xargs": Refused("vLLM's extensions are not supported", ({},)),
@@ -51,7 +51,7 @@ _PART_RULES: Mapping[str, Rule] = {
     "prompt_cache_breakpoint": _ONE_CACHE,
 }
 _MEDIA = ("image_url", "input_audio")
-_NO_FILES = Refused("this server does not fetch or store files; send file_data")
+_NO_FILES = Refused("files are not fetched or stored; send file_data")
 _FILES: Mapping[str, Rule] = {
     "detail": NoEffect("a setting for images of a file's pages"),
     "file_id": _NO_FILES,

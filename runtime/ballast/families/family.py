@@ -144,6 +144,8 @@ class Family:
 
     name: str
     """The name of its folder."""
+    architecture: str
+    """`general.architecture` of its files, unless a release names others."""
     models: tuple[KnownModel, ...]
     """Values that older conversions of its models lack."""
     releases: tuple[Release, ...]

@@ -100,8 +100,8 @@ class KvPool:
 
 
 HOST_SNAPSHOTS = 32
-"""Fewest snapshots of recurrent state of a cache in host memory by default. A GPU's cache has fewer, because the tier in
-host memory takes all of them."""
+"""Fewest snapshots of recurrent state of a cache in host memory by default. A GPU's cache has fewer, because the tier
+in host memory takes all of them."""
 
 
 def num_state_slots(

@@ -12,6 +12,7 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="deepseek",
+    architecture="deepseek2",
     models=MODELS,
     releases=(
         Release("deepseek-v2", "deepseek-v2.jinja"),

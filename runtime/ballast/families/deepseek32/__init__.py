@@ -12,6 +12,7 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="deepseek32",
+    architecture="deepseek32",
     models=(),
     releases=(Release("deepseek-v3.2", "deepseek-v3.2.jinja", has_switch=True, object_arguments=True),),
     published={"47aa15a647046667": "deepseek-v3.2"},  # as llama.cpp carries it

@@ -12,6 +12,7 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="deepseek4",
+    architecture="deepseek4",
     models=(),
     releases=(
         Release("deepseek-v4", "deepseek-v4.jinja", has_switch=True, object_arguments=True),

@@ -11,6 +11,7 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="glm",
+    architecture="deepseek2",
     models=MODELS,
     releases=(
         Release(

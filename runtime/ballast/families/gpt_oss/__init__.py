@@ -19,6 +19,7 @@ _SPELLINGS = {
 
 FAMILY = Family(
     name="gpt_oss",
+    architecture="gpt-oss",
     models=(),
     releases=(Release("gpt-oss", "gpt-oss.jinja", has_switch=True, object_arguments=True),),
     published={"665cc3253ec1d792": "gpt-oss"},

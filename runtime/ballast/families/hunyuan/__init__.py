@@ -11,6 +11,7 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="hunyuan",
+    architecture="hy_v3",
     models=(),
     releases=(Release("hy3", "hy3.jinja", has_switch=True, object_arguments=True),),
     published={"43157fb3fa854a2d": "hy3"},

@@ -13,6 +13,7 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="kimi",
+    architecture="deepseek2",
     models=MODELS,
     releases=(
         Release("kimi-k2", "kimi-k2.jinja"),

@@ -13,6 +13,7 @@ from ballast.families.glm import FAMILY as GLM
 
 FAMILY = Family(
     name="laguna",
+    architecture="laguna",
     models=(),
     releases=(
         Release(

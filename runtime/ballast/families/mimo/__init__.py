@@ -12,6 +12,7 @@ from ballast.families.qwen3 import FAMILY as QWEN3
 
 FAMILY = Family(
     name="mimo",
+    architecture="mimo2",
     models=(),
     releases=(Release("mimo-v2.5", "mimo-v2.5.jinja", has_switch=True, object_arguments=True),),
     published={"66f4bd1da5a1eb12": "mimo-v2.5"},

@@ -11,6 +11,7 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="minimax",
+    architecture="minimax-m2",
     models=(),
     releases=(Release("minimax-m2", "minimax-m2.jinja", divides_content=True, object_arguments=True),),
     published={"9c5ae4538fe04a7c": "minimax-m2"},

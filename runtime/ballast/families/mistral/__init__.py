@@ -13,6 +13,7 @@ from ballast.families.mistral.models import MODELS
 
 FAMILY = Family(
     name="mistral",
+    architecture="deepseek2",
     models=MODELS,
     releases=(
         Release("mistral-large-3", "mistral.jinja"),

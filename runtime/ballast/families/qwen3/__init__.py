@@ -12,6 +12,7 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="qwen3",
+    architecture="qwen3moe",
     models=(),
     releases=(
         Release("qwen3", "qwen3.jinja", has_switch=True, divides_content=True),

@@ -12,6 +12,7 @@ from ballast.families.marks import Mark
 
 FAMILY = Family(
     name="step",
+    architecture="step35",
     models=(),
     releases=(
         Release("step-3.5-flash", "step.jinja", divides_content=True, object_arguments=True),

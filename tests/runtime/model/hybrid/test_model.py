@@ -88,9 +88,10 @@ WINDOWED = ("gptoss", "step35", "mimov2", "laguna")
 """Architectures in which some layers have windows: with sinks, biases and another unit; with gates, clamps, and heads
 and rotations that differ by layer; with keys and values of different widths, scaled values and fused matrices; with
 other gates and heads by layer."""
-GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2", "lagunam1", *WINDOWED)
+GROUPED = ("qwen3", "glm45", "glm45air", "minimaxm2", "lagunam1", "hy3", "dots1", *WINDOWED)
 """Architectures with grouped-query attention: without norm, bias and unrotated entries; with all; with all except the
-norm of heads; with one norm over all heads of a token; with gates of entries; and those with windows."""
+norm of heads; with one norm over all heads of a token; with gates of entries; with routing of other kinds; and those
+with windows."""
 RECURRENT = ("qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext")
 """Architectures with recurrent layers. The first two have gated queries and a gate of shared experts, and heads that
 share a key: neighbouring heads, and alternating ones. In the others, each row of a state has a decay, and latent

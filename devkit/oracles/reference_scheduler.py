@@ -1149,7 +1149,7 @@ class ReferenceScheduler:
         assert stats.prefix_query_tokens == self.totals.prefix_query_tokens
         assert stats.prefix_hit_tokens == self.totals.prefix_hit_tokens
         assert stats.used_tokens + stats.cached_tokens <= stats.capacity_tokens
-        assert self.live or stats.used_tokens == stats.window_used_tokens == 0
+        assert self.live or stats.used_tokens == stats.window_used_tokens == stats.state_slots_used == 0
         assert stats.window_used_tokens <= min(stats.used_tokens, self._most_window_tokens())
         assert stats.window_used_tokens + stats.window_cached_tokens <= self._window_kv.size - self.config.block_tokens
         for tier, of in zip(self.tiers, stats.tiers, strict=True):

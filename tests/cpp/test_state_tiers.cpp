@@ -545,5 +545,5 @@ TEST(a_hundred_thousand_operations_leak_nothing) {
   server.store_all();
   scheduler.check();
   EXPECT(scheduler.stats().used_tokens == 0 && scheduler.stats().running == 0 &&
-         scheduler.stats().waiting == 0);
+         scheduler.stats().waiting == 0 && scheduler.stats().state_slots_used == 0);
 }

@@ -34,7 +34,7 @@ CHUNK = 32
 MakeCore = Callable[..., EngineCore]
 
 
-@pytest.fixture(scope="module", params=["qwen3next", "kimilinear", "glm53flash", "qwen38flashnext", "v4"])
+@pytest.fixture(scope="module", params=["qwen3next", "qwen35", "kimilinear", "glm53flash", "qwen38flashnext", "v4"])
 def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
     gguf = open_gguf(written(arch=request.param, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf, None)

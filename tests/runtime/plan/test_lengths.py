@@ -175,25 +175,28 @@ def test_a_larger_cache_does_not_shorten_the_steps(r1: GgufModel, host: list[int
     assert (given.lengths.max_new_tokens, given.numbers.cache_lens) == (1024, 32768)
 
 
+@pytest.mark.parametrize(
+    ("batch", "replies", "end"), [(4, "4 replies", ", or lower max_batch_size"), (1, "one reply", "")]
+)
 def test_memory_too_small_for_the_minimum_is_rejected_with_what_fits(
-    written: MakeTiny, host: list[int], monkeypatch: pytest.MonkeyPatch
+    written: MakeTiny, host: list[int], batch: int, replies: str, end: str
 ) -> None:
     gguf = open_gguf(written().gguf)
     spec = replace(read_spec(gguf), context_length=R1_CONTEXT)
-    least = cache_sizes(requested(), R1_CONTEXT).least
-    enough = plan_for(config_for(gguf, None, requested(1024, least)), gguf, spec).needed_bytes
+    least = cache_sizes(requested(batch=batch), R1_CONTEXT).least
+    enough = plan_for(config_for(gguf, None, requested(1024, least, batch)), gguf, spec).needed_bytes
     host[0] = enough
-    fits = plan_for(config_for(gguf, None, requested()), gguf, spec)
+    fits = plan_for(config_for(gguf, None, requested(batch=batch)), gguf, spec)
     check_memory(fits)
     assert fits.lengths is not None
     assert fits.lengths.max_new_tokens >= 1024
     host[0] = enough - (1 << 19)
     with pytest.raises(OutOfMemoryError) as raised:
-        check_memory(plan_for(config_for(gguf, None, requested()), gguf, spec))
-    found = re.search(r"fits is (\d+), which holds 4 replies of (\d+) tokens: set both, or", str(raised.value))
+        check_memory(plan_for(config_for(gguf, None, requested(batch=batch)), gguf, spec))
+    found = re.search(rf"fits is (\d+), which holds {replies} of (\d+) tokens: set both{end}$", str(raised.value))
     assert found is not None
     assert "KV cache" in str(raised.value)
-    advice = requested(int(found[2]), int(found[1]))
+    advice = requested(int(found[2]), int(found[1]), batch)
     check_memory(plan_for(config_for(gguf, None, advice), gguf, spec))
 
 

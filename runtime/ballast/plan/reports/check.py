@@ -35,8 +35,8 @@ def _refuse(
     batch, advice = plan.numbers.max_batch_size, f"; the largest cache_lens that fits is {max_cache_lens}"
     if max_cache_lens and plan.lengths is not None and plan.lengths.derived:
         # Automatic reply lengths are already the shortest; shorter replies must be set by option.
-        advice += f", which holds {batch} replies of {(max_cache_lens - 1) // batch} tokens: set "
-        advice += "both, or lower max_batch_size"
+        replies, lower = (f"{batch} replies", ", or lower max_batch_size") if batch > 1 else ("one reply", "")
+        advice += f", which holds {replies} of {(max_cache_lens - 1) // batch} tokens: set both{lower}"
     if not max_cache_lens:
         advice = f", too little for any cache_lens; {more}, {_lower(uses)}use a model with fewer bits per weight"
     raise OutOfMemoryError(f"{plan.model} needs {needed}{where} ({parts}), {available} available{advice}")

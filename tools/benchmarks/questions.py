@@ -904,7 +904,7 @@ AGENTS = Question(
         "with another first word, which no cache can serve. For each turn, about 40 GB of experts cross PCIe once. "
         "Another request decodes meanwhile. With a cache for one of four conversations, the others wait and are then "
         "fetched from host memory. The aim was a share of 0.15 for one and 0.2 for four conversations, and 5 % more "
-        "for the other request, whose tokens wait for steps of prompts; none of these is reached."
+        "for the other request, which shares the bandwidth of host memory with the copies; none of these is reached."
     ),
     file="agents.jsonl",
     rows=tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from ballast.errors import RequestError
 from ballast.text.chat_template import ChatTemplate, close_thinking, force_think
@@ -17,6 +17,13 @@ from ballast.wire.parsing import refuse
 _OWN_FIELDS = frozenset({"messages", "tools", "add_generation_prompt"})
 _SPECIALS = frozenset({"bos_token", "eos_token", "raise_exception", "strftime_now"})
 _SWITCHES = ("thinking", "enable_thinking")
+
+
+class _Option(NamedTuple):
+    """The value of a template's variable, and the request's field that it is from."""
+
+    value: Any
+    field: str
 
 
 def render_prompt(
@@ -67,13 +74,13 @@ def _rendered(
             add_generation_prompt=begins_reply,
             continue_final=continue_final,
             tools=[_shown(tool) for tool in tools],
-            options=options,
+            options={name: option.value for name, option in options.items()},
             protect=text.tokenizer.protect,
         )
     except RequestError as error:
         if error.param is None or error.param not in options:
             raise
-        field = _field_of(error.param, body)
+        field = options[error.param].field
         raise RequestError(f"{field}{error.message.removeprefix(error.param)}", param=field) from error
 
 
@@ -82,9 +89,9 @@ def ineffective_fields(body: ChatCompletionRequest, template: ChatTemplate, star
     at `start`, and its template has no switch for that); fields about earlier reasoning that the template drops;
     variables that the template does not read. Agents send them with every request."""
     cannot_think = start in (Start.CONTENT, Start.EITHER) and not template.has_thinking_switch
-    field, requested = _thinking_field(body)
-    if requested and cannot_think:
-        yield field
+    requested = _thinking_field(body)
+    if requested.value and cannot_think:
+        yield requested.field
     for name, value in (body.chat_template_kwargs or {}).items():
         if (value and cannot_think) if name in _SWITCHES else not template.reads(name):
             yield f"chat_template_kwargs.{name}"
@@ -113,9 +120,12 @@ def continues_final(body: ChatCompletionRequest) -> bool:
     return bool(body.continue_final_message or final.get("prefix"))
 
 
-def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str, Any]:
+def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str, _Option]:
     """The template's variables other than the messages."""
-    options = dict(body.chat_template_kwargs or {})
+    options = {
+        name: _Option(value, f"chat_template_kwargs.{name}")
+        for name, value in (body.chat_template_kwargs or {}).items()
+    }
     if fixed := _SPECIALS & options.keys():
         name = min(fixed)
         refuse(f"chat_template_kwargs.{name}", "is set by the model and cannot be changed")
@@ -123,45 +133,35 @@ def _options(body: ChatCompletionRequest, template: ChatTemplate) -> Mapping[str
         name = min(taken)
         refuse(f"chat_template_kwargs.{name}", f"use the request field {name}")
     requested = _switch(body)
-    if requested is not None and template.has_thinking_switch:
+    if requested.value is not None and template.has_thinking_switch:
         options |= dict.fromkeys(_SWITCHES, requested)
     if body.effort is not None:
-        options.setdefault("reasoning_effort", body.effort)
-    if requested is False and template.has_channels:
-        options.setdefault("reasoning_effort", "none")
+        field = "reasoning.effort" if body.reasoning_effort is None else "reasoning_effort"
+        options.setdefault("reasoning_effort", _Option(body.effort, field))
+    if requested.value is False and template.has_channels:
+        options.setdefault("reasoning_effort", _Option("none", requested.field))
     if isinstance(body.thinking, ThinkingSwitch) and body.thinking.clear_thinking is not None:
-        options.setdefault("clear_thinking", body.thinking.clear_thinking)
+        options.setdefault("clear_thinking", _Option(body.thinking.clear_thinking, "thinking.clear_thinking"))
     return options
-
-
-def _field_of(variable: str, body: ChatCompletionRequest) -> str:
-    """The field that sets one of the template's variables, with the precedence of `_options`."""
-    field, requested = _thinking_field(body)
-    if variable in _SWITCHES and requested is not None:
-        return field
-    if variable in (body.chat_template_kwargs or {}):
-        return f"chat_template_kwargs.{variable}"
-    if variable == "clear_thinking":
-        return "thinking.clear_thinking"
-    return "reasoning_effort" if body.reasoning_effort is not None or body.reasoning is None else "reasoning.effort"
 
 
 def thinking_enabled(body: ChatCompletionRequest) -> bool | None:
     """Whether the request enables thinking, by fields or by template variables; None if it does not specify it."""
-    requested = _switch(body)
+    requested = _switch(body).value
     return None if requested is None else bool(requested)
 
 
-def _switch(body: ChatCompletionRequest) -> Any:
+def _switch(body: ChatCompletionRequest) -> _Option:
     """As `thinking_enabled`, but with the unchanged value of a template variable."""
-    _, requested = _thinking_field(body)
+    requested = _thinking_field(body)
     variables = body.chat_template_kwargs or {}
-    if requested is not None:
+    if requested.value is not None:
         return requested
-    return next((variables[name] for name in _SWITCHES if name in variables), None)
+    switches = (_Option(variables[name], f"chat_template_kwargs.{name}") for name in _SWITCHES if name in variables)
+    return next(switches, requested)
 
 
-def _thinking_field(body: ChatCompletionRequest) -> tuple[str, bool | None]:
+def _thinking_field(body: ChatCompletionRequest) -> _Option:
     """The first field that enables or disables thinking, and its value; None if no field does."""
     thinking, nested = body.thinking, body.reasoning
     settings = {
@@ -171,4 +171,5 @@ def _thinking_field(body: ChatCompletionRequest) -> tuple[str, bool | None]:
         "reasoning_effort": None if body.reasoning_effort is None else body.reasoning_effort != "none",
         "reasoning.effort": nested.effort != "none" if nested and nested.effort else None,
     }
-    return next(((name, value) for name, value in settings.items() if value is not None), ("thinking", None))
+    given = (_Option(value, name) for name, value in settings.items() if value is not None)
+    return next(given, _Option(None, "thinking"))

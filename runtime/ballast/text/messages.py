@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from ballast.errors import RequestError, shown
-from ballast.text.calls.argument_values import resolved
+from ballast.text.calls.argument_values import resolved, types_in
 from ballast.text.think_tags import DEFAULT_TAGS, ThinkTags
 
 ROLES = {
@@ -314,14 +314,17 @@ def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _check_parameters(schema: Mapping[str, Any], path: str) -> None:
-    """Refuse a schema whose type is not an object's: the arguments of a call are an object. Without a type, one is
-    meant."""
+    """Refuse a schema that allows no object, as the arguments of a call are one. A schema that says nothing about types
+    allows it."""
     kind = resolved(schema, schema).get("type")
-    if kind is None or kind == "object" or (isinstance(kind, list) and "object" in kind):
-        return
-    field, found = (f"{path}.type", "is") if "type" in schema else (path, "refers to a schema of type")
-    problem = f"{found} {shown(repr(kind))}; arguments are an object, so the type must be 'object'"
-    raise RequestError(f"{field} {problem}", param=field)
+    if kind is not None and kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        field, found = (f"{path}.type", "is") if "type" in schema else (path, "refers to a schema of type")
+        problem = f"{found} {shown(repr(kind))}; arguments are an object, so the type must be 'object'"
+        raise RequestError(f"{field} {problem}", param=field)
+    allowed = types_in(schema, schema)
+    if "object" not in allowed:
+        problem = f"allows values of type {' and '.join(sorted(allowed))} only; arguments are an object"
+        raise RequestError(f"{path} {problem}", param=path)
 
 
 def _tool_calls(calls: object, path: str) -> list[dict[str, Any]]:

@@ -216,6 +216,7 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}}
         {"anyOf": [OBJECT, {"type": "null"}]},
         {"$ref": "#/$defs/a", "$defs": {"a": OBJECT}},
         {"$ref": "#"},
+        {"enum": [{"a": "x"}]},
         {"$ref": "#/$defs/none"},
     ],
     ids=str,
@@ -238,8 +239,12 @@ def test_a_tool_needs_no_schema() -> None:
         ({"type": {"type": "object"}}, r"\.type is {"),
         ({"type": "x" * 1000}, r"\.type is 'x{,80}…; arguments"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "number"}}}, " refers to a schema of type 'number'"),
+        ({"anyOf": [{"type": "string"}]}, " allows values of type string only; arguments are an object"),
+        ({"allOf": [{"type": "string"}]}, " allows values of type string only"),
+        ({"enum": ["a", None]}, " allows values of type null and string only"),
+        ({"const": 5}, " allows values of type integer and number only"),
     ],
-    ids=["string", "unknown type", "types", "object", "long", "reference"],
+    ids=["string", "unknown type", "types", "object", "long", "reference", "anyOf", "allOf", "enum", "const"],
 )
 def test_a_schema_of_another_type_is_refused_by_name(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=rf"^tools\.1\.function\.parameters{message}") as refused:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from ballast.wire.field_rules import Alias, NoEffect, Refused, Rule
 
 _RECORDS = NoEffect("for records, which this server does not keep")
-_ONE_CACHE = NoEffect("common prefixes are cached automatically and does not change the text")
+_ONE_CACHE = NoEffect("common prefixes are cached automatically, which does not change the text")
 _ONLY_TEXT = NoEffect("for images, audio and video, which are refused")
 _NO_SHIFT = NoEffect("a request that fills the context ends; its beginning is not discarded")
 _DRY = NoEffect("has an effect only with dry_multiplier")

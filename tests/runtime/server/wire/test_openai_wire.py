@@ -422,6 +422,12 @@ LOW = {"reasoning_effort": "low"}
         ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs.enable_thinking"),
         ({"chat_template_kwargs": {"enable_thinking": False}, "thinking": True}, "thinking"),
         ({"thinking": {"type": "disabled", "clear_thinking": True}}, "thinking.clear_thinking"),
+        # A switch under another name than the template's.
+        ({"chat_template_kwargs": {"thinking": True}}, "chat_template_kwargs.thinking"),
+        (
+            {"chat_template_kwargs": {"thinking": True}, "reasoning": {"max_tokens": 5}},
+            "chat_template_kwargs.thinking",
+        ),
     ],
 )
 def test_a_value_that_the_template_refuses_is_named_by_its_field(fields, param):

@@ -198,12 +198,20 @@ void bind_sched(py::module_ m) {
 
   m.def(
       "num_state_slots",
-      [](int64_t capacity_tokens, int64_t max_batch_size, std::optional<int64_t> num_snapshots) {
+      [](int64_t capacity_tokens, int64_t max_batch_size, int64_t least_snapshots,
+         std::optional<int64_t> num_snapshots) {
+        for (const auto& [name, value] : {std::pair{"capacity_tokens", capacity_tokens},
+                                          {"max_batch_size", max_batch_size},
+                                          {"least_snapshots", least_snapshots},
+                                          {"num_snapshots", num_snapshots.value_or(0)}}) {
+          if (value < 0) throw py::value_error(name + ("=" + std::to_string(value)) + "; expected 0 or more");
+        }
         const int32_t batch = to_int32("max_batch_size", max_batch_size);
-        return least_state_slots(batch) + (num_snapshots ? to_int32("num_snapshots", *num_snapshots)
-                                                         : usual_snapshots(capacity_tokens, batch));
+        const int32_t least = to_int32("least_snapshots", least_snapshots);
+        if (!num_snapshots) num_snapshots = usual_snapshots(capacity_tokens, batch, least);
+        return to_int32("num_snapshots", least_state_slots(batch) + *num_snapshots);
       },
-      py::kw_only(), py::arg("capacity_tokens"), py::arg("max_batch_size"),
+      py::kw_only(), py::arg("capacity_tokens"), py::arg("max_batch_size"), py::arg("least_snapshots"),
       py::arg("num_snapshots") = py::none());
 
   py::class_<SchedulerConfig>(m, "SchedulerConfig")

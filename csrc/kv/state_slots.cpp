@@ -7,11 +7,10 @@
 
 namespace ballast {
 
-int32_t usual_snapshots(int64_t capacity_tokens, int32_t max_batch_size) {
+int32_t usual_snapshots(int64_t capacity_tokens, int32_t max_batch_size, int32_t least) {
   const int64_t most = std::numeric_limits<int32_t>::max() - least_state_slots(max_batch_size);
-  return static_cast<int32_t>(
-      std::clamp<int64_t>(capacity_tokens / kSnapshotDistance,
-                          std::max(kLeastSnapshots, least_state_slots(max_batch_size)), most));
+  return static_cast<int32_t>(std::clamp<int64_t>(capacity_tokens / kSnapshotDistance,
+                                                  std::max(least, least_state_slots(max_batch_size)), most));
 }
 
 StateSlots::StateSlots(int32_t num_cache_blocks, const StateConfig& config) : config_(config) {

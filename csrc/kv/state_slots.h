@@ -26,15 +26,12 @@ struct StateConfig {
 
 // Distance of the snapshots that are kept within a long prompt, in tokens.
 inline constexpr int32_t kSnapshotDistance = 8192;
-// A conversation needs three. With as many again, a request between two turns, such as one for a title,
-// evicts none of them.
-inline constexpr int32_t kLeastSnapshots = 6;
-
 // Slots with which running requests never lack one: each has the state after its last token, and an earlier
 // one at the end of a block.
 constexpr int32_t least_state_slots(int32_t max_batch_size) { return 2 * max_batch_size; }
-// The usual number of snapshots of a cache with capacity_tokens: at least kLeastSnapshots.
-int32_t usual_snapshots(int64_t capacity_tokens, int32_t max_batch_size);
+// The usual number of snapshots: as many as these slots, `least`, or one for each kSnapshotDistance tokens of
+// the cache, whichever is most.
+int32_t usual_snapshots(int64_t capacity_tokens, int32_t max_batch_size, int32_t least);
 
 // A slot is free, or held by requests, or a snapshot, or both of the last two. A snapshot is the state after
 // the tokens of a block of the cache and of all blocks before it, and belongs to this block. Snapshots that

@@ -64,7 +64,7 @@ void Admission::start(Request& request, StepDraft& draft) {
     request.admitted_before = true;
     request.num_cached_tokens = request.num_computed;
     state_.prefix_hit_tokens += request.num_computed;
-    state_.prefix_cut_tokens += request.num_cut * state_.config.block_tokens;
+    state_.prefix_cut_tokens += int64_t{request.num_cut} * state_.config.block_tokens;
     if (state_.config.prefix_cache && !request.scores_prompt) {
       state_.prefix_query_tokens += request.prompt_tokens;
     }

@@ -250,6 +250,17 @@ def test_window_blocks_are_not_counted_for_nothing(name: str) -> None:
         sched.num_window_blocks(**numbers | {name: 0})
 
 
+@pytest.mark.parametrize("name", ["capacity_tokens", "max_batch_size", "least_snapshots", "num_snapshots"])
+def test_state_slots_are_counted_and_negative_numbers_rejected(name: str) -> None:
+    numbers = {"capacity_tokens": 81_920, "max_batch_size": 4, "least_snapshots": 6}
+    assert sched.num_state_slots(**numbers) == 8 + 10
+    assert sched.num_state_slots(**numbers | {"capacity_tokens": 0}) == 8 + 8
+    assert sched.num_state_slots(**numbers | {"least_snapshots": 32}) == 8 + 32
+    assert sched.num_state_slots(**numbers, num_snapshots=3) == 8 + 3
+    with pytest.raises(ValueError, match=rf"^{name}=-1; expected 0 or more$"):
+        sched.num_state_slots(**numbers | {name: -1})
+
+
 def test_layers_with_a_window_read_and_write_blocks_of_their_own() -> None:
     scheduler = new_scheduler(window=(6, 32), chunk_size=8, prefill_chunk_size=8)
     scheduler.add(1, ids(*range(17)), 3, ids())

@@ -237,6 +237,31 @@ TEST(a_conversation_that_continues_is_not_at_rest) {
   EXPECT(num_others == 6);
 }
 
+TEST(ends_of_one_conversation_alone_do_not_make_it_rest) {
+  // One request at a time has 8 slots by default, and leaves a snapshot at three ends.
+  Server server(config_of({{60, 60, 8, 2, true}}, 40, 8));
+  AddOptions options;
+  options.snapshots_at = {8, 10, 20};  // the first two end in one block
+  server.serve(1, tokens(30), options);
+  server.store_all();
+  EXPECT(server.scheduler.stats().snapshots >= 3 && server.num_states_sent == 0);
+  server.serve(2, tokens(30, 1000), options);
+  server.store_all();
+  EXPECT(server.num_states_sent >= 3);
+}
+
+TEST(an_idle_server_stores_the_states_of_all_conversations) {
+  constexpr int32_t kConversations = 150;
+  Server server(config_of({{600, 600, 600, 2, true}}, 600, 1000));
+  for (int32_t seq = 1; seq <= kConversations; ++seq) server.serve(seq, tokens(5, 10 * seq));
+  server.store_all();
+  EXPECT(server.num_states_sent == 0);
+  server.scheduler.rest();
+  server.take();
+  server.store_all();
+  EXPECT(server.num_states_sent == kConversations && server.scheduler.stats().unsent == 0);
+}
+
 TEST(a_tier_keeps_the_states_of_a_conversation_while_another_one_continues) {
   // The cache has no room for both conversations, and the tier for the states of a few turns.
   Server server(config_of({{100, 100, 5, 2}}, 24, 12));

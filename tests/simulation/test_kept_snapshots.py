@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ballast._core import sched
+from ballast.model.kv_pool import GPU_SNAPSHOTS
 
 REPLY, QUESTION, RESULT = 60, 60, 40
 BEGINS_REPLY, CALLS = 5, 7
@@ -57,12 +58,17 @@ class Conversation:
 
 
 class Server:
-    """A scheduler with the default number of slots, and the rate of cached tokens in prompts of conversations that
+    """A scheduler with a GPU's default number of slots, and the rate of cached tokens in prompts of conversations that
     continue. `has_disk`: with a tier as the disk is, which writes one state at a time, in one step."""
 
     def __init__(self, seed: int, *, has_disk: bool = False, num_snapshots: int | None = None) -> None:
         self.rng = random.Random(seed)
-        slots = sched.num_state_slots(capacity_tokens=CAPACITY, max_batch_size=BATCH_SIZE, num_snapshots=num_snapshots)
+        slots = sched.num_state_slots(
+            capacity_tokens=CAPACITY,
+            max_batch_size=BATCH_SIZE,
+            least_snapshots=GPU_SNAPSHOTS,
+            num_snapshots=num_snapshots,
+        )
         num_blocks = CAPACITY // BLOCK_TOKENS
         config = sched.SchedulerConfig(
             num_blocks=num_blocks,

@@ -1,6 +1,7 @@
 #include "sched/tiers/tier_states.h"
 
 #include <algorithm>
+#include <set>
 
 namespace ballast {
 
@@ -26,18 +27,19 @@ void TierStates::note_end(const std::vector<BlockId>& blocks) {
   const auto takes = [](const Tier& tier) { return tier.takes_rested_states(); };
   if (blocks.empty() || std::none_of(tiers_.begin(), tiers_.end(), takes)) return;
   std::vector<Snapshot> conversation;
-  for (const BlockId block : blocks) conversation.push_back({block, blocks_.stamp(block)});
+  for (const BlockId block : std::set<BlockId>(blocks.begin(), blocks.end())) {
+    conversation.push_back({block, blocks_.stamp(block)});
+  }
   resting_.push_back(std::move(conversation));
-  while (num_resting() > blocks_.states().num_slots() / kSlotsPerResting) {
+  const int32_t most = std::max(1, blocks_.states().num_slots() / kSlotsPerLater);
+  size_t num_at_rest = resting_.size();
+  for (int32_t num_later = 0; num_at_rest > 0 && num_later < most;) {
+    num_later += static_cast<int32_t>(resting_[--num_at_rest].size());
+  }
+  for (; num_at_rest > 0; --num_at_rest) {
     add_rested(resting_.front());
     resting_.pop_front();
   }
-}
-
-int32_t TierStates::num_resting() const {
-  size_t num_resting = 0;
-  for (const std::vector<Snapshot>& conversation : resting_) num_resting += conversation.size();
-  return static_cast<int32_t>(num_resting);
 }
 
 void TierStates::note_begin(BlockId block) {
@@ -63,7 +65,8 @@ void TierStates::add_rested(const std::vector<Snapshot>& conversation) {
 void TierStates::add(size_t tier, const Snapshot& snapshot) {
   if (!tiers_[tier].takes_states()) return;
   unsent_[tier].push_back(snapshot);
-  if (unsent_[tier].size() > kMostUnsent) unsent_[tier].pop_front();
+  const auto num_slots = static_cast<size_t>(blocks_.states().num_slots());
+  if (unsent_[tier].size() > std::max(kMostUnsent, num_slots)) unsent_[tier].pop_front();
 }
 
 void TierStates::send(std::vector<Transfer>& transfers) {

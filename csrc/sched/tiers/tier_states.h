@@ -22,8 +22,8 @@ struct SentBlock {
 };
 
 // A tier takes every snapshot, or only those at the ends of conversations at rest, which nothing has
-// continued: the server has been idle for a while, or later conversations have ended too, so that their
-// snapshots together take one of kSlotsPerResting slots. Before their slots are needed, they are in the tier.
+// continued: the server has been idle for a while, or the ends of later conversations have taken one of
+// kSlotsPerLater slots. So the tier has a snapshot before its slot is needed.
 class TierStates {
  public:
   // `sent`: by tier and block of the cache. All must outlive this.
@@ -49,16 +49,14 @@ class TierStates {
 
  private:
   // By default half of the slots are for snapshots, and the requests that run next take new ones.
-  static constexpr int32_t kSlotsPerResting = 4;
-  static constexpr size_t kMostUnsent = 64;
+  static constexpr int32_t kSlotsPerLater = 4;
+  static constexpr size_t kMostUnsent = 64;  // or as many as the cache has slots
 
   struct Snapshot {
     BlockId block;
     uint64_t stamp;
   };
 
-  // The number of snapshots of conversations that have ended lately.
-  int32_t num_resting() const;
   void add(size_t tier, const Snapshot& snapshot);
   void add_rested(const std::vector<Snapshot>& conversation);
   // Whether a tier has a block of the cache, as `sent_` says.
@@ -68,8 +66,8 @@ class TierStates {
   std::vector<Tier>& tiers_;
   const std::vector<std::vector<SentBlock>>& sent_;
   BlockManager& blocks_;
-  std::vector<std::deque<Snapshot>> unsent_;  // by tier, the oldest first, kMostUnsent at most
-  std::deque<std::vector<Snapshot>> resting_;
+  std::vector<std::deque<Snapshot>> unsent_;   // by tier, the oldest first
+  std::deque<std::vector<Snapshot>> resting_;  // conversations that have ended, the oldest first
 };
 
 }  // namespace ballast

@@ -86,7 +86,7 @@ struct Request {
   int32_t num_planned_ahead = 0;     // tokens after them that already have blocks
   int32_t num_published = 0;         // leading blocks that the prefix cache knows
   int32_t num_known = 0;             // leading blocks that it knew when the request started
-  int32_t num_cut = 0;  // while it waits: leading blocks that cache and tiers have, and that it cannot use
+  int32_t num_cut = 0;  // blocks that cache and tiers have after those that it can use, at the last look-up
   int32_t windows_begin = 0;  // of `blocks`, the first one whose window block the request needs,
   int32_t windows_end = 0;    // and the one after the last; see WindowBlocks
   int32_t fetched_begin = 0;  // the same of blocks that are being fetched, for the tokens after them

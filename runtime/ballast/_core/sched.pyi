@@ -29,9 +29,13 @@ def num_window_blocks(
     steps that can be outstanding at the same time, with `has_tiers` for as many requests that fetch, and with
     `keeps_borders` for borders of cached prefixes. Raises ValueError for a number below 1."""
 
-def num_state_slots(*, capacity_tokens: int, max_batch_size: int, num_snapshots: int | None = None) -> int:
-    """Number of slots of recurrent state: enough for `max_batch_size` requests, and `num_snapshots` more, by default
-    the usual number for a cache of `capacity_tokens`."""
+def num_state_slots(
+    *, capacity_tokens: int, max_batch_size: int, least_snapshots: int, num_snapshots: int | None = None
+) -> int:
+    """Number of slots of recurrent state: two for each of `max_batch_size` requests, and `num_snapshots` more; None: as
+    many again, `least_snapshots`, or one for each 8,192 tokens of a cache of `capacity_tokens`, whichever is most.
+
+    Raises ValueError for a negative number."""
 
 class SchedulerConfig(PybindObject):
     def __init__(

@@ -157,8 +157,9 @@ class SchedulingConfig(_Section):
     state_snapshots: int | None = option(
         None,
         whole(1, 1_000_000, auto=True),
-        "recurrent states that the KV cache keeps for later requests; a conversation needs one to three, and `ballast "
-        "plan` shows their size; auto: 2 * max_batch_size or more, and at least 6 on a GPU or 32 on a CPU",
+        "recurrent states that the KV cache keeps for later requests, of models that have such state; a conversation "
+        "needs one to three, and `ballast plan` shows their size; auto: the most of 2 * max_batch_size, cache_lens / "
+        "8192, and 6 on a GPU or 32 on a CPU",
     )
     max_queue: int = option(256, whole(1, 1_000_000), "most waiting requests; further ones get a 429")
     max_queue_tokens: int | None = option(

@@ -99,9 +99,9 @@ class KvPool:
         return sum(plane.nbytes for planes in self.layers for plane in planes)
 
 
-HOST_SNAPSHOTS = 32
-"""Fewest snapshots of recurrent state of a cache in host memory by default. A GPU's cache has fewer, because the tier
-in host memory takes all of them."""
+HOST_SNAPSHOTS, GPU_SNAPSHOTS = 32, 6
+"""Fewest snapshots of recurrent state by default. A conversation has up to three. In a GPU's memory, the conversation
+of one user keeps its own while another request runs, such as one for a title; the tier in host memory keeps more."""
 
 
 def num_state_slots(
@@ -116,15 +116,12 @@ def num_state_slots(
     for a cache of `capacity_tokens`; 0 for a model without such state. `states`: of each layer."""
     if not any(states):
         return 0
-    slots = sched.num_state_slots(
-        capacity_tokens=capacity_tokens, max_batch_size=max_batch_size, num_snapshots=num_snapshots
+    return sched.num_state_slots(
+        capacity_tokens=capacity_tokens,
+        max_batch_size=max_batch_size,
+        least_snapshots=GPU_SNAPSHOTS if on_gpu else HOST_SNAPSHOTS,
+        num_snapshots=num_snapshots,
     )
-    if num_snapshots is not None or on_gpu:
-        return slots
-    in_host_memory = sched.num_state_slots(
-        capacity_tokens=capacity_tokens, max_batch_size=max_batch_size, num_snapshots=HOST_SNAPSHOTS
-    )
-    return max(slots, in_host_memory)
 
 
 class StatePool:

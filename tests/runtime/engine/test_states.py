@@ -12,11 +12,10 @@ import pytest
 from ballast._core import sched
 from ballast.engine.core import EngineCore
 from ballast.engine.runner import with_changes
-from ballast.engine.startup import loading
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.engine.startup.step_costs import with_measured_costs
-from ballast.model.kv_pool import HOST_SNAPSHOTS
+from ballast.model.kv_pool import GPU_SNAPSHOTS, HOST_SNAPSHOTS
 from ballast.model.metadata import read_spec
 from ballast.model.transformer import Transformer
 from ballast.weights.gguf import open_gguf
@@ -47,11 +46,9 @@ def make_core(written: MakeTiny, request: pytest.FixtureRequest) -> MakeCore:
             max_new_tokens=64,
             max_queue=64,
             block_tokens=BLOCK_TOKENS if spec.architecture.attention != "compressed" else ENTRY_BLOCK_TOKENS,
+            state_snapshots=more_slots,
         )
-        with pytest.MonkeyPatch.context() as patch:
-            if more_slots is not None:
-                patch.setattr(loading, "num_state_slots", lambda *_, on_gpu: 2 * settings.max_batch_size + more_slots)
-            runner = load_runner(gguf, spec, spec.vocab_size, settings)
+        runner = load_runner(gguf, spec, spec.vocab_size, settings)
         return EngineCore(runner, with_changes(scheduler_config(settings), prefix_cache=prefix_cache))
 
     return make
@@ -140,7 +137,7 @@ def test_prompts_replies_and_common_prefixes_are_found_again() -> None:
 
 def test_a_request_between_turns_does_not_lose_a_conversation_of_one_user() -> None:
     sizes = {"num_blocks": 2000, "block_tokens": 4, "max_batch_size": 1, "chunk_size": 64, "prefill_chunk_size": 512}
-    slots = sched.num_state_slots(capacity_tokens=8000, max_batch_size=1)
+    slots = sched.num_state_slots(capacity_tokens=8000, max_batch_size=1, least_snapshots=GPU_SNAPSHOTS)
     scheduler = sched.Scheduler(sched.SchedulerConfig(**sizes, state_slots=slots))
     rng = random.Random(5)
     said = random_tokens(rng, 400)

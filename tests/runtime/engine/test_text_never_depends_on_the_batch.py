@@ -19,7 +19,6 @@ import pytest
 from ballast._core import kernels
 from ballast.engine.core import EngineCore
 from ballast.engine.request import Request, SamplingParams
-from ballast.engine.startup import loading
 from ballast.engine.startup.build import EngineSettings, scheduler_config
 from ballast.engine.startup.loading import load_runner
 from ballast.model.metadata import read_spec
@@ -93,7 +92,14 @@ def make_core(written: MakeTiny, subject: tuple[str, str]) -> Callable[..., Engi
     gguf_model = open_gguf(written(arch=arch, mla="split", quant="q4_k").gguf)
     spec = read_spec(gguf_model, None)
 
-    def make(*, max_batch_size: int, chunk_size: int = 64, cache_lens: int = 8192, threads: int = 1) -> EngineCore:
+    def make(
+        *,
+        max_batch_size: int,
+        chunk_size: int = 64,
+        cache_lens: int = 8192,
+        threads: int = 1,
+        state_snapshots: int | None = None,
+    ) -> EngineCore:
         settings = EngineSettings(
             cache_lens=cache_lens,
             max_batch_size=max_batch_size,
@@ -102,6 +108,7 @@ def make_core(written: MakeTiny, subject: tuple[str, str]) -> Callable[..., Engi
             prefill_chunk_size=chunk_size,
             max_queue=NUM_REQUESTS,
             block_tokens=BLOCK_TOKENS,
+            state_snapshots=state_snapshots,
             cpu_threads=threads,
             cpu_isa=isa,
         )
@@ -181,11 +188,8 @@ def test_text_is_the_same_after_prefix_hits(
     make_core: Callable[..., EngineCore],
     requests: list[Request],
     alone: list[tuple[int, ...]],
-    monkeypatch: pytest.MonkeyPatch,
 ):
-    # Enough room for the snapshots of all requests, for models with recurrent state.
-    monkeypatch.setattr(loading, "num_state_slots", lambda states, *_, on_gpu: 100 if any(states) else 0)
-    core = make_core(max_batch_size=4)
+    core = make_core(max_batch_size=4, state_snapshots=92)  # room for those of all requests
     assert texts_of(core, requests) == alone
     again = generate(core, requests, first_seq=len(requests) + 1)
     assert [result.token_ids for result in again] == alone

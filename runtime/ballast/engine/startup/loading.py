@@ -192,13 +192,7 @@ def _load_on_cpu(
     window_blocks = None if window is None else window[1]
     kv = KvPool(spec.planes, num_blocks, settings.block_tokens, window_blocks, settings.kept_kv_type)
     num_positions = min(spec.context_length, num_blocks * settings.block_tokens)
-    state_slots = num_state_slots(
-        spec.states,
-        num_blocks * settings.block_tokens,
-        settings.max_batch_size,
-        settings.state_snapshots,
-        on_gpu=False,
-    )
+    state_slots = _state_slots(spec, settings, num_blocks, on_gpu=False)
     states = StatePool(spec.states, state_slots) if state_slots else None
     runner = Transformer(spec, weights, packing.pool, settings.cpu_isa, kv, num_positions, states)
     runner.start = start
@@ -215,6 +209,12 @@ def _heat_of(model: weakref.ref[HybridModel]) -> NDArray[np.float64] | None:
     """The heat of a model's experts; None for a model that is gone. It may be gone without having been closed."""
     found = model()
     return None if found is None else found.expert_heat()
+
+
+def _state_slots(spec: ModelSpec, settings: EngineSettings, num_blocks: int, *, on_gpu: bool) -> int:
+    """Slots of recurrent state for a cache of `num_blocks`; 0 for a model without such state."""
+    capacity, batch = num_blocks * settings.block_tokens, settings.max_batch_size
+    return num_state_slots(spec.states, capacity, batch, settings.state_snapshots, on_gpu=on_gpu)
 
 
 def _window(spec: ModelSpec, settings: EngineSettings, *, has_lanes: bool) -> tuple[int, int] | None:
@@ -302,13 +302,7 @@ def _load_hybrid(
             enforce(each.name, each.vram)
     window = _window(spec, settings, has_lanes=True)
     num_blocks = num_kv_blocks(settings.cache_lens, settings.block_tokens)
-    state_slots = num_state_slots(
-        spec.states,
-        num_blocks * settings.block_tokens,
-        settings.max_batch_size,
-        settings.state_snapshots,
-        on_gpu=True,
-    )
+    state_slots = _state_slots(spec, settings, num_blocks, on_gpu=True)
     options = HybridOptions(
         devices=[DeviceOptions(torch.device(each.name), each.layers, each.vram) for each in settings.devices],
         num_sampled_ids=num_sampled_ids,

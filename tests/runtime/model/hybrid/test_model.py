@@ -112,6 +112,7 @@ SETTINGS = EngineSettings(
     max_queue=8,
     block_tokens=16,
     activation_bytes=2,
+    state_snapshots=8,
 )
 
 

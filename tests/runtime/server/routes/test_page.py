@@ -52,6 +52,17 @@ def test_a_conversation_by_keyboard_alone(page, server):
     expect(page.locator("article")).to_have_count(0)
 
 
+def test_the_end_of_a_reply_leaves_the_focus_where_the_user_moved_it(page, server):
+    page.goto(server.url)
+    page.locator("#max-tokens").evaluate("field => field.value = 30")
+    ask(page, "abc")
+    expect(page.locator("#batch-text")).to_have_text("1 of 4")
+    page.locator("#new").focus()
+    expect(page.locator("article.assistant .figures")).to_contain_text("30 tokens")
+    expect(page.locator("#stop")).to_be_hidden()
+    expect(page.locator("#new")).to_be_focused()
+
+
 def test_the_bars_move_while_it_streams_and_escape_or_the_button_stops(page, server):
     page.goto(server.url)
     for stop in ("Escape", "button"):

@@ -254,9 +254,11 @@ async function answer(undo, again) {
       ended(coming, said, follows);
     }
   }
+  // The user may have moved to another control meanwhile.
+  const isFree = [null, document.body, at("send"), at("stop")].includes(document.activeElement);
   busy(false);
   if (failed) say(failed);
-  if (!refused) at("prompt").focus();
+  if (!refused && isFree) at("prompt").focus();
   if (conversation !== thread) return;
   if (code === TOO_LONG) tooLong(again);
   else settle();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Literal, NamedTuple
 
@@ -155,9 +155,7 @@ class Family:
     vocabulary: tuple[str, ...]
     """Tokens that identify the family: no earlier family's vocabulary has all of them."""
     without_template: str | None = None
-    """The name of the release whose template a file gets that has none."""
-    without_template_of: Mapping[str, str] = field(default_factory=dict)
-    """`general.architecture` → that name, for architectures whose files need another template."""
+    """The release whose template a file without one gets, if several releases have its architecture."""
     ends: tuple[str, ...] = ()
     """Tokens that end a reply, in addition to those of the file."""
     never_ends: tuple[str, ...] = ()

@@ -124,12 +124,12 @@ def templates_for(reply: ReplyForm, architecture: str) -> list[str]:
 
 
 def without_template(reply: ReplyForm, architecture: str) -> str | None:
-    """The release of a file without a template whose replies have this form; None: none is known. `architecture`: the
-    file's `general.architecture`."""
-    family = next((family for family in FAMILIES.values() if family.reply is reply), None)
-    if family is None:
-        return None
-    return family.without_template_of.get(architecture, family.without_template)
+    """The release of a file without a template whose replies have this form: the only one of its architecture, or the
+    family's choice; None: none is known. `architecture`: the file's `general.architecture`."""
+    names = templates_for(reply, architecture)
+    if len(names) == 1:
+        return names[0]
+    return next((name for name in names if name == RELEASES[name][0].without_template), None)
 
 
 def family_of_vocabulary(spellings: Container[str]) -> Family | None:

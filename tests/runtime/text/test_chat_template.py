@@ -268,14 +268,14 @@ ATTACKS = {
 }
 
 
-def limit(monkeypatch: pytest.MonkeyPatch, *, cpu_s: float) -> None:
+def set_limits(monkeypatch: pytest.MonkeyPatch, *, cpu_s: float) -> None:
     limits = Limits(cpu_s, memory_bytes=128 << 20)
     monkeypatch.setattr(foreign, "_PROCESS", GuardedProcess("ballast.text.foreign.render", limits))
 
 
 @pytest.fixture
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit(monkeypatch, cpu_s=0.2)
+    set_limits(monkeypatch, cpu_s=0.2)
 
 
 @pytest.mark.usefixtures("short_limits")
@@ -304,7 +304,7 @@ def test_a_template_that_exhausts_resources_is_stopped(name: str) -> None:
 def test_a_template_that_exhausts_resources_at_compilation_is_rejected_at_load(
     monkeypatch: pytest.MonkeyPatch, source: str, cpu_s: float, reason: str
 ) -> None:
-    limit(monkeypatch, cpu_s=cpu_s)
+    set_limits(monkeypatch, cpu_s=cpu_s)
     with pytest.raises(ModelError, match=rf"^m\.gguf: chat template: {reason}"):
         ChatTemplate(source, bos_token=BOS, eos_token=EOS, name="m.gguf")
 

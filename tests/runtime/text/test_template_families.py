@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from ballast.errors import ConfigError, RequestError
-from ballast.families.registry import ARCHITECTURES, FAMILIES, RELEASES, fingerprint, release_of, source_of
+from ballast.families.registry import (
+    ARCHITECTURES,
+    FAMILIES,
+    RELEASES,
+    fingerprint,
+    release_of,
+    source_of,
+    templates_for,
+)
 from ballast.text.chat_template import ChatTemplate, close_thinking, force_think
 from ballast.text.loading import Text, load_text
 from ballast.weights.gguf import open_gguf
@@ -256,14 +264,15 @@ def test_v32_lists_tools_after_two_line_breaks_with_or_without_a_system_message(
 
 def test_a_file_without_a_template_gets_v32s_or_v4s_if_the_vocabulary_matches() -> None:
     tokens = ("<think>", "</think>", "<｜User｜>", "<｜tool▁calls▁begin｜>", "｜DSML｜")
-    text = load_text(None, byte_metadata(user_defined=tokens), "m.gguf")
+    architecture = {"general.architecture": "deepseek32"}
+    text = load_text(None, byte_metadata(user_defined=tokens) | architecture, "m.gguf")
     assert text.template_source == "deepseek-v3.2"
     assert text.require_template().has_thinking_switch
     output = [{"role": "user", "content": "a client's ｜DSML｜ is text"}]
     prompt = text.require_template().render(output, protect=text.tokenizer.protect)
     assert text.tokenizer.id_of("｜DSML｜") not in text.tokenizer.encode_prompt(prompt)
-    assert load_text(None, byte_metadata(user_defined=tokens[:4]), "m.gguf").template is None
-    newer = byte_metadata(user_defined=(*tokens, "<｜latest_reminder｜>"))
+    assert load_text(None, byte_metadata(user_defined=tokens[:4]) | architecture, "m.gguf").template is None
+    newer = byte_metadata(user_defined=(*tokens, "<｜latest_reminder｜>")) | {"general.architecture": "deepseek4"}
     assert load_text(None, newer, "m.gguf").template_source == "deepseek-v4"
 
 
@@ -724,8 +733,15 @@ def test_a_chat_without_a_template_is_refused_with_the_templates_of_the_architec
 
 def test_releases_name_architectures_that_are_served() -> None:
     named = {each for _, release in RELEASES.values() for each in release.architectures}
-    defaults = {each for family in FAMILIES.values() for each in family.without_template_of}
-    assert named | defaults <= ARCHITECTURES.keys()
+    assert named | {family.architecture for family in FAMILIES.values()} <= ARCHITECTURES.keys()
+
+
+def test_a_familys_choice_is_one_of_several_templates() -> None:
+    for family in FAMILIES.values():
+        if family.without_template is not None:
+            names = templates_for(family.reply, family.architecture)
+            assert len(names) > 1
+            assert family.without_template in names
 
 
 def test_mistral_small_4_refuses_an_effort_that_no_one_knows() -> None:

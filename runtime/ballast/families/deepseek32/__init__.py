@@ -21,5 +21,4 @@ FAMILY = Family(
         read_style="dsml",
     ),
     vocabulary=("｜DSML｜",),
-    without_template="deepseek-v3.2",
 )

@@ -50,6 +50,5 @@ FAMILY = Family(
         read_style="keyed",
     ),
     vocabulary=("[gMASK]", "<sop>", "<|observation|>"),
-    without_template_of={"deepseek2": "glm-4.7"},
     ends=("<|user|>", "<|observation|>"),  # the token of the next role ends a turn
 )

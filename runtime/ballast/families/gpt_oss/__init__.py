@@ -25,7 +25,6 @@ FAMILY = Family(
     published={"665cc3253ec1d792": "gpt-oss"},
     reply=ReplyForm(spellings=_SPELLINGS, read_style="channels"),
     vocabulary=tuple(_SPELLINGS.values()),  # replies on channels need them all
-    without_template="gpt-oss",
     ends=("<|return|>", "<|call|>"),
     never_ends=("<|end|>",),
 )

@@ -32,6 +32,5 @@ FAMILY = Family(
         read_style="keyed",
     ),
     vocabulary=("<｜hy_User:opensource｜>", "<tool_sep:opensource>"),
-    without_template="hy3",
     ends=("<｜hy_eos:opensource｜>",),
 )

@@ -32,7 +32,7 @@ FAMILY = Family(
         "81fa0b1c80573786": "laguna-xs-2.1",
         "429891513d5728bd": "laguna-s-2.1",
     },
-    reply=replace(GLM.reply),
+    reply=replace(GLM.reply),  # an object of its own, which tells the family
     vocabulary=("〈|EOS|〉", "</assistant>"),
     ends=("</assistant>",),
 )

@@ -16,8 +16,7 @@ FAMILY = Family(
     models=(),
     releases=(Release("mimo-v2.5", "mimo-v2.5.jinja", has_switch=True, object_arguments=True),),
     published={"66f4bd1da5a1eb12": "mimo-v2.5"},
-    reply=replace(QWEN3.reply),
+    reply=replace(QWEN3.reply),  # an object of its own, which tells the family
     vocabulary=("<|im_start|>", "<tool_call>", "<|mimo_audio_start|>"),
-    without_template="mimo-v2.5",
     ends=("<|im_end|>",),
 )

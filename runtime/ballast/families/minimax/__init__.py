@@ -25,6 +25,5 @@ FAMILY = Family(
         read_style="invoke",
     ),
     vocabulary=("]~b]", "<minimax:tool_call>"),
-    without_template="minimax-m2",
     ends=("[e~[",),
 )

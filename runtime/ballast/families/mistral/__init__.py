@@ -36,6 +36,4 @@ FAMILY = Family(
         read_style="named",
     ),
     vocabulary=("[INST]", "[TOOL_CALLS]", "[ARGS]"),
-    without_template="mistral-large-3",
-    without_template_of={"mistral4": "mistral-small-4"},
 )

@@ -77,6 +77,5 @@ FAMILY = Family(
         styles=(("value_1</parameter>", "function"), ("<function=", "tagged"), ("", "json")),
     ),
     vocabulary=("<|im_start|>", "<tool_call>"),
-    without_template_of={"qwen4exp": "qwen3.8"},
     ends=("<|im_end|>",),
 )

@@ -42,9 +42,13 @@ OTHER = """
 """
 
 
+def gpt_oss_metadata() -> dict[str, Any]:
+    return byte_metadata("gpt-4o", user_defined=TOKENS) | {"general.architecture": "gpt-oss"}
+
+
 @pytest.fixture(scope="module")
 def text() -> Text:
-    return load_text(None, byte_metadata("gpt-4o", user_defined=TOKENS), "m.gguf", today="2025-08-06")
+    return load_text(None, gpt_oss_metadata(), "m.gguf", today="2025-08-06")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +80,7 @@ def test_a_vocabulary_with_its_tokens_is_served_with_its_template(text: Text) ->
 
 
 def test_the_end_of_a_message_never_ends_a_reply() -> None:
-    metadata = byte_metadata("gpt-4o", user_defined=TOKENS)
+    metadata = gpt_oss_metadata()
     tokens = metadata["tokenizer.ggml.tokens"]
     for key in ("eos", "eot"):
         metadata[f"tokenizer.ggml.{key}_token_id"] = tokens.index("<|end|>")
@@ -242,7 +246,7 @@ def test_an_unknown_template_of_the_family_gets_messages_in_its_form() -> None:
         {"role": "tool", "tool_call_id": "f", "content": "R1"},
         {"role": "tool", "tool_call_id": "g", "content": "R2"},
     ]
-    metadata = byte_metadata("gpt-4o", user_defined=TOKENS) | {"tokenizer.chat_template": OTHER}
+    metadata = gpt_oss_metadata() | {"tokenizer.chat_template": OTHER}
     template = load_text(None, metadata, "m.gguf").require_template()
     assert template.release is None
     result = "<|start|>functions to=assistant<|message|>"
@@ -267,7 +271,7 @@ EARLY = """
 
 @pytest.fixture(scope="module")
 def early() -> Text:
-    metadata = byte_metadata("gpt-4o", user_defined=TOKENS) | {"tokenizer.chat_template": EARLY}
+    metadata = gpt_oss_metadata() | {"tokenizer.chat_template": EARLY}
     return load_text(None, metadata, "m.gguf")
 
 

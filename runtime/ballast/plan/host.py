@@ -106,7 +106,7 @@ def _state_rows(spec: ModelSpec, cache: CachePlan, num_blocks: int) -> tuple[Mem
     if num_slots == 0:
         return ()
     story = f"{num_slots} slots and the null slot, {human(spec.state_bytes)} each"
-    return (MemoryRow("recurrent state", cache.state_bytes(num_blocks), story, cache.state_option),)
+    return (MemoryRow("recurrent state", cache.state_bytes(num_blocks), story, cache.state_option(num_blocks)),)
 
 
 class _Attention(NamedTuple):

@@ -79,10 +79,15 @@ class CachePlan:
         batch, num_snapshots = numbers.max_batch_size, numbers.state_snapshots
         return num_state_slots(self.cached.states, capacity, batch, num_snapshots, on_gpu=self.on_gpu)
 
-    @property
-    def state_option(self) -> str:
-        """The option whose lower value reduces the slots of recurrent state."""
-        return "max_batch_size" if self.numbers.state_snapshots is None else "state_snapshots"
+    def state_option(self, num_blocks: int) -> str | None:
+        """The option whose lower value reduces the slots of recurrent state most: snapshots have more of them than
+        requests, or not; None: both options have their least value."""
+        batch, num_snapshots = self.numbers.max_batch_size, self.numbers.state_snapshots
+        of_requests = 2 * batch
+        is_lower = self.num_state_slots(num_blocks) - of_requests > of_requests or batch == 1
+        if is_lower and num_snapshots != 1:
+            return "state_snapshots"
+        return "max_batch_size" if batch > 1 else None
 
     def state_bytes(self, num_blocks: int) -> int:
         """Bytes of the slots of recurrent state for a cache of `num_blocks`, and the null slot."""

@@ -74,13 +74,16 @@ def made(
     ("cache_lens", "max_batch_size", "num_snapshots", "option"),
     [
         (1000, 4, None, "max_batch_size"),
-        (262_144, 2, None, "max_batch_size"),
+        (262_144, 2, None, "state_snapshots"),  # one per 8,192 tokens
+        (1000, 1, None, "state_snapshots"),
+        (1000, 1, 1, None),
+        (1000, 4, 2, "max_batch_size"),
         (32768, 16, None, "max_batch_size"),
         (32768, 4, 50, "state_snapshots"),
     ],
 )
 def test_states_are_those_of_the_pool(
-    gguf: GgufModel, cache_lens: int, max_batch_size: int, num_snapshots: int | None, option: str
+    gguf: GgufModel, cache_lens: int, max_batch_size: int, num_snapshots: int | None, option: str | None
 ) -> None:
     """`option`: the one that the plan advises to lower."""
     numbers = replace(NUMBERS, cache_lens=cache_lens, max_batch_size=max_batch_size, state_snapshots=num_snapshots)

@@ -174,7 +174,7 @@ def _state_rows(cache: CachePlan, num_blocks: int) -> list[MemoryRow]:
     if not num_bytes:
         return []
     story = f"{num_slots} slots and the null slot, {human(num_bytes // (num_slots + 1))} each"
-    return [MemoryRow("recurrent state", num_bytes, story, cache.state_option)]
+    return [MemoryRow("recurrent state", num_bytes, story, cache.state_option(num_blocks))]
 
 
 def kv_row_bytes(spec: ModelSpec, kv_type: KvType) -> int:

@@ -58,6 +58,8 @@ def prepare_model(config: Config, on_placed: Callable[[WeightMemory, str], None]
     _log_device(config)
     _log_lengths(plan)
     _log_streaming(plan)
+    if config.scheduling.state_snapshots is not None and not spec.state_bytes:
+        log.warning("state_snapshots has no effect: the model has no recurrent state")
     for line in rule_lines(plan.placement):
         log.info("placement", extra={"rule": line})
     check_memory(plan)

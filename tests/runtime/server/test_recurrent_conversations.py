@@ -74,3 +74,8 @@ def test_turns_begin_at_snapshots_also_after_a_restart(model: tuple[str, ...], t
     assert metrics["ballast_prefix_cache_cut_tokens_total"] >= third[1]["prompt_tokens"] - 40
     with ServerProcess(*options, str(tmp_path / "other")) as server:
         assert [other.turn(server)[0] for _ in range(3)] == [first[0], second[0], third[0]]
+
+
+def test_the_option_of_snapshots_is_reported_where_it_has_no_effect() -> None:
+    with ServerProcess("--state_snapshots", "9") as server:  # the built-in model
+        assert server.event("state_snapshots has no effect: the model has no recurrent state")["level"] == "warning"

@@ -67,7 +67,7 @@ def test_a_file_without_a_window_has_none_and_may_gate_entries(tmp_path: Path, w
 
 @pytest.mark.parametrize("key", ["rope.freq_base_swa", "rope.dimension_count_swa", "attention.key_length_swa"])
 def test_a_file_with_keys_of_windows_but_without_a_window_is_refused(tmp_path: Path, key: str) -> None:
-    problem = rf"laguna\.attention\.sliding_window is missing; .* that laguna\.{re.escape(key)} is about, or 0$"
+    problem = rf"laguna\.attention\.sliding_window is missing; .* because laguna\.{re.escape(key)} is set, or 0$"
     with pytest.raises(ModelError, match=problem):
         read_spec(file_of(tmp_path, LAGUNA_FULL_SPEC, {key: 16}))
     found = read_spec(file_of(tmp_path, LAGUNA_FULL_SPEC, {key: 16, "attention.sliding_window": 0}))

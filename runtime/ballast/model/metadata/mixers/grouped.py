@@ -134,8 +134,9 @@ def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
     """Of each layer, the positions that a token sees; None for all."""
     rule, window_key, key = keys.architecture.windows, "attention.sliding_window", "attention.sliding_window_pattern"
     if rule is None or (rule.is_optional and keys.get(window_key) in (None, 0)):
-        if (unused := _windowed_key(keys)) is not None and keys.get(window_key) is None:
-            raise keys.wrong(window_key, f"the window of the layers that {unused} is about, or 0")
+        windowed = _windowed_key(keys)
+        if rule is not None and windowed is not None and keys.get(window_key) is None:
+            raise keys.wrong(window_key, f"the window's size, because {windowed} is set, or 0")
         yield from [None] * num_layers
         return
     window = keys.whole(window_key)
@@ -153,7 +154,7 @@ def _windows(keys: Keys, num_layers: int) -> Iterator[int | None]:
 
 
 def _windowed_key(keys: Keys) -> str | None:
-    """The first key of the file that is about layers with a window alone."""
+    """The first key of the file that concerns only layers with a window."""
     prefix = keys.full("")
     return next((key for key in keys.gguf.metadata if key.startswith(prefix) and key.endswith("_swa")), None)
 

@@ -275,8 +275,8 @@ SERVICE = Dashboard(
                 Panel(
                     "Prefix cache hits",
                     "Share of prompt tokens that need no computation. If it is low with several replicas, route each session to "
-                    "one pod (docs/kubernetes/scaling.md). cut: the cache has these tokens, but no recurrent state after them; "
-                    "raise --state_snapshots.",
+                    "one pod (docs/kubernetes/scaling.md). cut: cached tokens that lack the recurrent state or window after "
+                    "them; for models with recurrent state, raise --state_snapshots.",
                     tuple(
                         Query(
                             f"{rate(f'ballast_prefix_cache_{name}_tokens_total')} / "

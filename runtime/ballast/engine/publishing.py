@@ -84,7 +84,7 @@ class SchedulerNumbers:
         int,
         Counter(
             "prefix_cache_cut_tokens",
-            "Prompt tokens in cache, host memory or disk without the snapshot or window needed to use them.",
+            "Cached prompt tokens, also in host memory or on disk, without the snapshot or window to use them.",
         ),
     ] = 0
     snapshots: Annotated[

@@ -65,8 +65,9 @@ async def metrics(request: Request) -> Response:
 
 @admin.get("/debug/state", **describes(EngineView))
 async def debug_state(request: Request) -> Response:
-    """Running requests, the first 100 waiting ones, how many tokens are before each of 100 recurrent states that are
-    kept (last use first), and the engine's numbers; never any text."""
+    """Running and waiting requests, tokens before each kept recurrent state, and the engine's numbers; never any text.
+
+    At most 100 waiting requests and 100 states, those used last first."""
     service = service_of(request)
     numbers = service.engine.snapshot().numbers()
     return _status(

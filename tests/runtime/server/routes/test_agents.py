@@ -529,7 +529,11 @@ PDF = "JVBERi0xLjQK"
             {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": PDF}},
             r"messages.0.content.0.source.data: this model reads only text",
         ),
-        ("/v1/messages", {"type": "document", "source": {"type": "url", "url": "http://a"}}, "source.url: this server"),
+        (
+            "/v1/messages",
+            {"type": "document", "source": {"type": "url", "url": "http://a"}},
+            "source.url: files are not fetched",
+        ),
         (
             "/v1/chat/completions",
             {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{PDF}"}},
@@ -541,7 +545,7 @@ PDF = "JVBERi0xLjQK"
             "file.file_id: this server does not store files",
         ),
         ("/v1/chat/completions", {"type": "file", "file": {"file_data": "?"}}, "neither base64 nor"),
-        ("/v1/responses", {"type": "input_file", "file_url": "http://a"}, "file_url: this server"),
+        ("/v1/responses", {"type": "input_file", "file_url": "http://a"}, "file_url: files are not fetched"),
     ],
 )
 def test_a_file_without_a_text_is_refused_by_name(server, path, part, why):

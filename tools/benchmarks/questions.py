@@ -831,8 +831,7 @@ CPU_LLAMA_CPP = Question(
     title="A CPU alone, compared with llama.cpp",
     about=(
         "8 layers of DeepSeek-V2-Lite's and 12 of Qwen3.5-35B-A3B's and gpt-oss-20b's shapes, random weights, two "
-        "cores, three alternating rounds; one with gpt-oss. Ballast samples. A CPU without AVX-512 has not been "
-        "measured."
+        "cores, two or three alternating rounds. Ballast samples. A CPU without AVX-512 has not been measured."
     ),
     file="peers_llama_cpp.jsonl",
     rows=tuple(
@@ -840,7 +839,8 @@ CPU_LLAMA_CPP = Question(
         for label, file, isa, batches in (
             ("V2-Lite", "v2-lite-8", "", (1, 4, 16)),
             ("V2-Lite, AVX2", "v2-lite-8", ", AVX2", (1, 4, 16)),
-            ("Qwen3.5-35B", "q35-12", "", (1, 4, 16)),
+            ("Qwen3.5-35B, EPYC", "q35-12", "", (1, 4, 16)),
+            ("Qwen3.5-35B, Xeon", "q35-12", ", Intel", (1, 4, 16)),
             ("gpt-oss-20b", "oss20-12", "", (1, 16)),
         )
         for named, case in _prompt_and_streams(*batches)
@@ -853,13 +853,13 @@ CPU_LLAMA_CPP = Question(
         "python tools/synthetic_model.py oss20-12.gguf --shape gpt-oss-20b --layers 12\n"
         "python benchmarks/peers/llama_cpp.py v2-lite-8.gguf LLAMA_BUILD_BIN --case '2 CPU cores' --prefill 512 "
         '--steps 48 --device cpu --peer_options "--load-mode none -fa auto -b 2048 -ub 512"\n'
-        "# the same with q35-12.gguf, with oss20-12.gguf, --rounds 1 and --batch 1 16, and with BALLAST_CPU_ISA=avx2, "
+        "# the same with q35-12.gguf, with oss20-12.gguf, --rounds 2 and --batch 1 16, and with BALLAST_CPU_ISA=avx2, "
         "v2-lite-8.gguf, an AVX2 build and --case '2 CPU cores, AVX2'"
     ),
     peer=(
         "llama.cpp b12032, built for this CPU (GGML_NATIVE), or with GGML_AVX2 alone and BALLAST_CPU_ISA=avx2: "
         "`llama-batched-bench --load-mode none -fa auto -b 2048 -ub 512 -t 2`. Its `src/models/deepseek2.cpp` knows "
-        "V2-Lite by its number of layers; 8 was added. The records hold both commands of each row."
+        "V2-Lite by its number of layers; 8 was added."
     ),
 )
 

@@ -76,6 +76,14 @@ int32_t to_int32(const char* field, int64_t value) {
   return static_cast<int32_t>(value);
 }
 
+void require_at_least(int64_t least, const std::vector<std::pair<const char*, int64_t>>& values) {
+  for (const auto& [name, value] : values) {
+    if (value >= least) continue;
+    throw py::value_error(std::string(name) + "=" + std::to_string(value) + "; expected " +
+                          std::to_string(least) + " or more");
+  }
+}
+
 Lane to_lane(int64_t value) {
   if (value == static_cast<int64_t>(Lane::kDecode)) return Lane::kDecode;
   if (value == static_cast<int64_t>(Lane::kPrefill)) return Lane::kPrefill;
@@ -180,13 +188,11 @@ void bind_sched(py::module_ m) {
       "num_window_blocks",
       [](int64_t window, int64_t num_blocks, int64_t block_tokens, int64_t max_batch_size,
          int64_t step_tokens, bool keeps_borders, bool has_tiers) {
-        for (const auto& [name, value] : {std::pair{"window", window},
-                                          {"num_blocks", num_blocks},
-                                          {"block_tokens", block_tokens},
-                                          {"max_batch_size", max_batch_size},
-                                          {"step_tokens", step_tokens}}) {
-          if (value < 1) throw py::value_error(name + ("=" + std::to_string(value)) + "; expected 1 or more");
-        }
+        require_at_least(1, {{"window", window},
+                             {"num_blocks", num_blocks},
+                             {"block_tokens", block_tokens},
+                             {"max_batch_size", max_batch_size},
+                             {"step_tokens", step_tokens}});
         return (keeps_borders ? ample_window_blocks : least_window_blocks)(
             {to_int32("window", window), to_int32("num_blocks", num_blocks),
              to_int32("block_tokens", block_tokens), to_int32("max_batch_size", max_batch_size),
@@ -200,16 +206,13 @@ void bind_sched(py::module_ m) {
       "num_state_slots",
       [](int64_t capacity_tokens, int64_t max_batch_size, int64_t least_snapshots,
          std::optional<int64_t> num_snapshots) {
-        for (const auto& [name, value] : {std::pair{"capacity_tokens", capacity_tokens},
-                                          {"max_batch_size", max_batch_size},
-                                          {"least_snapshots", least_snapshots},
-                                          {"num_snapshots", num_snapshots.value_or(0)}}) {
-          if (value < 0) throw py::value_error(name + ("=" + std::to_string(value)) + "; expected 0 or more");
-        }
-        const int32_t batch = to_int32("max_batch_size", max_batch_size);
-        const int32_t least = to_int32("least_snapshots", least_snapshots);
-        if (!num_snapshots) num_snapshots = usual_snapshots(capacity_tokens, batch, least);
-        return to_int32("num_snapshots", least_state_slots(batch) + *num_snapshots);
+        require_at_least(0, {{"capacity_tokens", capacity_tokens},
+                             {"max_batch_size", max_batch_size},
+                             {"least_snapshots", least_snapshots},
+                             {"num_snapshots", num_snapshots.value_or(0)}});
+        const int64_t of_requests = least_state_slots(to_int32("max_batch_size", max_batch_size));
+        const int64_t usual = usual_snapshots(capacity_tokens, of_requests, least_snapshots);
+        return to_int32("state slots", of_requests + num_snapshots.value_or(usual));
       },
       py::kw_only(), py::arg("capacity_tokens"), py::arg("max_batch_size"), py::arg("least_snapshots"),
       py::arg("num_snapshots") = py::none());

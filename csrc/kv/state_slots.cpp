@@ -1,16 +1,13 @@
 #include "kv/state_slots.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/check.h"
 
 namespace ballast {
 
-int32_t usual_snapshots(int64_t capacity_tokens, int32_t max_batch_size, int32_t least) {
-  const int64_t most = std::numeric_limits<int32_t>::max() - least_state_slots(max_batch_size);
-  return static_cast<int32_t>(std::clamp<int64_t>(capacity_tokens / kSnapshotDistance,
-                                                  std::max(least, least_state_slots(max_batch_size)), most));
+int64_t usual_snapshots(int64_t capacity_tokens, int64_t slots_of_requests, int64_t least) {
+  return std::max({capacity_tokens / kSnapshotDistance, slots_of_requests, least});
 }
 
 StateSlots::StateSlots(int32_t num_cache_blocks, const StateConfig& config) : config_(config) {

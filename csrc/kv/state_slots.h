@@ -30,8 +30,8 @@ inline constexpr int32_t kSnapshotDistance = 8192;
 // one at the end of a block.
 constexpr int32_t least_state_slots(int32_t max_batch_size) { return 2 * max_batch_size; }
 // The usual number of snapshots: as many as these slots, `least`, or one for each kSnapshotDistance tokens of
-// the cache, whichever is most.
-int32_t usual_snapshots(int64_t capacity_tokens, int32_t max_batch_size, int32_t least);
+// the cache, the largest of the three.
+int64_t usual_snapshots(int64_t capacity_tokens, int64_t slots_of_requests, int64_t least);
 
 // A slot is free, or held by requests, or a snapshot, or both of the last two. A snapshot is the state after
 // the tokens of a block of the cache and of all blocks before it, and belongs to this block. Snapshots that

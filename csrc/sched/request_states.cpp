@@ -1,6 +1,7 @@
 #include "sched/request_states.h"
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -163,8 +164,8 @@ void RequestStates::release(Request& request) {
 
 void RequestStates::finish(Request& request) {
   if (!slots().is_used()) return;
-  std::vector<int32_t> ends = request.snapshots_at;
-  ends.push_back(request.state.num_kept);
+  std::set<int32_t> ends(request.snapshots_at.begin(), request.snapshots_at.end());
+  ends.insert(request.state.num_kept);
   leave(request, request.state.num_kept, request.state.kept, kAfterReply);
   release(request);
   uses_.finish(request);

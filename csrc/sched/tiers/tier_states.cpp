@@ -1,7 +1,6 @@
 #include "sched/tiers/tier_states.h"
 
 #include <algorithm>
-#include <set>
 
 namespace ballast {
 
@@ -27,9 +26,7 @@ void TierStates::note_end(const std::vector<BlockId>& blocks) {
   const auto takes = [](const Tier& tier) { return tier.takes_rested_states(); };
   if (blocks.empty() || std::none_of(tiers_.begin(), tiers_.end(), takes)) return;
   std::vector<Snapshot> conversation;
-  for (const BlockId block : std::set<BlockId>(blocks.begin(), blocks.end())) {
-    conversation.push_back({block, blocks_.stamp(block)});
-  }
+  for (const BlockId block : blocks) conversation.push_back({block, blocks_.stamp(block)});
   resting_.push_back(std::move(conversation));
   const int32_t most = std::max(1, blocks_.states().num_slots() / kSlotsPerLater);
   size_t num_at_rest = resting_.size();
@@ -65,8 +62,7 @@ void TierStates::add_rested(const std::vector<Snapshot>& conversation) {
 void TierStates::add(size_t tier, const Snapshot& snapshot) {
   if (!tiers_[tier].takes_states()) return;
   unsent_[tier].push_back(snapshot);
-  const auto num_slots = static_cast<size_t>(blocks_.states().num_slots());
-  if (unsent_[tier].size() > std::max(kMostUnsent, num_slots)) unsent_[tier].pop_front();
+  if (unsent_[tier].size() > most_unsent()) unsent_[tier].pop_front();
 }
 
 void TierStates::send(std::vector<Transfer>& transfers) {

@@ -1,6 +1,7 @@
 // KV offload: sends snapshots of recurrent state to the tiers that hold the blocks of their tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -50,13 +51,16 @@ class TierStates {
  private:
   // By default half of the slots are for snapshots, and the requests that run next take new ones.
   static constexpr int32_t kSlotsPerLater = 4;
-  static constexpr size_t kMostUnsent = 64;  // or as many as the cache has slots
 
   struct Snapshot {
     BlockId block;
     uint64_t stamp;
   };
 
+  // Snapshots that may wait for a tier: all of the cache, and some whose slots are taken again.
+  size_t most_unsent() const {
+    return std::max<size_t>(64, static_cast<size_t>(blocks_.states().num_slots()));
+  }
   void add(size_t tier, const Snapshot& snapshot);
   void add_rested(const std::vector<Snapshot>& conversation);
   // Whether a tier has a block of the cache, as `sent_` says.

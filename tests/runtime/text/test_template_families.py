@@ -267,6 +267,8 @@ def test_a_file_without_a_template_gets_v32s_or_v4s_if_the_vocabulary_matches() 
     architecture = {"general.architecture": "deepseek32"}
     text = load_text(None, byte_metadata(user_defined=tokens) | architecture, "m.gguf")
     assert text.template_source == "deepseek-v3.2"
+    dense = byte_metadata(user_defined=tokens) | {"general.architecture": "deepseek2"}
+    assert load_text(None, dense, "m.gguf").template_source == "deepseek-v3.2"
     assert text.require_template().has_thinking_switch
     output = [{"role": "user", "content": "a client's ｜DSML｜ is text"}]
     prompt = text.require_template().render(output, protect=text.tokenizer.protect)

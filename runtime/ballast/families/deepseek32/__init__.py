@@ -14,7 +14,15 @@ FAMILY = Family(
     name="deepseek32",
     architecture="deepseek32",
     models=(),
-    releases=(Release("deepseek-v3.2", "deepseek-v3.2.jinja", has_switch=True, object_arguments=True),),
+    releases=(
+        Release(
+            "deepseek-v3.2",
+            "deepseek-v3.2.jinja",
+            has_switch=True,
+            object_arguments=True,
+            architectures=("deepseek32", "deepseek2"),  # the latter without the indexer
+        ),
+    ),
     published={"47aa15a647046667": "deepseek-v3.2"},  # as llama.cpp carries it
     reply=ReplyForm(
         spellings={Mark.THINK: "<think>", Mark.END_THINK: "</think>", Mark.TAG: "｜DSML｜"},

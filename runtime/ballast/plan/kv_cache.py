@@ -80,12 +80,12 @@ class CachePlan:
         return num_state_slots(self.cached.states, capacity, batch, num_snapshots, on_gpu=self.on_gpu)
 
     def state_option(self, num_blocks: int) -> str | None:
-        """The option whose lower value reduces the slots of recurrent state most: snapshots have more of them than
-        requests, or not; None: both options have their least value."""
+        """The option whose lower value reduces the slots of recurrent state most: that of snapshots or that of
+        requests, by which of them have more slots; None: both options have their least value."""
         batch, num_snapshots = self.numbers.max_batch_size, self.numbers.state_snapshots
-        of_requests = 2 * batch
-        is_lower = self.num_state_slots(num_blocks) - of_requests > of_requests or batch == 1
-        if is_lower and num_snapshots != 1:
+        of_requests = num_state_slots(self.cached.states, 0, batch, 0, on_gpu=self.on_gpu)
+        more_snapshots = self.num_state_slots(num_blocks) > 2 * of_requests
+        if num_snapshots != 1 and (more_snapshots or batch == 1):
             return "state_snapshots"
         return "max_batch_size" if batch > 1 else None
 

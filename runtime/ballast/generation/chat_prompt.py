@@ -89,7 +89,7 @@ def ineffective_fields(body: ChatCompletionRequest, template: ChatTemplate, star
     at `start`, and its template has no switch for that); fields about earlier reasoning that the template drops;
     variables that the template does not read. Agents send them with every request."""
     cannot_think = start in (Start.CONTENT, Start.EITHER) and not template.has_thinking_switch
-    requested = _thinking_field(body)
+    requested = _requested_thinking(body)
     if requested.value and cannot_think:
         yield requested.field
     for name, value in (body.chat_template_kwargs or {}).items():
@@ -153,7 +153,7 @@ def thinking_enabled(body: ChatCompletionRequest) -> bool | None:
 
 def _switch(body: ChatCompletionRequest) -> _Option:
     """As `thinking_enabled`, but with the unchanged value of a template variable."""
-    requested = _thinking_field(body)
+    requested = _requested_thinking(body)
     variables = body.chat_template_kwargs or {}
     if requested.value is not None:
         return requested
@@ -161,8 +161,8 @@ def _switch(body: ChatCompletionRequest) -> _Option:
     return next(switches, requested)
 
 
-def _thinking_field(body: ChatCompletionRequest) -> _Option:
-    """The first field that enables or disables thinking, and its value; None if no field does."""
+def _requested_thinking(body: ChatCompletionRequest) -> _Option:
+    """The first field that enables or disables thinking; if none does, the value is None."""
     thinking, nested = body.thinking, body.reasoning
     settings = {
         "thinking": thinking.enabled if isinstance(thinking, ThinkingSwitch) else thinking,

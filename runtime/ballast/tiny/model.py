@@ -158,14 +158,14 @@ def _per_shard(tensors: list[Any], num_shards: int) -> int:
     """Tensors per shard; 0 for a single file."""
     if num_shards == 1:
         return 0
-    per_shard = math.ceil(len(tensors) / num_shards) if num_shards > 1 else 0
-    if per_shard == 0 or math.ceil(len(tensors) / per_shard) != num_shards:
-        sizes = range(1, len(tensors) + 1)
-        possible = {math.ceil(len(tensors) / size) for size in sizes}  # all shards but the last have the same size
+    sizes = range(1, len(tensors) + 1)
+    possible = {math.ceil(len(tensors) / size) for size in sizes}  # all shards but the last have the same size
+    if num_shards not in possible:
         nearest = sorted(possible, key=lambda number: abs(number - num_shards))[:2]
-        expected = f"expected {' or '.join(map(str, sorted(nearest)))}, which are possible with {len(tensors)} tensors"
+        numbers = " or ".join(map(str, sorted(nearest)))
+        expected = f"expected a number such as {numbers}, which are possible with {len(tensors)} tensors"
         raise ConfigError("num_shards", num_shards, expected)
-    return per_shard
+    return math.ceil(len(tensors) / num_shards)
 
 
 def _replace(directory: Path, scratch: Path) -> list[Path]:

@@ -414,8 +414,8 @@ def test_each_architecture_has_a_preset(architecture: str) -> None:
         ({"mla": "both"}, "mla=both: expected one of split, joint"),
         ({"arch": "qwen3", "mla": "joint"}, "mla=joint: Tiny Qwen3-MoE has no latent attention; expected split"),
         ({"quant": "q3_0"}, "quant=q3_0: expected one of f32, f16"),
-        ({"num_shards": 0}, "num_shards=0: expected 1 or 2, which are possible with"),
-        ({"num_shards": 1000}, r"num_shards=1000: expected \d+ or \d+, which are possible with"),
+        ({"num_shards": 0}, "num_shards=0: expected a number such as 1 or 2, which are possible with"),
+        ({"num_shards": 1000}, r"num_shards=1000: expected a number such as \d+ or \d+, which are possible with"),
     ],
 )
 def test_unwritable_models_are_rejected_before_anything_is_written(

@@ -385,8 +385,8 @@ MANY_AT_ONCE = Question(
         "8 of the 61 layers of R1's shape and the whole shape of Qwen3-30B-A3B, with 16 slots. All users send a "
         "different prompt over HTTP at once. The table shows the time until the last of them has its first token, and "
         "the tokens of all replies per second. Ballast fills the rest of 24 GiB of GPU memory with experts. Both "
-        "servers ran on one machine, one after the other. Ballast has a later first token with 16 users of R1; [newer "
-        "commits](measurements.md#many-users-newer-commits) were measured alone."
+        "servers ran on one machine, one after the other. Ballast had a later first token with 16 users of R1; [newer "
+        "commits](measurements.md#many-users-newer-commits) have an earlier one than llama-batched-bench."
     ),
     file="arrivals.jsonl",
     rows=(
@@ -411,11 +411,14 @@ MANY_AT_ONCE_NEWER = Question(
     about=(
         "The requests of [the comparison with "
         "llama-server](benchmarks.md#many-concurrent-users-compared-with-llama-server), with newer commits "
-        "on other machines, without llama-server."
+        "on other machines, without llama-server. llama-batched-bench computed 16 prompts at once on the same machine "
+        "as Ballast, right after it and without HTTP."
     ),
     file="arrivals.jsonl",
     rows=(
-        *(Row(label, case, _OURS_OF) for label, case in (*_R1_BURSTS, *_QWEN3_BURSTS)),
+        *(Row(label, case) for label, case in _R1_BURSTS),
+        Row(f"{_R1_CUT}, 16 users: prompt 64, reply 1", "r1:8, batch 16: 16 together, prompt 64, reply 1"),
+        *(Row(label, case) for label, case in _QWEN3_BURSTS),
         *(
             Row(
                 f"Qwen3, 256 slots, {users} users: prompt {prompt}, reply 1",
@@ -425,10 +428,16 @@ MANY_AT_ONCE_NEWER = Question(
         ),
     ),
     columns=(
-        Column("slowest first token, s", "first_token_slowest_s", 2, spread=True),
-        Column("tok/s", "tokens_per_s", 1, spread=True),
+        Column("slowest first token, s: Ballast", "first_token_slowest_s", 2, spread=True, of=_OURS_OF),
+        Column("llama-batched-bench", "first_token_slowest_s", 2, spread=True, of={"server": "llama-batched-bench"}),
+        Column("tok/s: Ballast", "tokens_per_s", 1, spread=True, of=_OURS_OF),
     ),
-    command="MODEL_DIR=FOLDER BATCHES=16 tools/gpu.sh arrivals",
+    command=(
+        "MODEL_DIR=FOLDER BATCHES=16 tools/gpu.sh arrivals\n"
+        "llama-batched-bench -m r1-8.gguf -ngl 99 -ncmoe 99 --load-mode none -fit off -fa auto -b 4096 -ub 4096 -t 16 "
+        "-c 8704 -npp 64,200 -ntg 1 -npl 16,16,16"
+    ),
+    peer="llama.cpp b12032.",
 )
 
 MANY_ON_A_CPU = Question(
@@ -753,10 +762,13 @@ HOLLOW_LLAMA_CPP = Question(
     title="Hollow files, compared with llama.cpp",
     about=(
         "Experts are in host memory and cross PCIe for prompts. With 4,096 tokens the link is the limit: 61 GB in "
-        "1.1 s with gpt-oss-120b. Most weights are zeros. One round, in which Ballast samples; llama-batched-bench "
-        "does not. MiniMax-M2 and Coder-Next's replies of 100 tokens have two rounds, greedy, with 24 GiB; the others "
-        "have no limit. The aims of 2 for gpt-oss's prompts and 2.2 for 16 streams (Qwen3.5-35B, Coder-Next, R1) are "
-        "missed. Replies of gpt-oss-120b are not recorded: the machine's speed changed by half between two runs."
+        "1.1 s with gpt-oss-120b. Most weights are zeros, except in the 18 layers of gpt-oss-120b: llama.cpp's CPU "
+        "kernel for MXFP4 is slow with zeros. One round, in which Ballast samples; llama-batched-bench does not. "
+        "MiniMax-M2, gpt-oss-120b and Coder-Next's replies of 100 tokens have two rounds (prompts of 32,768 one), "
+        "greedy, with 24 GiB; the others have no limit. With more experts in the 24 GiB, Ballast held 1,036 and "
+        "llama.cpp 11 layers, and 3 GiB stayed free. The aims of 2 for gpt-oss's prompts and 2.2 for 16 streams "
+        "(Qwen3.5-35B, Coder-Next, R1) are missed: if experts are chosen at random, R1 reads host memory at full "
+        "speed, the others at three quarters of it."
     ),
     file="peers_llama_cpp.jsonl",
     rows=(
@@ -766,17 +778,23 @@ HOLLOW_LLAMA_CPP = Question(
                 (_R1_CUT, "r1-8.gguf, hollow", (1, 4, 16)),
                 ("Qwen3.5-35B", "qwen3.5-35b.gguf", (1, 4, 16)),
                 ("Qwen3-Coder-Next", "qwen3-coder-next.gguf", ()),
-                ("gpt-oss-120b", "gpt-oss-120b.gguf", ()),
             )
             for named, case in (
                 *((f"prompt of {tokens:,}", f"prefill {tokens}") for tokens in (4096, 32768)),
                 *((_streams(batch), f"decode B={batch}, sampled") for batch in batches),
             )
         ),
+        Row("gpt-oss-120b: prompt of 4,096", "gpt-oss-120b.gguf, host: prefill 4096"),
+        Row("gpt-oss-120b, some experts in GPU memory: the same", "gpt-oss-120b.gguf, GPU full: prefill 4096"),
+        Row("gpt-oss-120b: prompt of 32,768", "gpt-oss-120b.gguf, host: prefill 32768"),
         Row("MiniMax-M2, 16 of 62 layers: prompt of 4,096", "minimax-m2-16.gguf, host: prefill 4096"),
         *(
             Row(f"{label}: {_streams(batch)}", f"{model}.gguf, host: decode B={batch}")
-            for label, model in (("MiniMax-M2, 16 of 62 layers", "minimax-m2-16"), ("Qwen3-Coder-Next", "coder-next"))
+            for label, model in (
+                ("gpt-oss-120b, 18 of 36 layers", "gpt-oss-120b-18"),
+                ("MiniMax-M2, 16 of 62 layers", "minimax-m2-16"),
+                ("Qwen3-Coder-Next", "coder-next"),
+            )
             for batch in (1, 4, 16)
         ),
     ),
@@ -784,11 +802,14 @@ HOLLOW_LLAMA_CPP = Question(
     command=(
         'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="r1:8 qwen3.5-35b" PREFILL="4096 32768" ROUNDS=1 PLACES=host '
         "HOLLOW=1 tools/gpu.sh peers\n"
-        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES="qwen3-coder-next gpt-oss-120b" PREFILL="4096 32768" BATCHES= '
-        "ROUNDS=1 PLACES=host HOLLOW=1 tools/gpu.sh peers\n"
+        'MODEL_DIR=FOLDER LLAMA_BIN=FOLDER SHAPES=qwen3-coder-next PREFILL="4096 32768" BATCHES= ROUNDS=1 '
+        "PLACES=host HOLLOW=1 tools/gpu.sh peers\n"
         "python tools/synthetic_model.py minimax-m2-16.gguf --shape minimax-m2 --layers 16 --hollow --vocabulary\n"
         "python benchmarks/peers/llama_cpp.py minimax-m2-16.gguf LLAMA_BIN --rounds 2 --case host --prefill 4096 "
         "--steps 100 --device cuda:0 --vram_limit 24GiB --kv_host_bytes 0 --gpu_experts 0 --only greedy\n"
+        "# the same with gpt-oss-120b.gguf --shape gpt-oss-120b (--prefill 4096 32768 --batch), the same with "
+        "--case 'GPU full', without --gpu_experts, with --peer_options '-ngl 99 -ncmoe 25 --load-mode none -fit off "
+        "-fa auto -b 4096 -ub 4096', and with gpt-oss-120b-18.gguf --layers 18 without --hollow (--prefill)\n"
         "python tools/synthetic_model.py coder-next.gguf --shape qwen3-coder-next --hollow --vocabulary\n"
         "python benchmarks/peers/llama_cpp.py coder-next.gguf LLAMA_BIN --rounds 2 --case host --prefill --steps 100 "
         "--device cuda:0 --vram_limit 24GiB --kv_host_bytes 0 --gpu_experts 0 --only greedy"
@@ -933,7 +954,7 @@ STARTS = Question(
     about=(
         "The time until the server is ready, and its phases. Before the first start, nothing was compiled or measured "
         "on the machine. A later start finds compiled kernels and measurements in the kernel folder, and the file in "
-        "the page cache."
+        "the page cache. The aims of 25 s and 5 s after the weights are missed."
     ),
     file="starts.jsonl",
     rows=tuple(Row(f"{_R1_CUT}: {which}", f"r1:8: {which}") for which in ("first start", "later start")),

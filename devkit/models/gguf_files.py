@@ -20,7 +20,7 @@ from ballast.model.layers.kimi_delta import KimiDeltaSpec
 from ballast.model.layers.latent import LatentSpec
 from ballast.model.layers.stream import GatedStreamSpec
 from ballast.model.spec import ModelSpec
-from ballast.model.tensors import OUTPUT, expected_tensors
+from ballast.model.tensors import OUTPUT, ROPE_FACTORS, expected_tensors
 from devkit.models.changed_spec import experts_of
 
 _QWEN = ("qwen3moe", "qwen3next", "qwen35moe", "qwen4exp")
@@ -330,10 +330,12 @@ def add_metadata(writer: gguf.GGUFWriter, metadata: Mapping[str, Any]) -> None:
 def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType]) -> Path:
     """Write `spec` at its full size as a sparse file: header and metadata, then a hole in place of the tensors.
 
-    It takes almost no disk space. Tensors that `types` does not name are F32."""
+    It takes almost no disk space. Tensors that `types` does not name are F32. The factors of rotations, which must be
+    positive, are ones."""
     writer = gguf.GGUFWriter(path, spec.architecture.name)
     add_metadata(writer, metadata_of(spec))
     kinds, end = types_of_tables(spec) | dict(types), 0
+    ones: dict[int, NDArray[np.float32]] = {}
     for name, shape in shapes_of(spec).items():
         kind = kinds.get(name, GgmlType.F32)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
@@ -341,6 +343,8 @@ def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType
         raw_shape = shape if kind == GgmlType.F32 else gguf.quant_shape_to_byte_shape(shape, kind)
         dtype = np.dtype(np.float32 if kind == GgmlType.F32 else np.uint8)
         writer.add_tensor_info(name, raw_shape, dtype, num_bytes, None if kind == GgmlType.F32 else kind)
+        if name == ROPE_FACTORS:
+            ones[end] = np.ones(shape, np.float32)
         end += writer.ggml_pad(num_bytes, writer.data_alignment)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -348,6 +352,10 @@ def write_hollow_model(path: Path, spec: ModelSpec, types: Mapping[str, GgmlType
     writer.close()
     begin = writer.ggml_pad(path.stat().st_size, writer.data_alignment)
     os.truncate(path, begin + end)
+    with path.open("r+b") as file:
+        for offset, values in ones.items():
+            file.seek(begin + offset)
+            file.write(values.tobytes())
     return path
 
 

@@ -354,16 +354,16 @@ OVERLOAD = Question(
 
 _OURS_OF: dict[str, object] = {"server": "ballast"}
 _THEIRS_OF: dict[str, object] = {"server": "llama"}
-_R1_PAIR, _QWEN3_PAIR = {"commit": "38d377eed015"}, {"commit": "c5fff94793fb"}
-"""The commits that were measured on the machine of the llama-server measurements."""
+_R1_PAIR, _R1_OF_16, _QWEN3_PAIR = ({"commit": commit} for commit in ("38d377eed015", "9cdf3a31ad3e", "c5fff94793fb"))
+"""The commits that were measured on the machine of llama.cpp's measurements."""
 _R1_BURSTS = tuple(
     (f"{_R1_CUT}, {users}: prompt {prompt:,}, reply {reply}", f"r1:8, batch 16: {case}, prompt {prompt}, reply {reply}")
     for users, case, prompt, reply in (
         ("1 user", "1 together", 64, 1),
         ("8 users", "8 together", 64, 1),
-        ("16 users", "16 together", 64, 64),
-        ("16 users", "16 together", 200, 1),
         ("8 users", "8 together", 1000, 1),
+        ("16 users", "16 together", 64, 1),
+        ("16 users", "16 together", 200, 1),
     )
 )
 _QWEN3_BURSTS = tuple(
@@ -385,12 +385,12 @@ MANY_AT_ONCE = Question(
         "8 of the 61 layers of R1's shape and the whole shape of Qwen3-30B-A3B, with 16 slots. All users send a "
         "different prompt over HTTP at once. The table shows the time until the last of them has its first token, and "
         "the tokens of all replies per second. Ballast fills the rest of 24 GiB of GPU memory with experts. Both "
-        "servers ran on one machine, one after the other. Ballast had a later first token with 16 users of R1; [newer "
-        "commits](measurements.md#many-users-newer-commits) have an earlier one than llama-batched-bench."
+        "servers ran on one machine, one after the other. With 16 users of R1, llama-batched-bench took the place of "
+        "llama-server: all 16 prompts at once, without HTTP."
     ),
     file="arrivals.jsonl",
     rows=(
-        *(Row(label, case, _R1_PAIR) for label, case in _R1_BURSTS),
+        *(Row(label, case, _R1_OF_16 if "16 users" in label else _R1_PAIR) for label, case in _R1_BURSTS),
         *(Row(label, case, _QWEN3_PAIR) for label, case in _QWEN3_BURSTS),
     ),
     columns=(
@@ -399,7 +399,10 @@ MANY_AT_ONCE = Question(
         Column("tok/s: Ballast", "tokens_per_s", 1, spread=True, of=_OURS_OF),
         Column("llama-server", "tokens_per_s", 1, spread=True, of=_THEIRS_OF),
     ),
-    command="MODEL_DIR=FOLDER LLAMA_SERVER=PATH BATCHES=16 tools/gpu.sh arrivals",
+    command=(
+        "MODEL_DIR=FOLDER LLAMA_SERVER=PATH BATCHES=16 tools/gpu.sh arrivals\n"
+        "# 16 users of R1: the same without LLAMA_SERVER and with HOLLOW=1, and llama-batched-bench as below"
+    ),
     axis="seconds until the last user has a first token",
     peer=_LLAMA_SERVER,
     shows_servers=True,
@@ -411,13 +414,12 @@ MANY_AT_ONCE_NEWER = Question(
     about=(
         "The requests of [the comparison with "
         "llama-server](benchmarks.md#many-concurrent-users-compared-with-llama-server), with newer commits "
-        "on other machines, without llama-server. llama-batched-bench computed 16 prompts at once on the same machine "
-        "as Ballast, right after it and without HTTP."
+        "on other machines, without llama-server."
     ),
     file="arrivals.jsonl",
     rows=(
         *(Row(label, case) for label, case in _R1_BURSTS),
-        Row(f"{_R1_CUT}, 16 users: prompt 64, reply 1", "r1:8, batch 16: 16 together, prompt 64, reply 1"),
+        Row(f"{_R1_CUT}, 16 users: prompt 64, reply 64", "r1:8, batch 16: 16 together, prompt 64, reply 64"),
         *(Row(label, case) for label, case in _QWEN3_BURSTS),
         *(
             Row(
@@ -428,16 +430,10 @@ MANY_AT_ONCE_NEWER = Question(
         ),
     ),
     columns=(
-        Column("slowest first token, s: Ballast", "first_token_slowest_s", 2, spread=True, of=_OURS_OF),
-        Column("llama-batched-bench", "first_token_slowest_s", 2, spread=True, of={"server": "llama-batched-bench"}),
-        Column("tok/s: Ballast", "tokens_per_s", 1, spread=True, of=_OURS_OF),
+        Column("slowest first token, s", "first_token_slowest_s", 2, spread=True, of=_OURS_OF),
+        Column("tok/s", "tokens_per_s", 1, spread=True, of=_OURS_OF),
     ),
-    command=(
-        "MODEL_DIR=FOLDER BATCHES=16 tools/gpu.sh arrivals\n"
-        "llama-batched-bench -m r1-8.gguf -ngl 99 -ncmoe 99 --load-mode none -fit off -fa auto -b 4096 -ub 4096 -t 16 "
-        "-c 8704 -npp 64,200 -ntg 1 -npl 16,16,16"
-    ),
-    peer="llama.cpp b12032.",
+    command="MODEL_DIR=FOLDER BATCHES=16 tools/gpu.sh arrivals",
 )
 
 MANY_ON_A_CPU = Question(
@@ -1209,13 +1205,17 @@ HIGHLIGHTS = (
     Highlight("Prompt of 512 tokens: Qwen3-30B, H100", PROMPTS_LLAMA_CPP, 3, _OUR_TOKENS, _THEIR_TOKENS, "llama.cpp"),
     *(
         Highlight(
-            f"Wait for a first token, the slowest of {label}: {_CUT_ON_H100}",
+            f"Wait for a first token, the slowest of {label}",
             MANY_AT_ONCE,
             row,
             replace(_SECONDS, of=_OURS_OF),
             replace(_SECONDS, of=_THEIRS_OF),
+            peer,
         )
-        for label, row in (("8 users with 64 tokens", 1), ("16 users with 200 tokens", 3))
+        for label, row, peer in (
+            (f"8 users with 64 tokens: {_CUT_ON_H100}", 1, "llama-server"),
+            ("16 users with 200 tokens: the same, H200", 4, "llama-batched-bench"),
+        )
     ),
     Highlight(
         "Replies that start within 2 s, when 2 requests per second arrive: Qwen3-30B, H100",

@@ -843,6 +843,30 @@ EXPERT_CACHE_LLAMA_CPP = Question(
     peer="llama.cpp b12032.",
 )
 
+TURNS_OF_COMMITS = Question(
+    name="turns-of-commits",
+    title="A CPU alone: before and after windows, recurrent state and eleven more families",
+    about=(
+        "8 layers of V2-Lite's and Qwen3-30B-A3B's shapes, random weights, two cores, greedy. The commit before and "
+        "the newer one in turns, four rounds, six with Qwen3's prompt. The difference is noise."
+    ),
+    file="turns_of_commits.jsonl",
+    rows=tuple(
+        Row(f"{label}: {named}", f"{file}.gguf: {case}")
+        for label, file in (("V2-Lite", "v2-lite-8"), ("Qwen3-30B", "qwen3-30b-8"))
+        for named, case in _prompt_and_streams(1, 4, 16)
+    ),
+    columns=(
+        Column("before, tok/s", "before_tokens_per_s", spread=True),
+        Column("after, tok/s", "after_tokens_per_s", spread=True),
+        Column("Ratio", "ratio_of_medians", digits=2),
+    ),
+    command=(
+        "python benchmarks/engine/whole_model.py v2-lite-8.gguf --once --batch 1 4 16 --prefill 512 --steps 32 "
+        "--max_batch_size 16 --max_new_tokens 64 --cache_lens 4096 --cpu_threads 2 --device cpu  # in each checkout"
+    ),
+)
+
 CPU_LLAMA_CPP = Question(
     name="cpu-llama-cpp",
     title="A CPU alone, compared with llama.cpp",
@@ -1124,6 +1148,7 @@ MEASURED = (
     WHOLE_R1_START,
     CPU_TYPES,
     CPU_LLAMA_CPP,
+    TURNS_OF_COMMITS,
     GREEDY_TEXTS,
     KT_KERNEL,
     RESIDENT,

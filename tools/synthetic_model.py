@@ -10,7 +10,8 @@ template and its tokens.
 
 --hollow makes most of the file a hole, which reads as zeros and takes no disk: a whole DeepSeek-R1 with Q2_K experts is
 225 GB long and takes 2.4 GB on disk. Float32 tensors (routers, so tokens choose different experts), the embedding, the
-output and the first two layers are written.
+output and the first two layers are written. Do not decode such a file of MXFP4 with llama.cpp for a comparison: the
+scale of a zero block is a denormal number, which makes its CPU kernel twenty times slower.
 
 --skew gives the experts of each layer an order at random, and the router prefers the first: -skew · ln(rank) is added
 to the bias with which it chooses, which R1, V3.2, MiniMax-M2 and others have. Other routers choose uniformly.

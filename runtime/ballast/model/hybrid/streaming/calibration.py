@@ -21,7 +21,8 @@ from ballast.model.spec import ModelSpec
 
 MIN_TOKENS = 64
 JOINT_TOKENS = (64, 128, 256, 512, 1024)
-"""Numbers of tokens for which both processors are timed together."""
+"""Numbers of tokens for which both processors are timed together. More gain little: on 16 cores with AMX, a layer of
+gpt-oss-120b took 31 ms streamed and 30 ms with both for 2048 tokens, and far longer with both for 4096."""
 _JOINT_LAYERS = 2
 _REPEATS = 2
 _TIMED_CHUNKS = 20

@@ -142,7 +142,7 @@ class SchedulingConfig(_Section):
         None,
         whole(1, MAX_TOKENS, auto=True),
         "most prompt tokens in a step in which no request decodes, and in a pass that streams experts through a GPU; "
-        "auto: chunk_size, or with a GPU up to 16384, as its memory allows",
+        "auto: chunk_size, or with a GPU up to 16384 or what cache_lens needs, as its memory allows",
     )
     max_stall_ms: int | None = option(
         None,

@@ -95,7 +95,8 @@ def _plan_with_cache(
     expert_options = _gpu_expert_options(config.machine, gguf, spec, described)
     divided: dict[tuple[int, bool], list[range]] = {}
     """The layers of each device, by step: divided once, for the first cache that is tried."""
-    choices = step_choices(scheduling.chunk_size, scheduling.prefill_chunk_size, config.machine.stream_from_tokens)
+    step_limits = scheduling.prefill_chunk_size, config.machine.stream_from_tokens, scheduling.cache_lens
+    choices = step_choices(scheduling.chunk_size, *step_limits)
 
     def make(tried: Numbers) -> MemoryPlan:
         step = tried.prefill_chunk_size, tried.streams_experts

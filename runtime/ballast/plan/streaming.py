@@ -18,9 +18,9 @@ LONG_STEPS = (16384, 8192, 4096, 2048, 1024, 512)
 the same time for each."""
 _LONGEST_ON_ONE_GPU = 4096
 _LONGEST_ON_SEVERAL_GPUS = 16384
-_SHORTEST_WITH_ALL_EXPERTS = 1024
-"""Steps are not made shorter than this to make room for all experts: prompts then take twice as long as with steps of
-4,096 tokens."""
+_SHORTEST_FOR_EXPERTS = 1024
+"""Steps are not made shorter than this to make room for experts: prompts then take twice as long as with steps of 4,096
+tokens."""
 
 _PCIE_BYTES_PER_S = 25e9
 """Rate of copies over PCIe 4.0 with 16 lanes."""
@@ -45,19 +45,21 @@ def longest_without_streaming(num_gpus: int) -> int:
 
 def steps_with_all_experts(prefill_chunk_size: int | None, stream_from_tokens: int | None, num_gpus: int) -> list[int]:
     """Tokens of the longest step, ascending, with which GPUs should hold all experts if they can. None means "auto"."""
-    allowed = range(max(_SHORTEST_WITH_ALL_EXPERTS, stream_from_tokens or 0), longest_without_streaming(num_gpus) + 1)
+    allowed = range(max(_SHORTEST_FOR_EXPERTS, stream_from_tokens or 0), longest_without_streaming(num_gpus) + 1)
     return [prefill_chunk_size] if prefill_chunk_size else sorted(size for size in LONG_STEPS if size in allowed)
 
 
 def step_choices(
-    chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None
+    chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None, cache_lens: int | None
 ) -> list[tuple[int, bool]]:
     """(tokens of the longest step, whether buffers for streamed experts are planned), the best choice first. None means
-    "auto": the longest steps, and steps without streaming, are then choices too. Raises ConfigError if no step is long
-    enough to be streamed."""
+    "auto": the longest steps, and steps without streaming, are then choices too. No step needs more tokens than a cache
+    of `cache_lens` holds. Raises ConfigError if no step is long enough to be streamed."""
     sizes = [prefill_chunk_size or chunk_size]
     if prefill_chunk_size is None and stream_from_tokens != 0:
-        sizes = [*(size for size in LONG_STEPS if size > chunk_size), chunk_size]
+        needed = max(cache_lens or LONG_STEPS[0], stream_from_tokens or 0, _SHORTEST_FOR_EXPERTS)
+        most = min((size for size in LONG_STEPS if size >= needed), default=LONG_STEPS[0])
+        sizes = [*(size for size in LONG_STEPS if chunk_size < size <= most), chunk_size]
     if stream_from_tokens and stream_from_tokens > sizes[0]:
         raise ConfigError(
             "stream_from_tokens",

@@ -340,10 +340,11 @@ def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: 
 
 
 @pytest.mark.parametrize(
-    ("chunk_size", "prefill_chunk_size", "stream_from_tokens", "expected"),
+    ("chunk_size", "prefill_chunk_size", "stream_from_tokens", "cache_lens", "expected"),
     [
         (
             256,
+            None,
             None,
             None,
             [
@@ -351,24 +352,40 @@ def test_workspaces_are_those_of_the_kernels_and_graphs_grow_with_the_batch(r1: 
                 (256, False),
             ],
         ),
-        (3000, None, 2000, [(16384, True), (8192, True), (4096, True), (3000, True)]),
-        (256, None, 0, [(256, False)]),
-        (256, 1000, None, [(1000, True), (1000, False)]),
-        (256, 1000, 64, [(1000, True)]),
-        (256, 1000, 0, [(1000, False)]),
-        (256, None, 1500, [(16384, True), (8192, True), (4096, True), (2048, True)]),
+        (3000, None, 2000, None, [(16384, True), (8192, True), (4096, True), (3000, True)]),
+        (256, None, 0, None, [(256, False)]),
+        (256, 1000, None, None, [(1000, True), (1000, False)]),
+        (256, 1000, 64, None, [(1000, True)]),
+        (256, 1000, 0, None, [(1000, False)]),
+        (256, None, 1500, None, [(16384, True), (8192, True), (4096, True), (2048, True)]),
+        (256, None, None, 2048, [*((size, True) for size in (2048, 1024, 512, 256)), (256, False)]),
+        (256, None, None, 100, [*((size, True) for size in (1024, 512, 256)), (256, False)]),
+        (
+            256,
+            None,
+            None,
+            1 << 20,
+            [*((size, True) for size in (16384, 8192, 4096, 2048, 1024, 512, 256)), (256, False)],
+        ),
+        (256, None, 1500, 1024, [(2048, True)]),
+        (256, 16384, None, 1024, [(16384, True), (16384, False)]),
+        (4096, None, None, 2048, [(4096, True), (4096, False)]),
     ],
 )
 def test_the_longest_step_is_tried_first_and_streaming_is_dropped_last(
-    chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None, expected: list[tuple[int, bool]]
+    chunk_size: int,
+    prefill_chunk_size: int | None,
+    stream_from_tokens: int | None,
+    cache_lens: int | None,
+    expected: list[tuple[int, bool]],
 ) -> None:
-    assert step_choices(chunk_size, prefill_chunk_size, stream_from_tokens) == expected
+    assert step_choices(chunk_size, prefill_chunk_size, stream_from_tokens, cache_lens) == expected
 
 
 @pytest.mark.parametrize(("prefill_chunk_size", "longest"), [(None, 16384), (512, 512)])
 def test_streaming_from_more_tokens_than_a_step_has_is_refused(prefill_chunk_size: int | None, longest: int) -> None:
     with pytest.raises(ConfigError, match=rf"stream_from_tokens=20000: .* the longest has {longest} tokens"):
-        step_choices(256, prefill_chunk_size, 20_000)
+        step_choices(256, prefill_chunk_size, 20_000, cache_lens=None)
 
 
 @pytest.mark.parametrize(
@@ -614,7 +631,7 @@ def test_auto_is_the_cpu_if_the_gpu_is_not_supported(
     assert (config.machine.device, plan.gpus is not None) == (device, device != "cpu")
     assert re.match(reason, config.device_reason)
     assert config.unused_options == (("gpu_experts",) if device == "cpu" else ())
-    assert config.scheduling.prefill_chunk_size == (256 if device == "cpu" else 16384)
+    assert config.scheduling.prefill_chunk_size == (256 if device == "cpu" else 8192)
     insisting = cli.serve_config([*options, "--device", "cuda"])
     if device == "cpu":
         with pytest.raises((OutOfMemoryError, ConfigError)):
@@ -656,7 +673,7 @@ def test_values_left_to_the_plan_fit(written: MakeTiny) -> None:
     assert long_steps.gpus is not None
     enough = long_steps.gpus.needed_bytes
     for vram, step_tokens, stream_from_tokens in (
-        (8 * GIB, 16384, None),
+        (8 * GIB, 8192, None),
         (enough, 1024, None),
         (enough - 1, 512, None),
         (GIB, 256, 0),

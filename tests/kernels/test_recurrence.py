@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from ballast._core import kernels
@@ -129,34 +127,6 @@ def expected(sizes: Sizes, inputs: Inputs) -> tuple[NDArray[np.float64], NDArray
         outs.append(np.einsum("hk,hkv->hv", query, state))
         states.append(state)
     return np.stack(outs), np.stack(states)
-
-
-@pytest.mark.parametrize("sizes", [Sizes(6, 2, 64, 32, False), Sizes(6, 2, 64, 32, False, decays_rows=True)])
-def test_the_delta_rule_is_that_of_flash_linear_attention(sizes: Sizes):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns of a machine without a GPU
-        from fla.ops.gated_delta_rule.naive import naive_chunk_gated_delta_rule, naive_recurrent_gated_delta_rule
-        from fla.ops.kda.naive import naive_chunk_kda, naive_recurrent_kda
-    oracles = (
-        (naive_recurrent_kda, naive_chunk_kda)
-        if sizes.decays_rows
-        else (naive_recurrent_gated_delta_rule, naive_chunk_gated_delta_rule)
-    )
-    inputs, states = inputs_of(sizes, 128), empty_states(sizes)  # its chunks of 64 must be whole
-    out = run(sizes, inputs, [Row(range(128), 0, 3)], states, kernels.usable_isas()[0])
-    ratio = sizes.num_heads // sizes.num_key_heads
-    given = {
-        "q": inputs.queries.repeat(ratio, axis=1),
-        "k": inputs.keys.repeat(ratio, axis=1),
-        "v": inputs.values,
-        "g": np.log(inputs.decays),
-        "beta": inputs.betas,
-    }
-    for oracle in oracles:
-        batch = {name: torch.from_numpy(each)[None] for name, each in given.items()}
-        outs, state = oracle(**batch, scale=1.0, output_final_state=True)
-        np.testing.assert_allclose(out, outs[0].numpy(), rtol=1e-3, atol=2e-5)
-        np.testing.assert_allclose(states[3], state[0].numpy(), rtol=1e-3, atol=2e-5)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -95,8 +95,7 @@ def _plan_with_cache(
     expert_options = _gpu_expert_options(config.machine, gguf, spec, described)
     divided: dict[tuple[int, bool], list[range]] = {}
     """The layers of each device, by step: divided once, for the first cache that is tried."""
-    step_limits = scheduling.prefill_chunk_size, config.machine.stream_from_tokens, scheduling.cache_lens
-    choices = step_choices(scheduling.chunk_size, *step_limits)
+    choices = _step_choices(config)
 
     def make(tried: Numbers) -> MemoryPlan:
         step = tried.prefill_chunk_size, tried.streams_experts
@@ -123,6 +122,12 @@ def _plan_with_cache(
     if not plan.gpus.has_host_experts or plan.gpus.streaming is not None:
         return plan
     return replace(plan, gpus=replace(plan.gpus, streaming_cache_lens=max(map(_streaming_cache, plans))))
+
+
+def _step_choices(config: Config) -> list[tuple[int, bool]]:
+    """See `step_choices`."""
+    limits, streams_from = config.scheduling, config.machine.stream_from_tokens
+    return step_choices(limits.chunk_size, limits.prefill_chunk_size, streams_from, limits.cache_lens)
 
 
 def _check_gpu(config: Config, gguf: GgufModel, spec: ModelSpec, numbers: Numbers) -> None:

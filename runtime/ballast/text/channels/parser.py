@@ -21,7 +21,8 @@ _BETWEEN = "\n\n"
 class ChannelParser:
     """The parser of one reply. It has the methods of `OutputParser`.
 
-    A call whose text is no JSON object becomes content, unchanged. Text after the object is content, but for white
+    A call whose text does not begin with a JSON object becomes content, unchanged; the object itself is not checked,
+    because a grammar restricts it in every request with tools. Text after the object is content, but for white
     space. Header texts are not shown, unless a call has nothing else.
     """
 

@@ -133,8 +133,8 @@ CPU_TYPES = Question(
     about=(
         "Eight layers of each shape on two cores, alternating with ik_llama.cpp. Activations are rounded by each "
         "type's default. Rows of V2-Lite's down projections are not multiples of 256 weights; files of low-bit types "
-        "have IQ4_NL there, as published files do. The last column compares what decoding reads per second, with as "
-        "many experts per step as a random choice gives, with the bandwidth that both cores reach right after."
+        "have IQ4_NL there, as published files do. The last column compares what decoding reads, if experts are "
+        "chosen at random, with the bandwidth that both cores reach right after."
     ),
     file="engine_beside_ik_llama.jsonl",
     rows=tuple(
@@ -308,10 +308,10 @@ CONVERSATIONS = Question(
     title="Conversations that return",
     about=(
         "8 layers of R1's shape, experts in Q4_K. Four conversations take 20 turns each and grow by 2,000 tokens per "
-        "turn to 40,000; one more request decodes all the time. The cache holds 49,152 tokens, slightly more than one "
-        "conversation. With a KV cache in host memory, a turn computes only its new tokens; without it, the whole "
-        "conversation. Every prompt transfers all experts across PCIe once, which takes 0.6 s here. The other rows "
-        "have three conversations of 8 turns that start with 20,000 tokens, with Ballast's own attention kernels."
+        "turn to 40,000; one more request decodes all the time. The cache holds 49,152 tokens. With a KV cache in host "
+        "memory, a turn computes only its new tokens; without it, the whole conversation. Every prompt transfers "
+        "all experts across PCIe once, which takes 0.6 s here. The other rows "
+        "have three conversations of 8 turns that start with 20,000 tokens."
     ),
     file="conversations.jsonl",
     rows=tuple(
@@ -383,10 +383,10 @@ MANY_AT_ONCE = Question(
     title="Many concurrent users, compared with llama-server",
     about=(
         "8 of the 61 layers of R1's shape and the whole shape of Qwen3-30B-A3B, with 16 slots. All users send a "
-        "different prompt over HTTP at once. The table shows the time until the last of them has its first token, and "
-        "the tokens of all replies per second. Ballast fills the rest of 24 GiB of GPU memory with experts. Both "
-        "servers ran on one machine, one after the other. With 16 users of R1, llama-batched-bench took the place of "
-        "llama-server: all 16 prompts at once, without HTTP."
+        "different prompt over HTTP at once. The table shows when the last of them has a first token, and the tokens "
+        "of all replies per second. Ballast fills the rest of 24 GiB of GPU memory with experts. Both servers ran on "
+        "one machine in turn. With 16 users of R1, [llama-batched-bench](measurements.md#many-users-newer-commits) "
+        "computed all prompts at once, without HTTP."
     ),
     file="arrivals.jsonl",
     rows=(
@@ -399,10 +399,7 @@ MANY_AT_ONCE = Question(
         Column("tok/s: Ballast", "tokens_per_s", 1, spread=True, of=_OURS_OF),
         Column("llama-server", "tokens_per_s", 1, spread=True, of=_THEIRS_OF),
     ),
-    command=(
-        "MODEL_DIR=FOLDER LLAMA_SERVER=PATH BATCHES=16 tools/gpu.sh arrivals\n"
-        "# 16 users of R1: the same without LLAMA_SERVER and with HOLLOW=1, and llama-batched-bench as below"
-    ),
+    command="MODEL_DIR=FOLDER LLAMA_SERVER=PATH BATCHES=16 tools/gpu.sh arrivals",
     axis="seconds until the last user has a first token",
     peer=_LLAMA_SERVER,
     shows_servers=True,
@@ -418,7 +415,7 @@ MANY_AT_ONCE_NEWER = Question(
     ),
     file="arrivals.jsonl",
     rows=(
-        *(Row(label, case) for label, case in _R1_BURSTS),
+        *(Row(label, case) for label, case in _R1_BURSTS if "prompt 1,000" in label),
         Row(f"{_R1_CUT}, 16 users: prompt 64, reply 64", "r1:8, batch 16: 16 together, prompt 64, reply 64"),
         *(Row(label, case) for label, case in _QWEN3_BURSTS),
         *(
@@ -433,7 +430,12 @@ MANY_AT_ONCE_NEWER = Question(
         Column("slowest first token, s", "first_token_slowest_s", 2, spread=True, of=_OURS_OF),
         Column("tok/s", "tokens_per_s", 1, spread=True, of=_OURS_OF),
     ),
-    command="MODEL_DIR=FOLDER BATCHES=16 tools/gpu.sh arrivals",
+    command=(
+        "MODEL_DIR=FOLDER BATCHES=16 tools/gpu.sh arrivals\n"
+        "# instead of llama-server, with 16 users of R1:\n"
+        "llama-batched-bench -m r1-8.gguf -ngl 99 -ncmoe 99 --load-mode none -fit off -fa auto -b 4096 -ub 4096 -t 16 "
+        "-c 8704 -npp 64,200 -ntg 1 -npl 16,16,16"
+    ),
 )
 
 MANY_ON_A_CPU = Question(
@@ -586,9 +588,8 @@ WAKE = Question(
     about=(
         "Time from a request to the first token of a service at zero, which KEDA's HTTP add-on wakes. The model has "
         "eight layers of V2-Lite's shape in Q4_K_M; its file of 3.3 GB is in the page cache. The control plane and "
-        "KEDA share the 2 cores, and other processes used the machine with a lower priority. Pods are processes here: "
-        "no container is created and no image is pulled. Most of a later start is KEDA, the operator, the program's "
-        "start and its measurement of steps. A copy on a disk is read without the page cache. [Scale to "
+        "KEDA share the 2 cores. Pods are processes here, without containers and images. Most of a later start is "
+        " KEDA, the operator, the program's start and its measurement of steps. [Scale to "
         "zero](kubernetes/scale-to-zero.md) describes the setup."
     ),
     file="operator_wake.jsonl",
@@ -757,14 +758,13 @@ HOLLOW_LLAMA_CPP = Question(
     name="hollow-llama-cpp",
     title="Hollow files, compared with llama.cpp",
     about=(
-        "Experts are in host memory and cross PCIe for prompts. With 4,096 tokens the link is the limit: 61 GB in "
-        "1.1 s with gpt-oss-120b. Most weights are zeros, except in the 18 layers of gpt-oss-120b: llama.cpp's CPU "
-        "kernel for MXFP4 is slow with zeros. One round, in which Ballast samples; llama-batched-bench does not. "
-        "MiniMax-M2, gpt-oss-120b and Coder-Next's replies of 100 tokens have two rounds (prompts of 32,768 one), "
-        "greedy, with 24 GiB; the others have no limit. With more experts in the 24 GiB, Ballast held 1,036 and "
-        "llama.cpp 11 layers, and 3 GiB stayed free. The aims of 2 for gpt-oss's prompts and 2.2 for 16 streams "
-        "(Qwen3.5-35B, Coder-Next, R1) are missed: if experts are chosen at random, R1 reads host memory at full "
-        "speed, the others at three quarters of it."
+        "Most weights are zeros, except in the 18 layers of gpt-oss-120b: llama.cpp's CPU kernel for MXFP4 is slow "
+        "with zeros. Experts cross PCIe for prompts; with 4,096 tokens the link is the limit: 61 GB in 1.1 s with "
+        "gpt-oss-120b. Rows with a spread have two rounds, greedy, with 24 GiB and replies of 100 tokens; the others "
+        "one, in which Ballast alone samples. With some experts in GPU memory, Ballast held 1,036 and llama.cpp 11 "
+        "layers. Missed are the aims of 2 for gpt-oss's prompts, 1.6 for MiniMax-M2's, and 2.2 "
+        "for 16 streams (Qwen3.5-35B, Coder-Next, R1): R1 reads host memory at full speed, the others at about three "
+        "quarters."
     ),
     file="peers_llama_cpp.jsonl",
     rows=(
@@ -841,30 +841,6 @@ EXPERT_CACHE_LLAMA_CPP = Question(
         "-b 512 -ub 512'"
     ),
     peer="llama.cpp b12032.",
-)
-
-TURNS_OF_COMMITS = Question(
-    name="turns-of-commits",
-    title="A CPU alone: before and after windows, recurrent state and eleven more families",
-    about=(
-        "8 layers of V2-Lite's and Qwen3-30B-A3B's shapes, random weights, two cores, greedy. The commit before and "
-        "the newer one in turns, four rounds, six with Qwen3's prompt. The difference is noise."
-    ),
-    file="turns_of_commits.jsonl",
-    rows=tuple(
-        Row(f"{label}: {named}", f"{file}.gguf: {case}")
-        for label, file in (("V2-Lite", "v2-lite-8"), ("Qwen3-30B", "qwen3-30b-8"))
-        for named, case in _prompt_and_streams(1, 4, 16)
-    ),
-    columns=(
-        Column("before, tok/s", "before_tokens_per_s", spread=True),
-        Column("after, tok/s", "after_tokens_per_s", spread=True),
-        Column("Ratio", "ratio_of_medians", digits=2),
-    ),
-    command=(
-        "python benchmarks/engine/whole_model.py v2-lite-8.gguf --once --batch 1 4 16 --prefill 512 --steps 32 "
-        "--max_batch_size 16 --max_new_tokens 64 --cache_lens 4096 --cpu_threads 2 --device cpu  # in each checkout"
-    ),
 )
 
 CPU_LLAMA_CPP = Question(
@@ -972,9 +948,9 @@ STARTS = Question(
     name="starts",
     title="First and later starts of a server",
     about=(
-        "The time until the server is ready, and its phases. Before the first start, nothing was compiled or measured "
-        "on the machine. A later start finds compiled kernels and measurements in the kernel folder, and the file in "
-        "the page cache. The aims of 25 s and 5 s after the weights are missed."
+        "Seconds until the server is ready, and its phases. Before the first start, nothing was compiled or measured; "
+        "a later one finds both in the kernel folder. The file is in the page cache. The aims of 25 s and 5 s after "
+        "the weights are missed."
     ),
     file="starts.jsonl",
     rows=tuple(Row(f"{_R1_CUT}: {which}", f"r1:8: {which}") for which in ("first start", "later start")),
@@ -1148,7 +1124,6 @@ MEASURED = (
     WHOLE_R1_START,
     CPU_TYPES,
     CPU_LLAMA_CPP,
-    TURNS_OF_COMMITS,
     GREEDY_TEXTS,
     KT_KERNEL,
     RESIDENT,

@@ -158,7 +158,7 @@ class SchedulingConfig(_Section):
         None,
         whole(1, 1_000_000, auto=True),
         "recurrent states that the KV cache keeps for later requests, of models that have such state; a conversation "
-        "needs one to three, and `ballast plan` shows their size; auto: the most of 2 * max_batch_size, cache_lens / "
+        "needs one to four, and `ballast plan` shows their size; auto: the most of 2 * max_batch_size, cache_lens / "
         "8192, and 6 on a GPU or 32 on a CPU",
     )
     max_queue: int = option(256, whole(1, 1_000_000), "most waiting requests; further ones get a 429")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import re
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,13 +22,12 @@ from ballast.host.sizes import human
 from ballast.model.hybrid.attention.device_kv_pool import DeviceKvPool
 from ballast.model.hybrid.experts.products.expert_panels import ExpertPanels
 from ballast.model.hybrid.graphs.decode_graphs import MAX_CAPTURED
-from ballast.model.hybrid.linear import FloatLinear, Linear
 from ballast.model.hybrid.panels.product_sizes import SCRATCH_BYTES
 from ballast.model.hybrid.sparse.sizes import MAX_CHOSEN, SCORE_BYTES
 from ballast.model.hybrid.streaming.chunks import chunks_for
 from ballast.model.hybrid.streaming.host_memory import panels_of
 from ballast.model.hybrid.streaming.streamed_experts import StreamedExperts
-from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
+from ballast.model.hybrid.weights import load_hybrid_weights
 from ballast.model.kv_pool import num_kv_blocks, num_state_slots
 from ballast.model.layers.compressed import CompressedSpec
 from ballast.model.layers.feed_forward import EXPERTS
@@ -57,9 +55,9 @@ from ballast.plan.gpus.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory, MemoryPlan, Numbers
 from ballast.plan.streaming import step_choices
 from ballast.weights.gguf import GgufModel, open_gguf
-from devkit.kernels.plain_routing import Router
 from devkit.models import cpu_platform as cpu_platform  # buffers on the CPU have a platform
 from devkit.models.changed_spec import changed
+from devkit.models.counted_linears import CountedLinears
 from devkit.models.gguf_files import common_types, write_hollow_model
 from devkit.models.specs.deepseek import R1_SPEC, V32_671B_SPEC
 from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
@@ -219,21 +217,14 @@ def test_rules_for_an_impossible_device_are_reported(r1: GgufModel) -> None:
 def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, quant: str, whole_layers: int) -> None:
     gguf = open_gguf(written(arch=arch, mla=mla, quant=quant).gguf)
     spec = read_spec(gguf)
-    on_device = 0
-
-    def counted(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
-        nonlocal on_device
-        on_device += matrix.packed_nbytes
-        return FloatLinear(torch.zeros(1, rows, cols))
-
+    on_device = CountedLinears()
     pool = kernels.ThreadPool(1)
     weights = load_hybrid_weights(
         gguf,
         spec,
         spec.vocab_size,
         Packing(pool, FAST, 2),
-        [DeviceLoader(torch.device("cpu"), counted, Router, lambda index, _: index < whole_layers, nullcontext)]
-        * spec.num_layers,
+        [on_device.loader(lambda index, _: index < whole_layers)] * spec.num_layers,
         lambda _: None,
     )
     routers = len(spec.routed_layers) * spec.routing.num_experts * spec.hidden * 4
@@ -260,7 +251,7 @@ def test_the_plan_counts_loaded_tensors(written: MakeTiny, arch: str, mla: str, 
     # The few betas and alphas of a layer share a panel of 16 rows, which the plan counts for each.
     alphas = [info for name, info in gguf.tensors.items() if "ssm_alpha" in name]
     shared = sum(kernels.packed_nbytes(int(info.ggml_type), num_rows=16, cols=spec.hidden) for info in alphas)
-    assert use(plan, "dense weights") == on_device + routers + vectors + shared
+    assert use(plan, "dense weights") == on_device.num_bytes + routers + vectors + shared
     memory = weight_memory(weights)
     in_host = sum(size for ranges in (*memory.experts.values(), memory.others) for _, size in ranges)
     in_host_layers = [spec.layers[layer].experts for layer in spec.routed_layers[whole_layers:]]

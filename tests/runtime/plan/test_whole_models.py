@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from gguf import GGMLQuantizationType as GgmlType
 
 from ballast._core import kernels
 from ballast.host.machine import Memory
-from ballast.model.hybrid.linear import FloatLinear, Linear
-from ballast.model.hybrid.weights import DeviceLoader, load_hybrid_weights
+from ballast.model.hybrid.weights import load_hybrid_weights
 from ballast.model.kv_pool import KvPool, StatePool, num_kv_blocks, num_state_slots, num_window_blocks
 from ballast.model.layers.feed_forward import EXPERT_TABLE, EXPERTS
 from ballast.model.layers.ngram import TABLE
@@ -31,9 +28,9 @@ from ballast.plan.gpus.gpu_experts import GpuExpertOptions
 from ballast.plan.gpus.hybrid import make_hybrid_plan
 from ballast.plan.memory import DeviceMemory
 from ballast.weights.gguf import GgufModel, block_of, open_gguf
-from devkit.kernels.plain_routing import Router
 from devkit.long import if_long
 from devkit.models.changed_spec import changed
+from devkit.models.counted_linears import CountedLinears
 from devkit.models.gguf_files import write_hollow_model
 from devkit.models.quant_recipes import mxfp4_types, q4_k_m_types
 from devkit.models.specs.deepseek4 import V4_FLASH_SPEC
@@ -146,14 +143,8 @@ def test_a_gpu_keeps_what_the_plan_says(tmp_path: Path, spec: ModelSpec) -> None
     types = q4_k_m_types(spec)
     gguf = file_of_layers(tmp_path / "layers.gguf", spec, types, tuple(examples_of(spec, types).values()))
     found = read_spec(gguf)
-    on_device = 0
-
-    def counted(matrix: kernels.Matrix, rows: int, cols: int, *, is_transposed: bool = False) -> Linear:
-        nonlocal on_device
-        on_device += matrix.packed_nbytes
-        return FloatLinear(torch.zeros(1, rows, cols))
-
-    loader = DeviceLoader(torch.device("cpu"), counted, Router, lambda *_: False, nullcontext)
+    on_device = CountedLinears()
+    loader = on_device.loader(lambda *_: False)
     packing = Packing(kernels.ThreadPool(1), NUMBERS.isa, 2)
     loaded = load_hybrid_weights(gguf, found, VOCAB_SIZE, packing, [loader] * found.num_layers, lambda _: None)
     memory = Memory(1 << 40, 1 << 40, None)
@@ -161,7 +152,7 @@ def test_a_gpu_keeps_what_the_plan_says(tmp_path: Path, spec: ModelSpec) -> None
     kept = [each for each in expected_tensors(found).values() if not each.is_packed or each.is_exact]
     floats = sum(4 * prod(tensor.shape) for tensor in kept)
     [planned] = [row.num_bytes for row in plan.devices[0].uses if row.name == "dense weights"]
-    assert planned == on_device + floats
+    assert planned == on_device.num_bytes + floats
     assert plan.uses[0].num_bytes == matrix_bytes(replace(loaded, ngram_table=None))
 
 

@@ -382,11 +382,11 @@ MANY_AT_ONCE = Question(
     name="many-concurrent-users",
     title="Many concurrent users, compared with llama-server",
     about=(
-        "8 of the 61 layers of R1's shape and the whole shape of Qwen3-30B-A3B, with 16 slots. All users send a "
-        "different prompt over HTTP at once. The table shows when the last of them has a first token, and the tokens "
-        "of all replies per second. Ballast fills the rest of 24 GiB of GPU memory with experts. Both servers ran on "
-        "one machine in turn. With 16 users of R1, [llama-batched-bench](measurements.md#many-users-newer-commits) "
-        "computed all prompts at once, without HTTP."
+        "8 of the 61 layers of R1's shape and the whole shape of Qwen3-30B-A3B, with 16 slots. All users together send "
+        "different prompts over HTTP. The table shows when the last of them has a first token, and the tokens of all "
+        "replies per second. Ballast fills the rest of 24 GiB of GPU memory with experts. Both servers ran on one "
+        "machine in turn. With 16 users of R1, [llama-batched-bench](measurements.md#many-users-newer-commits) "
+        "computed all prompts together, without HTTP."
     ),
     file="arrivals.jsonl",
     rows=(

@@ -589,7 +589,7 @@ WAKE = Question(
         "Time from a request to the first token of a service at zero, which KEDA's HTTP add-on wakes. The model has "
         "eight layers of V2-Lite's shape in Q4_K_M; its file of 3.3 GB is in the page cache. The control plane and "
         "KEDA share the 2 cores. Pods are processes here, without containers and images. Most of a later start is "
-        " KEDA, the operator, the program's start and its measurement of steps. [Scale to "
+        "KEDA, the operator, the program's start and its measurement of steps. [Scale to "
         "zero](kubernetes/scale-to-zero.md) describes the setup."
     ),
     file="operator_wake.jsonl",
@@ -760,8 +760,9 @@ HOLLOW_LLAMA_CPP = Question(
     about=(
         "Most weights are zeros, except in the 18 layers of gpt-oss-120b: llama.cpp's CPU kernel for MXFP4 is slow "
         "with zeros. Experts cross PCIe for prompts; with 4,096 tokens the link is the limit: 61 GB in 1.1 s with "
-        "gpt-oss-120b. Rows with a spread have two rounds, greedy, with 24 GiB and replies of 100 tokens; the others "
-        "one, in which Ballast alone samples. With some experts in GPU memory, Ballast held 1,036 and llama.cpp 11 "
+        "gpt-oss-120b. Rows with a spread have two rounds, the others one. Those and "
+        "gpt-oss-120b's are greedy, with 24 GiB; in the others, Ballast alone samples. With some experts in GPU "
+        "memory, Ballast held 1,036 and llama.cpp 11 "
         "layers. Missed are the aims of 2 for gpt-oss's prompts, 1.6 for MiniMax-M2's, and 2.2 "
         "for 16 streams (Qwen3.5-35B, Coder-Next, R1): R1 reads host memory at full speed, the others at about three "
         "quarters."

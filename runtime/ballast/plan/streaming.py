@@ -53,8 +53,9 @@ def step_choices(
     chunk_size: int, prefill_chunk_size: int | None, stream_from_tokens: int | None, cache_lens: int | None
 ) -> list[tuple[int, bool]]:
     """(tokens of the longest step, whether buffers for streamed experts are planned), the best choice first. None means
-    "auto": the longest steps, and steps without streaming, are then choices too. No step needs more tokens than a cache
-    of `cache_lens` holds. Raises ConfigError if no step is long enough to be streamed."""
+    "auto": the longest steps, and steps without streaming, are then choices too, but none longer than the shortest of
+    LONG_STEPS with room for a cache of `cache_lens` and 1,024 tokens. Raises ConfigError if no step is long enough to
+    be streamed."""
     sizes = [prefill_chunk_size or chunk_size]
     if prefill_chunk_size is None and stream_from_tokens != 0:
         needed = max(cache_lens or LONG_STEPS[0], stream_from_tokens or 0, _SHORTEST_FOR_EXPERTS)
